@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from sparsetrain.runtime import as_numpy
 from sparsetrain.sparse_tensor import RowSparse
+
+
+def slow_except(quick: Collection, cases: Iterable) -> list:
+    """Each case of a parametrisation, as a slow one unless it is among `quick`."""
+    values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
+    slow = pytest.mark.slow
+    return [case if case in quick else pytest.param(*v, marks=slow) for case, v in values]
 
 
 def assert_same_bits(found: Any, expected: np.ndarray) -> None:

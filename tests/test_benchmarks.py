@@ -30,6 +30,23 @@ def _run(script: str, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.fixture
+def refused(capsys, monkeypatch):
+    """What `step.py` says of options that it refuses, in this process."""
+
+    def run(*options: str) -> str:
+        monkeypatch.syspath_prepend(str(FOLDER))
+        monkeypatch.setattr("sys.argv", ["step.py", *QUICK, *options])
+        try:
+            code = importlib.import_module("step").main()
+        except SystemExit as ended:
+            code = ended.code
+        assert code == 2
+        return capsys.readouterr().err
+
+    return run
+
+
 def test_the_gpu_benchmark_says_why_it_cannot_run():
     if gpu.unavailable_reason() is None:
         pytest.skip("it can, on the GPU that the tests are to use")
@@ -60,6 +77,7 @@ def step():
     return json.loads(printed.getvalue())
 
 
+@pytest.mark.slow
 def test_a_step_has_its_quantiles_in_order_and_rates_that_follow_from_them(step):
     ours = step["arms"]["ours"]
     assert 0 < ours["p10_ms"] <= ours["median_ms"] <= ours["p90_ms"]
@@ -69,12 +87,14 @@ def test_a_step_has_its_quantiles_in_order_and_rates_that_follow_from_them(step)
     assert 0 < ours["loss"] < 1
 
 
+@pytest.mark.slow
 def test_the_roofs_are_measured_in_the_same_run(step):
     roofs = step["roofs"]
     assert roofs["gemm_gflops"] == max(roofs["gemm_gflops_ours"], roofs["gemm_gflops_numpy"]) > 0
     assert roofs["gather_gb_per_s"] > 0
 
 
+@pytest.mark.slow
 def test_the_profile_accounts_for_the_whole_step_and_for_every_product(step):
     profile = step["profile"]
     kernels = sum(kernel["ms"] for kernel in profile["kernels"])
@@ -84,6 +104,7 @@ def test_the_profile_accounts_for_the_whole_step_and_for_every_product(step):
     assert flops == pytest.approx(step["matmul_gflop"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_profile_sees_the_kernels_outside_the_compiled_program(step):
     names = {kernel["name"] for kernel in step["profile"]["kernels"]}
     assert any("update" in name or "row_kernel" in name for name in names), names
@@ -100,14 +121,11 @@ def test_the_profile_sees_the_kernels_outside_the_compiled_program(step):
         (["--peer-python", "no/such/python"], "no/such/python is not a program"),
     ],
 )
-def test_an_option_out_of_range_is_refused_with_the_reason(options, told):
-    done = _run("step.py", *QUICK, *options)
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_option_out_of_range_is_refused_with_the_reason(refused, options, told):
+    assert told in refused(*options)
 
 
-def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
+def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(refused, tmp_path):
     without_jax = (
         "import runpy, sys; sys.modules['jax'] = None; "
         "runpy.run_module('harness.worker', run_name='__main__')"
@@ -115,23 +133,20 @@ def test_a_peer_that_is_not_installed_is_named_with_the_ways_out(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{without_jax}"\n')
     python.chmod(0o755)
-    done = _run("step.py", *QUICK, "--against", "jax", "--peer-python", str(python))
-    assert done.returncode == 2
-    assert f"jax: {python} has no jax" in done.stderr
-    assert "--peer-python" in done.stderr and "Traceback" not in done.stderr
+    said = refused("--against", "jax", "--peer-python", str(python))
+    assert f"jax: {python} has no jax" in said
+    assert "--peer-python" in said and "Traceback" not in said
 
 
 NO_PAIRS = lacks("bfloat16", host_target())
 
 
 @pytest.mark.skipif(NO_PAIRS is None, reason="the CPU has AVX512_BF16")
-def test_a_precision_that_the_cpu_lacks_is_refused_in_one_line():
-    done = _run("step.py", *QUICK, "--precision", "bf16", "--against", "none")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        2,
-        f"step.py: ours: precision: {NO_PAIRS}; use precision='float32'",
+def test_a_precision_that_the_cpu_lacks_is_refused_in_one_line(refused):
+    said = refused("--precision", "bf16", "--against", "none")
+    assert said.splitlines()[-1] == (
+        f"step.py: ours: precision: {NO_PAIRS}; use precision='float32'"
     )
-    assert "Traceback" not in done.stderr
 
 
 in_bf16 = pytest.mark.skipif(NO_PAIRS is not None, reason="the CPU has no AVX512_BF16")
@@ -159,6 +174,7 @@ def test_every_arm_computes_the_same_loss(config, precision, error):
     assert set(result["ratios"]) == set(found)
 
 
+@pytest.mark.slow
 def test_an_epoch_is_compared_with_its_step_and_its_loader():
     done = _run("epoch.py", *QUICK, "--rows", "2000", "--json")
     assert done.returncode == 0, done.stderr

@@ -210,15 +210,16 @@ def test_check_grads_finds_a_wrong_rule(monkeypatch):
         st.ad.check_grads(program, params, inputs)
 
 
-@pytest.mark.parametrize("rows", ["N", 300])
-@pytest.mark.parametrize("mode", ["clip", "wrap"])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize(
+    ("dtype", "mode", "rows"),
+    [("int8", "clip", "N"), ("int8", "wrap", 300), ("uint8", "wrap", "N"), ("int16", "clip", 300)],
+)
 def test_ids_too_short_to_count_the_rows_get_the_cotangent_where_they_read(dtype, mode, rows):
     def body(x, ids):
         table = x if rows == 300 else emit(op.exp(x))
         return op.take(table, emit(op.astype(ids, dtype)), 0, mode)
 
     case = Case("take by short ids", "relax.take", {"x": (rows, 2)}, body, {"ids": (4,)})
-    program = st.value_and_grad(build(case), "loss", ["x"])
+    program = st.value_and_grad(build(case), "loss", ["x"], target=UNOPTIMIZED)
     params = {"x": np.random.default_rng(0).normal(size=(300, 2))}
     st.ad.check_grads(program, params, {"ids": np.array([100, 120, 7, -1])}, rtol=1e-6, atol=1e-7)

@@ -5,9 +5,6 @@ import contextlib
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -183,26 +180,6 @@ def test_a_folder_that_is_no_model_is_refused(capsys, tmp_path, files, command):
     assert printed.startswith(f"sparsetrain: error: {tmp_path}")
     assert printed.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_signal_leaves_a_run_that_can_be_used(files, tmp_path, capsys):
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "sparsetrain", "train", str(files / "train.parquet")]
-    process = subprocess.Popen(
-        [*command, "--out", str(out), "--epochs", "1000000", *SMALL],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for line in process.stderr:
-        if "rows/s" in line:
-            process.send_signal(signal.SIGTERM)
-            break
-    rest = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == 143
-    assert f"saved to {out}" in rest
-    assert main(["evaluate", str(out), str(files / "test.parquet"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == 1_000
 
 
 def test_the_demo_shows_floor_result_and_ceiling(capsys):

@@ -23,7 +23,7 @@ from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
 from sparsetrain.training import device_prefetch
 from tests import small_dlrm
 from tests.cuda import device, emulator
-from tests.cuda.test_training import programs
+from tests.cuda.test_training import model, programs
 from tests.small_dlrm import assert_same_state
 
 SIZES = (37, 38, 39, 5, 60)
@@ -36,15 +36,13 @@ def batches(kind: str = "single"):
 
 
 def trainer(kind: str = "single", optimizer=None, **options) -> st.Trainer:
-    made = st.Trainer(
-        small_dlrm.model(kind), optimizer or st.optim.adagrad(0.05), target="cuda", **options
-    )
+    made = st.Trainer(model(kind), optimizer or st.optim.adagrad(0.05), target="cuda", **options)
     made.program, made._logits = programs(kind, "cuda")
     return made
 
 
 @pytest.mark.parametrize("plan", ["host", "device"])
-@pytest.mark.parametrize("kind", ["single", "weighted"])
+@pytest.mark.parametrize("kind", ["single", pytest.param("weighted", marks=pytest.mark.slow)])
 def test_sent_ahead_or_not_the_weights_have_the_same_bits(cuda, kind, plan, monkeypatch):
     made = []
     monkeypatch.setattr(
@@ -141,7 +139,7 @@ def test_by_itself_the_host_plans_few_lookups_and_the_device_many():
 
 
 def trainer_on_cpu(**options) -> st.Trainer:
-    return st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), target="cpu", **options)
+    return st.Trainer(model(), st.optim.sgd(0.1), target="cpu", **options)
 
 
 @pytest.mark.parametrize(

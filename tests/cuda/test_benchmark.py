@@ -67,6 +67,7 @@ def share_programs(monkeypatch):
         monkeypatch.setattr(importlib.import_module(module), "build_trainer", shared)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's, where it is measured
 def test_all_measures_everything_and_goes_on_after_a_failure(script, monkeypatch, tmp_path, capsys):
     words = [name.split() for name in ["rows --rows 1", *MEASURES]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import tvm
@@ -33,37 +33,47 @@ pytestmark = pytest.mark.skipif(
 # Sums of squares for the global norm are taken in float64 on purpose, as on the CPU; the history
 # of exact mode keeps its numbers in float64 and rounds them once.
 MAY_USE_DOUBLE = re.compile(r"squares|replay")
-WHICH = ("kernels", "full", "bags and cross layers", "half", "by ids")
-# What is looked for does not depend on optimisation. Only of generated programs, which are unrolled
+# What is looked for does not depend on optimisation. Only of the largest program, which is unrolled
 # by then, the optimiser leaves less to write than it takes.
-OPTIONS = dict.fromkeys(set(WHICH) - {"full"}, ["--Ofast-compile=max"])
+QUICKLY = ["--Ofast-compile=max"]
+# Name -> gradient program: a usual model, weighted bags in cross layers, products of halves, ids.
+PROGRAMS = {
+    "full": lambda: _gradient(rows=small_dlrm.FULL_ROWS, dim=16, bottom=(512,), top=(256,)),
+    "bags and cross layers": lambda: _gradient(
+        rows=small_dlrm.ROWS,
+        dim=8,
+        bottom=(16,),
+        top=(16,),
+        dropout=0.2,
+        **small_dlrm.KINDS["weighted"],
+        **small_dlrm.KINDS["cross"],
+    ),
+    "half": lambda: _gradient(BFLOAT16, rows=[50], dim=8, bottom=(), top=(72,)),
+    "by ids": lambda: ad.gradient(by_ids(), "out", ["x"]).module,
+}
+WHICH = ("kernels", "half", "by ids")
+FURTHER = [pytest.param(n, marks=pytest.mark.slow) for n in ("full", "bags and cross layers")]
 
 
-def programs() -> Iterator[tvm.IRModule]:
-    """Gradient programs: a usual model, weighted bags in cross layers, products of halves, ids."""
-    full = st.models.DLRM(rows=small_dlrm.FULL_ROWS, dim=16, bottom=(512,), top=(256,))
-    kinds = small_dlrm.KINDS["weighted"] | small_dlrm.KINDS["cross"]
-    kinds |= {"dropout": 0.2}
-    others = st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), **kinds)
-    for model in (full, others):
-        yield ad.gradient(model.export(), "loss").module
-    layers = st.models.DLRM(rows=[50], dim=8, bottom=(), top=(72,))
-    gradient = ad.gradient(layers.export(), "loss")
-    yield to_half(gradient.module, gradient.function, BFLOAT16)
-    yield ad.gradient(by_ids(), "out", ["x"]).module
+def _gradient(half=None, **model) -> tvm.IRModule:
+    """The gradient program of a DLRM."""
+    gradient = ad.gradient(st.models.DLRM(**model).export(), "loss")
+    return to_half(gradient.module, gradient.function, half) if half else gradient.module
 
 
-@pytest.fixture(scope="module")
-def sources() -> dict[str, str]:
-    """Text of the hand-written kernels, and of the programs of a model."""
+@cache
+def source_of(which: str) -> str:
+    """Text of the hand-written kernels, or of a program."""
     target = device.hopper()
-    functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
     with device.reading_sources() as found:
-        gpu.compile_kernels(tvm.IRModule(functions), target)
-        for program in programs():
-            pipeline = schedule.pipeline(target)
-            compile_relax(take_as_lookup(program), target, pipeline)
-    return dict(zip(WHICH, found, strict=True))
+        if which == "kernels":
+            functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
+            gpu.compile_kernels(tvm.IRModule(functions), target)
+        else:
+            program = take_as_lookup(PROGRAMS[which]())
+            compile_relax(program, target, schedule.pipeline(target))
+    (source,) = found
+    return source
 
 
 def kernels_of(source: str) -> dict[str, str]:
@@ -72,10 +82,14 @@ def kernels_of(source: str) -> dict[str, str]:
     return bodies
 
 
-@pytest.mark.parametrize("which", WHICH)
-def test_every_kernel_is_spread_over_threads(sources, which):
-    for name, body in kernels_of(sources[which]).items():
+@pytest.mark.parametrize("which", [*WHICH, *FURTHER])
+def test_kernels_are_spread_over_threads_exact_and_without_atomics(which):
+    source = source_of(which)
+    for name, body in kernels_of(source).items():
         assert "threadIdx" in body or _is_one_number(body), name
+        assert "double" not in body or MAY_USE_DOUBLE.search(name), name
+    assert not re.search(r"atomic\w+\(", source)
+    assert not re.search(r"__(expf|logf|sinf|cosf|fdividef|powf|tanf)\(", source)
 
 
 def _is_one_number(body: str) -> bool:
@@ -84,40 +98,30 @@ def _is_one_number(body: str) -> bool:
     return "for (" not in body and "int64_t ax" not in arguments and "blockIdx" not in body
 
 
-@pytest.mark.parametrize("which", WHICH)
-def test_no_kernel_computes_in_float64_by_accident(sources, which):
-    for name, body in kernels_of(sources[which]).items():
-        assert "double" not in body or MAY_USE_DOUBLE.search(name), name
-
-
-@pytest.mark.parametrize("which", WHICH)
-def test_there_are_no_atomics_and_no_approximate_functions(sources, which):
-    assert not re.search(r"atomic\w+\(", sources[which])
-    assert not re.search(r"__(expf|logf|sinf|cosf|fdividef|powf|tanf)\(", sources[which])
-
-
 @pytest.mark.parametrize("width", [16, 128])
-def test_rows_are_read_and_written_sixteen_bytes_at_a_time(sources, width):
-    kernels = kernels_of(sources["kernels"])
+def test_rows_are_read_and_written_sixteen_bytes_at_a_time(width):
+    kernels = kernels_of(source_of("kernels"))
     for kernel in (f"lookup{width}", f"rows{width}_adagrad", f"bag{width}_sum"):
         bodies = [body for name, body in kernels.items() if name.startswith(kernel)]
         assert bodies
         assert all(re.search(r"\*\(float4\*\)\(\w+ \+", body) for body in bodies), kernel
 
 
-def test_every_wide_product_of_halves_runs_on_tensor_cores(sources):
-    kernels = kernels_of(sources["half"])
+def test_every_wide_product_of_halves_runs_on_tensor_cores():
+    kernels = kernels_of(source_of("half"))
     products = {name: body for name, body in kernels.items() if "half_matmul" in name}
     assert len(products) == 2 + 2 + 1  # forward, weights, and back: the first layer has no back
     assert all("sparsetrain_multiply_bf16(" in body for body in products.values())
 
 
 @needs_nvcc
-@pytest.mark.parametrize("which", WHICH)
-def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(sources, which):
+@pytest.mark.parametrize("which", [*WHICH, *FURTHER])
+def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(which):
+    source = source_of(which)
     with device.hopper():
-        options = {"target_format": "ptx", "compiler": "nvcc", "options": OPTIONS.get(which)}
-        assembly = bytes(compile_cuda(sources[which], **options)).decode()
+        options = {"target_format": "ptx", "compiler": "nvcc"}
+        options["options"] = None if which == "full" else QUICKLY
+        assembly = bytes(compile_cuda(source, **options)).decode()
     assert ".target sm_90" in assembly
     # The exact `expf` ends in an approximate power of two; nothing else may be approximate.
     approximate = set(re.findall(r"\w+\.(?:approx|full)[.\w]*|\w+\.rn\.ftz[.\w]*", assembly))
@@ -125,4 +129,4 @@ def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(sources, which):
     multiplies = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in assembly
     assert multiplies == (which == "half")
     entries = re.findall(r"\.entry (\w+)\(", assembly)
-    assert set(entries) == set(kernels_of(sources[which]))
+    assert set(entries) == set(kernels_of(source))

@@ -26,22 +26,19 @@ BATCH = 131
 CASES = {
     "nt": ("bfloat16", "nt", "hf", None, 130, 72),
     "nt_narrow": ("bfloat16", "nt", "ff", None, 5, 13),
-    "nn": ("bfloat16", "nn", "hh", None, 80, 66),
     "nn_odd": ("bfloat16", "nn", "hf", None, 67, 9),
     "tn": ("bfloat16", "tn", "hh", 130, 70, None),
     "tn_narrow": ("bfloat16", "tn", "hf", 16, 13, None),
-    "tn_known": ("bfloat16", "tn", "ff", 20, 66, 100),
     "tt": ("bfloat16", "tt", "ff", 66, None, 40),
     "nt_f16": ("float16", "nt", "hf", None, 66, 40),
     "nn_f16": ("float16", "nn", "hh", None, 67, 12),
     "tn_f16": ("float16", "tn", "fh", 36, 40, None),
-    "nt_cut": ("bfloat16", "nt", "hf", None, 72, 20),
     "nn_cut": ("float16", "nn", "ff", None, 130, 9),
     "tn_cut": ("bfloat16", "tn", "hf", 20, 66, 100),
     "nt_more": ("bfloat16", "nt", "ff", None, 24, 33),
 }
 FOLLOWED = ("nt_f16", "nn_f16")  # by a ReLU, and by rounding
-OTHERS = {"nt_cut": "columns", "nn_cut": "columns", "tn_cut": "rows", "nt_more": "padding"}
+OTHERS = {"nn_cut": "columns", "tn_cut": "rows", "nt_more": "padding"}
 
 
 def add_product(builder: relax.BlockBuilder, name: str) -> None:
@@ -118,25 +115,19 @@ def batch(size: int) -> Batch:
     return Batch(dense, rng.integers(0, 20, (size, 2)), dense[:, 0] + dense[:, 1] > 0)
 
 
-@pytest.fixture(scope="module")
-def program():
-    """The gradient program in bfloat16, which is compiled once."""
-    with pytest.MonkeyPatch.context() as patch, device.as_gpu(patch):
-        yield trainer(precision="bf16").program.compile()
-
-
 def trainer(**options) -> st.Trainer:
     return st.Trainer(model(), st.optim.adagrad(0.05), target="cuda", **options)
 
 
-def test_loss_and_gradients_are_those_of_the_same_rounding_on_the_cpu(cuda, program):
+@pytest.mark.slow
+def test_loss_and_gradients_are_those_of_the_same_rounding_on_the_cpu(cuda):
     dlrm = model()
     params, inputs = dlrm.initialize(0), dlrm.inputs(batch(70))
     expected = values(
         st.value_and_grad(dlrm.export(), "loss", target="cpu", precision=BFLOAT16)(params, inputs)
     )
     there = {name: to_device(param, tvm.cuda()) for name, param in params.items()}
-    found = values(program(there, inputs))
+    found = values(trainer(precision="bf16").program(there, inputs))
     for name, array in expected.items():
         # Sums in another order may round to another half further on: an ulp of a few numbers.
         assert np.linalg.norm(found[name] - array) < 1e-2 * np.linalg.norm(array), name

@@ -38,8 +38,14 @@ def module(way: str) -> tvm.IRModule:
     return builder.get()
 
 
-@pytest.mark.parametrize("precision", [None, BFLOAT16], ids=["float32", "bf16"])
-@pytest.mark.parametrize("way", WAYS)
+QUICK = [("joined last", None), ("joined first", BFLOAT16)]
+FURTHER = [(way, half) for way in WAYS for half in (None, BFLOAT16) if (way, half) not in QUICK]
+
+
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in FURTHER)],
+)
 def test_gradients_are_those_of_the_cpu(cuda, way, precision):
     rng = np.random.default_rng(len(way))
     shapes = {"a": (20, HIDDEN), "b": (HIDDEN + MORE, OUT), "x": (9, 20), "o": (9, MORE)}

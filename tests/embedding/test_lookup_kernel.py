@@ -25,11 +25,11 @@ def drawn(rows: int, width: int, dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("width", [8, 17, 80])
-@pytest.mark.parametrize("count", [0, 1, 200])
-def test_each_result_is_the_row_of_its_id(count, width):
+def test_each_result_is_the_row_of_its_id(width):
     table = drawn(300, width, "float32")
-    ids = np.random.default_rng(1).integers(0, len(table), count)
-    assert_same_bits(looked_up(table, ids, width, "float32"), table[ids])
+    for count in (0, 1, 200):
+        ids = np.random.default_rng(1).integers(0, len(table), count)
+        assert_same_bits(looked_up(table, ids, width, "float32"), table[ids])
 
 
 def test_an_id_outside_the_table_reads_as_nan():

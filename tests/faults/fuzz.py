@@ -186,13 +186,15 @@ def _regrown(data: bytes, rng: random.Random) -> bytes:
     return json.dumps(body).encode()
 
 
-def run(name: str, *, seconds: float, seed: int, place: Path) -> dict[str, Any]:
-    """Fuzz one target; return counts and crashes."""
+def run(
+    name: str, *, seed: int, place: Path, seconds: float = 1e9, most: int = 10**9
+) -> dict[str, Any]:
+    """Fuzz one target for a time, or for a number of tries; return counts and crashes."""
     target, corpus = TARGETS[name][0], list(TARGETS[name][1])
     rng, seen = random.Random(seed), set[tuple[str, int]]()
     tries, crashes = 0, list[str]()
     due = time.monotonic() + seconds
-    while time.monotonic() < due and len(crashes) < 5:
+    while tries < most and time.monotonic() < due and len(crashes) < 5:
         change = rng.choice((_regrown, lambda data, rng: mutate(data, rng, corpus)))
         given = change(rng.choice(corpus), rng) if tries >= len(corpus) else corpus[tries]
         tries += 1

@@ -42,11 +42,7 @@ def _start(data: Path, out: Path, *options: str, **environment: str) -> subproce
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 # Words on stderr that show the phase, and a signal; both have one handler.
-PHASES = [
-    ("learning the encoding", signal.SIGTERM),
-    ("tables of", signal.SIGTERM),
-    *(("rows/s", signum) for signum in EXIT_CODES),
-]
+PHASES = [("learning the encoding", signal.SIGTERM), ("rows/s", signal.SIGINT)]
 
 
 @pytest.mark.parametrize(("words", "signum"), PHASES)
@@ -223,7 +219,7 @@ def test_a_run_is_drawn_from_its_log(data, tmp_path, capsys):
     assert "holds no log" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX", "tr_TR.UTF-8"])
+@pytest.mark.parametrize("locale", ["C", "tr_TR.UTF-8"])
 def test_a_command_does_not_depend_on_the_locale_or_on_a_writable_folder(data, tmp_path, locale):
     place = tmp_path / "read-only"
     place.mkdir(mode=0o500)

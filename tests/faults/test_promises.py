@@ -73,18 +73,22 @@ def _script(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits():
-    kills = "200" if THOROUGH else "20"
+    kills = "200" if THOROUGH else "8"
     done = _script("tests.faults.kill_loop", "--kills", kills)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["kills"] == int(kills) and report["resumes"] > 0
 
 
+# Each n-th call of a task; a thorough run takes all.
+STRIDES = {"resume": 9}
+
+
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
 @pytest.mark.parametrize("task", failing_calls.TASKS)
 def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(task):
-    done = failing_calls.run([task], stride=1 if THOROUGH or task != "resume" else 5)
+    done = failing_calls.run([task], stride=1 if THOROUGH else STRIDES.get(task, 1))
     assert done.returncode == 0, done.stderr[-4000:]
     failed = json.loads(done.stdout)["failed"]
     assert set(failed) == {"fsync", "open", "rename", "write"}
@@ -94,9 +98,18 @@ def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(task):
 # --- Hostile folders ----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory) -> Path:
+    """A run of one checkpoint."""
+    folder = tmp_path_factory.mktemp("small") / "run"
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
+    trainer.fit(small_dlrm.raw_rows(20), run=folder, progress=None)
+    return folder
+
+
 @pytest.mark.parametrize("case", hostile.CASES)
-def test_a_hostile_folder_is_refused_and_nothing_is_touched(tmp_path, case):
-    folder = small_run(tmp_path)
+def test_a_hostile_folder_is_refused_and_nothing_is_touched(small_run, tmp_path, case):
+    folder = shutil.copytree(small_run, tmp_path / "run")
     hostile.CASES[case](folder)
     before = hostile.snapshot(tmp_path)
     with pytest.raises(SparsetrainError) as raised:
@@ -105,9 +118,9 @@ def test_a_hostile_folder_is_refused_and_nothing_is_touched(tmp_path, case):
     assert hostile.snapshot(tmp_path) == before
 
 
-def test_loading_hostile_folders_imports_executes_and_writes_nothing(tmp_path):
+def test_loading_hostile_folders_imports_executes_and_writes_nothing(small_run, tmp_path):
     for number, damage in enumerate(hostile.CASES.values()):
-        damage(small_run(tmp_path / str(number)))
+        damage(shutil.copytree(small_run, tmp_path / str(number) / "run"))
     done = _script("tests.faults.hostile", str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
     report = json.loads(done.stdout)
@@ -115,23 +128,15 @@ def test_loading_hostile_folders_imports_executes_and_writes_nothing(tmp_path):
     assert report["events"] == []
 
 
-def small_run(place: Path) -> Path:
-    """Return a run of one checkpoint."""
-    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
-    trainer.fit(small_dlrm.raw_rows(20), run=place / "run", progress=None)
-    return place / "run"
-
-
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_mutated_input_gives_errors_only(tmp_path, target):
-    report = fuzz.run(target, seconds=10.0 if THOROUGH else 0.7, seed=0, place=tmp_path)
-    assert report["tries"] > 50
+    report = fuzz.run(target, most=10_000 if THOROUGH else 100, seed=0, place=tmp_path)
     assert report["crashes"] == []
 
 
 SAMPLES = {
-    "bits": ["bits", "--stride", "601"],
-    "files": ["files", "--commands", "convert", "evaluate"],
+    "bits": ["bits", "--stride", "2003"],
+    "files": ["files", "--commands", "evaluate"],
 }
 
 
@@ -288,9 +293,7 @@ def test_a_folder_that_may_not_be_written_is_refused_first(tmp_path):
         _fitted(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "é ü 漢字", "-dash", "x" * 200, "per%cent", "new\nline", "quote'\""]
-)
+@pytest.mark.parametrize("name", ["é ü 漢字", "-" + "x" * 199, "per%cent\nquote'\""])
 def test_a_run_may_lie_at_an_odd_path(tmp_path, name):
     trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
     trainer.fit(small_dlrm.raw_rows(20), run=tmp_path / name, progress=None)

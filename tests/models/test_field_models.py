@@ -7,6 +7,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.errors import ConfigError
 from tests import small_dlrm
+from tests.helpers import slow_except
 from tests.models import equations
 
 # Name -> kind and options.
@@ -39,9 +40,7 @@ def made(name, rows=small_dlrm.ROWS, **more):
 QUICK = ("deepfm", "dcnv2, stacked, low rank", "xdeepfm")
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
-)
+@pytest.mark.parametrize("name", slow_except(QUICK, CASES))
 def test_scores_are_those_of_the_equations(name):
     trainer = st.Trainer(made(name), st.optim.sgd(0.1), seed=2)
     batch = small_dlrm.batch(9)

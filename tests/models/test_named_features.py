@@ -25,6 +25,7 @@ from sparsetrain.models import (
 )
 from sparsetrain.training.step import loss_inputs
 from sparsetrain.verify.widen import widen_function
+from tests.helpers import slow_except
 
 ITEMS, ROWS = 30, 96
 
@@ -68,12 +69,13 @@ def trainer_for(cls, rows, **options):
     return st.Trainer(model, optimizer, encoder=encoder, target="cpu", seed=1, **options)
 
 
-def some(models, quick):
-    """Each model as a case; those that are not in `quick` are slow ones."""
-    return [m if m in quick else pytest.param(m, marks=pytest.mark.slow) for m in models]
+@pytest.fixture(scope="module")
+def sasrec(rows):
+    """A trainer that no test trains."""
+    return trainer_for(SASRec, rows)
 
 
-@pytest.mark.parametrize("cls", some(MODELS, (MMoE, SASRec, BERT4Rec)))
+@pytest.mark.parametrize("cls", slow_except([MMoE, SASRec], MODELS))
 def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
     fit = {"batch_size": 32, "validation": rows, "progress": None}
     trainer = trainer_for(cls, rows)
@@ -89,7 +91,7 @@ def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
     assert trainer.evaluate(rows) == resumed.evaluate(rows)
 
 
-@pytest.mark.parametrize("cls", some([DIN, TwoTowers, SASRec, BERT4Rec], (BERT4Rec,)))
+@pytest.mark.parametrize("cls", slow_except([BERT4Rec], [DIN, TwoTowers, SASRec, BERT4Rec]))
 def test_gradients_agree_with_float64(cls, rows):
     trainer = trainer_for(cls, rows[:12])
     batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.label_kinds))
@@ -119,8 +121,8 @@ def test_exact_mode_has_the_bits_of_dense_updates_with_prepared_ids(rows):
     assert all(np.array_equal(one[name], other[name]) for name in other)
 
 
-def test_recommendations_leave_out_what_was_seen_unless_told(rows):
-    trainer = trainer_for(SASRec, rows)
+def test_recommendations_leave_out_what_was_seen_unless_told(sasrec, rows):
+    trainer = sasrec
     ids, scores = trainer.recommend(rows, k=5)
     seen = trainer.model.read("history", trainer.encoder.encode(rows, require_label=False))
     for row in range(ROWS):
@@ -135,15 +137,15 @@ def test_recommendations_leave_out_what_was_seen_unless_told(rows):
     assert (best[told, 0] == 2 + (queries @ known.T)[told].argmax(axis=1)).all()
 
 
-def test_drawn_negatives_are_the_same_in_every_call(rows):
-    trainer = trainer_for(SASRec, rows)
+def test_drawn_negatives_are_the_same_in_every_call(sasrec, rows):
+    trainer = sasrec
     scores = trainer.evaluate(rows, k=(1, 5), negatives=10)
     assert scores == trainer.evaluate(rows, k=(1, 5), negatives=10)
     assert scores["hr@1"] <= scores["hr@5"] <= 1
 
 
-def test_an_item_is_ranked_among_given_ids_or_those_drawn_by_weight(rows):
-    trainer, four = trainer_for(SASRec, rows), [2, 3, 4, 5]
+def test_an_item_is_ranked_among_given_ids_or_those_drawn_by_weight(sasrec, rows):
+    trainer, four = sasrec, [2, 3, 4, 5]
     _, known, own = trainer_rows(trainer, rows)
     rows = rows[[not {*bag, item} & {*four} for bag, item in zip(known, own, strict=True)]]
     scores, _, own = trainer_rows(trainer, rows)

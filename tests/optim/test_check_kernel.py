@@ -16,13 +16,13 @@ def places(*arrays: np.ndarray) -> list[int]:
 
 
 @DTYPES
-@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("size", SIZES)
-def test_one_number_is_found_at_any_place(size, bad, dtype):
+def test_one_number_is_found_at_any_place(size, dtype):
     for place in {0, size // 3, size // 2, size - LANES // 2, size - 1} & set(range(size)):
-        array = np.ones(size, dtype)
-        array[place] = bad
-        assert places(array) == [0]
+        for bad in (np.nan, -np.nan, np.inf, -np.inf):
+            array = np.ones(size, dtype)
+            array[place] = bad
+            assert places(array) == [0], (place, bad)
 
 
 @DTYPES

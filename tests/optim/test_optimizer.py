@@ -18,7 +18,7 @@ from tests.optim.formulas import OPTIMIZERS, Run, in_numpy
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4), (3, 1), (1, 3000)])
+@pytest.mark.parametrize("shape", [(), (2, 3, 4), (3, 1), (1, 3000)])
 def test_dense_parameters_of_any_shape_follow_the_formula(name, shape):
     weight, gradient = np.random.default_rng(0).standard_normal((2, *shape))
     rows = (-1, shape[-1]) if len(shape) > 1 else (-1, 1)

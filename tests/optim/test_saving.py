@@ -98,7 +98,7 @@ def test_the_numbers_of_the_optimizer_that_loads_count(tmp_path):
 
 def test_killed_at_any_moment_it_leaves_a_whole_save(tmp_path):
     folder = tmp_path / "run"
-    for delay in (0.0, 0.01, 0.03):
+    for delay in (0.0, 0.02):
         command = [sys.executable, "-m", "tests.optim.loop", "save", str(folder)]
         with subprocess.Popen(command) as process:
             while process.poll() is None and not _step(folder) >= 3:
@@ -265,7 +265,7 @@ def test_mode_exact_of_other_tables_is_refused(tmp_path):
     loop("C2").load_(tmp_path / "run")
 
 
-@pytest.mark.parametrize("seed", [2**62, 2**63, 2**128 + 1])
+@pytest.mark.parametrize("seed", [2**63, 2**128 + 1])
 def test_any_seed_that_init_takes_is_loaded(tmp_path, seed):
     """Those of `secrets` and of NumPy's `SeedSequence` have 128 bits."""
     make, dtype = CASES["adam bfloat16"]

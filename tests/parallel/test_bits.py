@@ -13,6 +13,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.parallel.group import Group
 from sparsetrain.parallel.step import ShardedStep
+from tests.helpers import slow_except
 from tests.parallel.threads import all_of, run_ranks
 from tests.small_dlrm import bags
 
@@ -164,9 +165,7 @@ def same(one, other):
     assert one[2]["loss_scale"] == other[2]["loss_scale"]
 
 
-@pytest.mark.parametrize(
-    "name", [n if i < 2 else pytest.param(n, marks=pytest.mark.slow) for i, n in enumerate(CASES)]
-)
+@pytest.mark.parametrize("name", slow_except([*CASES][1:2], CASES))
 def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name):
     first = on_ranks(tmp_path / "one", CASES[name], 1, "table")
     for size, shard in ((2, "row"), (4, "auto")):
@@ -174,7 +173,7 @@ def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name):
     assert "scale" not in name or first[2]["loss_scale"]["overflows"]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "," in name][:2])
+@pytest.mark.parametrize("name", [name for name in CASES if "," in name][:1])
 def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     found = []
     for parallel in (None, st.parallel.local(parts=1)):

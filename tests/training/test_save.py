@@ -32,8 +32,10 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["single", "weighted", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("single", name) for name in OPTIMIZERS), ("weighted", "adagrad"), ("bfloat16", "adagrad")],
+)
 def test_it_predicts_and_trains_on_as_if_never_saved(tmp_path, kind, name):
     first = small_dlrm.trainer(kind, OPTIMIZERS[name], seed=3)
     first.step(small_dlrm.batch(37, kind=kind))

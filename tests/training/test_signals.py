@@ -85,8 +85,9 @@ def uncut(data, tmp_path_factory) -> dict:
     return st.load(out).state_dict()
 
 
-@pytest.mark.parametrize("code", SIGNALS)
-@pytest.mark.parametrize("phase", TRAIN)
+@pytest.mark.parametrize(
+    ("phase", "code"), [*((phase, "at once") for phase in TRAIN), ("encode", 143), ("train", 130)]
+)
 def test_train_ends_with_the_signals_code_and_goes_on_to_the_same_bits(
     data, uncut, tmp_path, capsys, phase, code
 ):
@@ -119,8 +120,9 @@ def converted(data, tmp_path_factory) -> dict:
     return tree(out)
 
 
-@pytest.mark.parametrize("code", SIGNALS)
-@pytest.mark.parametrize("phase", CONVERT)
+@pytest.mark.parametrize(
+    ("phase", "code"), [*((phase, "at once") for phase in CONVERT), ("read", 130), ("write", 143)]
+)
 def test_convert_ends_with_the_signals_code_and_goes_on_to_the_same_files(
     data, converted, tmp_path, capsys, phase, code
 ):

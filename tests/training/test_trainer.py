@@ -16,12 +16,13 @@ from sparsetrain.training.groups import groups_of
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
 from tests.heap import STATM, resident_bytes
+from tests.helpers import slow_except
 from tests.small_dlrm import NUM_DENSE, ROWS, assert_same_state
 
 # --- A step ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", small_dlrm.KINDS)
+@pytest.mark.parametrize("kind", slow_except(["single", "mean", "weighted"], small_dlrm.KINDS))
 def test_the_loss_of_a_batch_falls(kind):
     trainer, batch = small_dlrm.trainer(kind), small_dlrm.batch(64, kind=kind)
     losses = [float(trainer.step(batch)) for _ in range(40)]
@@ -254,7 +255,7 @@ def test_a_loss_that_is_not_finite_stops_the_step_before_it_writes():
 
 
 @pytest.mark.parametrize("name", ["C1", "bottom.layers.0.bias", "top.layers.0.weight"])
-@pytest.mark.parametrize("kind", ["single", "cross"])
+@pytest.mark.parametrize("kind", slow_except(["single"], ["single", "cross"]))
 def test_weights_that_are_not_finite_show_in_every_score_and_step(kind, name):
     trainer = small_dlrm.trainer(kind, encoder=small_dlrm.encoder())
     rows, state = small_dlrm.raw_rows(20), trainer.state_dict()

@@ -41,9 +41,8 @@ def call(name, *arguments):
     T.evaluate(T.call_extern("int32", f"sparsetrain_amx_{name}", *arguments))
 
 
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 31, 32])
-@pytest.mark.parametrize("columns", [3, 16, 32])
-@pytest.mark.parametrize("contracted", [32, 96])
+@pytest.mark.parametrize("rows", [1, 16, 17, 32])
+@pytest.mark.parametrize(("columns", "contracted"), [(3, 96), (32, 32), (32, 96)])
 def test_a_product_reads_the_rows_there_are(rows, columns, contracted):
     random = np.random.default_rng(0)
     x, y = (random.integers(-3, 4, shape) for shape in [(rows, contracted), (contracted, SIDE)])

@@ -28,9 +28,9 @@ def layer(rows, inner, columns, epilogue):
 
 
 @pytest.mark.parametrize("epilogue", ["relu", "exp"])
-@pytest.mark.parametrize("columns", [1, 2, 33])
-@pytest.mark.parametrize("inner", [1, 2, 5])
-@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(1, 1, 1), (1, 5, 33), (7, 1, 2), (7, 2, 1), (7, 5, 33)]
+)
 def test_an_epilogue_is_applied_once(rows, inner, columns, epilogue):
     rng = np.random.default_rng(rows + 10 * inner + 100 * columns)
     x, w, b = (
@@ -44,7 +44,7 @@ def test_an_epilogue_is_applied_once(rows, inner, columns, epilogue):
 
 @pytest.mark.parametrize(
     "shape",
-    [{"num_dense": 1}, {"bottom": (1,)}, {"top": (1,)}, {"dim": 1}, {"rows": [7], "dim": 3}],
+    [{"num_dense": 1, "top": (1,)}, {"dim": 1, "bottom": (1,)}, {"rows": [7], "dim": 3}],
     ids=str,
 )
 def test_a_dlrm_with_an_extent_of_one_agrees_with_numpy(shape):
@@ -62,8 +62,7 @@ def test_a_dlrm_with_an_extent_of_one_agrees_with_numpy(shape):
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("batch", [1, 5, 9])
+@pytest.mark.parametrize(("batch", "dtype"), [(1, "float32"), (9, "float32"), (5, "float64")])
 def test_one_row_for_each_matrix_of_a_batch_reads_nothing_behind_its_end(batch, dtype, monkeypatch):
     allocate = workspace.empty
 
