@@ -20,6 +20,7 @@ from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import on_gpu, to_device
 from tests import shared_tables, small_dlrm
 from tests.cuda import device, emulator
+from tests.helpers import slow_except
 from tests.optim.formulas import OPTIMIZERS
 from tests.small_dlrm import assert_same_state
 
@@ -63,11 +64,8 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
         np.testing.assert_allclose(found[name], array, err_msg=name, **CLOSE)
 
 
-FURTHER = ("rowwise_adagrad", "mixed", "capped", "groups")
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in FURTHER else n for n in VARIANTS]
+    "name", slow_except({*VARIANTS} - {"rowwise_adagrad", "mixed", "capped", "groups"}, VARIANTS)
 )
 def test_every_optimizer_gives_the_weights_of_the_cpu(cuda, name):
     found = trained(VARIANTS[name], "cuda").state_dict()

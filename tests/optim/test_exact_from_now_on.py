@@ -8,6 +8,7 @@ import pytest
 
 import sparsetrain as st
 from tests import small_dlrm
+from tests.helpers import slow_except
 
 C1, C2, C3 = (f"embeddings.C{n}.weight" for n in (1, 2, 3))
 MAKERS = {
@@ -75,13 +76,9 @@ TURNS = {
 
 # Each formula with the longest, and one formula with each; the others are slow ones.
 QUICK = {*((make, "one that was exact before") for make in MAKERS), *(("adam", t) for t in TURNS)}
-CASES = [
-    case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
-    for case in product(MAKERS, TURNS)
-]
 
 
-@pytest.mark.parametrize(("make", "turns"), CASES)
+@pytest.mark.parametrize(("make", "turns"), slow_except(QUICK, product(MAKERS, TURNS)))
 def test_tables_that_become_exact_are_so_from_then_on(tmp_path, make, turns):
     small_dlrm.assert_same_state(*after_many(tmp_path, MAKERS[make], TURNS[turns]))
 
