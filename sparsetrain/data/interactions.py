@@ -307,7 +307,7 @@ class Interactions:
 def _text_of(file: str) -> TextFormat:
     """Return how a file of interactions is written, if it is text, by its first line."""
     block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
-    if block is None or is_parquet(block.data[:4]):
+    if block is None or is_parquet(bytes(block.data[:4])):
         return TextFormat()
     line = block.data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     delimiter = next((each for each in "\t,;|" if each in line), " ")

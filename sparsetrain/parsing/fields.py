@@ -191,7 +191,7 @@ class Fields(NamedTuple):
     found: np.ndarray
 
 
-def read_fields(data: bytes, delimiter: str, is_key: np.ndarray) -> Fields | None:
+def read_fields(data: bytes | bytearray, delimiter: str, is_key: np.ndarray) -> Fields | None:
     """Read the fields of lines; None if one of them has not as many as `is_key` (F,) bool.
 
     `data` are lines without quotes and carriage returns.

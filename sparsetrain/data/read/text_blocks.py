@@ -37,6 +37,8 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
 }
 _NEWLINE, _QUOTE = 10, 34
 
+Bytes = bytes | bytearray
+
 
 def suffix_of(file: str) -> str:
     """Return the suffix of a file's name, that of the unpacked file if it is compressed."""
@@ -52,7 +54,7 @@ def is_text(head: bytes) -> bool:
 class Block(NamedTuple):
     """Whole lines of a file."""
 
-    data: bytes
+    data: Bytes
     first_line: int  # the number of the first of them, from 1
     file_bytes: int  # bytes of the file, compressed or not, that were read for them
 
@@ -62,12 +64,19 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
     with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest, before = 1, b"", 0
         try:
-            while data := stream.read(block_bytes - len(rest)):
-                data = rest + data
+            while True:
+                data = bytearray(block_bytes)  # to be filled in place: a copy takes new memory
+                data[: len(rest)] = rest
+                with memoryview(data) as room:
+                    size = len(rest) + stream.readinto(room[len(rest) :])
+                if size == len(rest):
+                    break
+                del data[size:]
                 cut = _last_line_end(data, quoted)
                 if not cut and len(data) >= block_bytes:
                     raise _too_long(file, line, quoted)
-                data, rest = data[:cut], data[cut:]
+                rest = bytes(data[cut:])
+                del data[cut:]
                 if data:
                     now = raw.tell()
                     yield Block(data, line, now - before)
@@ -96,14 +105,14 @@ def _open(file: str) -> IO[bytes]:
         raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
-def _unpacked(raw: IO[bytes]) -> IO[bytes]:
+def _unpacked(raw: IO[bytes]) -> Any:
     head = raw.read(max(map(len, _PACKED)))
     raw.seek(0)
     unpack = next((make for magic, make in _PACKED.items() if head.startswith(magic)), None)
     return raw if unpack is None else unpack(raw)
 
 
-def _last_line_end(data: bytes, quoted: bool) -> int:
+def _last_line_end(data: Bytes, quoted: bool) -> int:
     """Return the bytes up to and with the last newline that ends a row, 0 if there is none."""
     if not quoted or b'"' not in data:
         return data.rfind(b"\n") + 1
@@ -111,7 +120,7 @@ def _last_line_end(data: bytes, quoted: bool) -> int:
     return int(ends[-1]) + 1 if len(ends) else 0
 
 
-def row_ends(data: bytes) -> np.ndarray:
+def row_ends(data: Bytes) -> np.ndarray:
     """Return where the newlines outside of quotes are, (n,) int64; a block begins outside."""
     characters = np.frombuffer(data, np.uint8)
     newlines = np.flatnonzero(characters == _NEWLINE)
@@ -156,7 +165,7 @@ def find_dialect(file: str, text: TextFormat) -> Dialect:
     return Dialect(delimiter, quoted, names, header, text.null)
 
 
-def _fields(data: bytes, delimiter: str, file: str) -> list[str]:
+def _fields(data: Bytes, delimiter: str, file: str) -> list[str]:
     try:
         line = data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8").rstrip("\r")
     except UnicodeDecodeError:

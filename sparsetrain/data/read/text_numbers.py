@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.text_blocks import Dialect
+from sparsetrain.data.read.text_blocks import Bytes, Dialect
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Spelled
 
@@ -22,7 +22,7 @@ LEAST_BYTES = 1 << 24  # for less, importing TVM takes as long as it saves
 
 
 def read_numbers(
-    data: bytes, header: bool, dialect: Dialect, categories: Sequence[str]
+    data: Bytes, header: bool, dialect: Dialect, categories: Sequence[str]
 ) -> dict[str, Any]:
     """Return the columns of whole lines, of which the first may be a header, that spell numbers.
 

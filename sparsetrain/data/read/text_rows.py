@@ -25,6 +25,7 @@ from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, with_numb
 from sparsetrain.data.read.text_blocks import (
     BOM,
     Block,
+    Bytes,
     Dialect,
     find_dialect,
     read_blocks,
@@ -99,7 +100,7 @@ def parse_block(
     return parsed._replace(table=pa.table({name: columns[name] for name in dialect.names}))
 
 
-def _require_closed_quotes(data: bytes, dialect: Dialect, file: str, first_line: int) -> None:
+def _require_closed_quotes(data: Bytes, dialect: Dialect, file: str, first_line: int) -> None:
     """Refuse a quoted field without an end, in which Arrow would read the rest of the file.
 
     A quote within a field that does not begin with one is a letter.
@@ -118,7 +119,7 @@ def _require_closed_quotes(data: bytes, dialect: Dialect, file: str, first_line:
             ) from None
 
 
-def _parse_options(dialect: Dialect, data: bytes, skip: Any) -> pc.ParseOptions:
+def _parse_options(dialect: Dialect, data: Bytes, skip: Any) -> pc.ParseOptions:
     quoted = dialect.quoted and b'"' in data
     return pc.ParseOptions(
         delimiter=dialect.delimiter,
@@ -137,7 +138,7 @@ def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOption
     )
 
 
-def _line_numbers(data: bytes, dialect: Dialect, rows: int) -> Array:
+def _line_numbers(data: Bytes, dialect: Dialect, rows: int) -> Array:
     """Return the line, from 0, at which each row begins; blank lines are no rows."""
     newlines = data.count(b"\n")
     if newlines + (not data.endswith(b"\n")) == rows:
