@@ -11,8 +11,10 @@ from math import prod
 from typing import Any
 
 from tvm import relax, tirx
+from tvm.relax import op
 
 from sparsetrain.ad.activation_rows import added_where_read
+from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing.reads import read_of, rows_read
@@ -24,7 +26,7 @@ def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     That of an activation is dense, added where it was read. That of other elements of a parameter
     whose shape is known when compiling would be as long as the parameter, so it is an error.
     """
-    x, shape = call.args[0], call.args[0].ty.shape
+    x, shape = call.args[0], list(call.args[0].ty.shape)
     rows = rows_read(builder, x, read_of(builder, call))
     if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in shape):
         return [added_where_read(x, rows, cotangent), None]
@@ -34,7 +36,8 @@ def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
             "name its rows: put ad.densify around it to accept a dense one, or look up rows and "
             "pick from these"
         )
-    return [row_sparse_cotangent(x, rows.places, cotangent), None]
+    values = emit(op.reshape(cotangent, [rows.count, rows.width]))
+    return [row_sparse_cotangent(x, rows.places, values), None]
 
 
 RULES = dict.fromkeys(("relax.gather_nd", "relax.gather_elements", "relax.index_tensor"), _read)
