@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.models.field_model import FieldModel
+from sparsetrain.models.deep_model import DeepModel
 from sparsetrain.system.argument_checks import require_int
 
 
@@ -52,31 +52,23 @@ class FieldAttention(nn.Module):
         return nn.op.reshape(y, (batch, fields, self.heads * self.width))
 
 
-class AutoInt(FieldModel):
+class AutoInt(DeepModel):
     """AutoInt: ``logit = w x_L + b + MLP(x_0)``, ``x_{l+1}`` the self-attention over fields of x_l.
 
-    ``x_0`` has the vectors v of all fields. Without hidden widths there is no MLP.
+    ``x_0`` has the vectors v of all fields.
 
     Parameters
     ----------
-    rows, num_dense
-        As of `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    rows, dim
+        As of `DeepModel`.
     attention_layers : int
         L.
     attention_width : int
         Width of a head.
     heads : int
         Heads of each layer, see `FieldAttention`.
-    hidden : sequence of int
-        Hidden widths of the MLP.
-    dropout : float
-        Rate of its dropout.
-    batch_norm : bool
-        Whether it has batch norm.
     **rest
-        As of `ClickModel`.
+        As of `DeepModel`.
 
     References
     ----------
@@ -92,28 +84,15 @@ class AutoInt(FieldModel):
         attention_layers: int = 2,
         attention_width: int = 16,
         heads: int = 2,
-        hidden: Sequence[int] = (64, 64),
-        num_dense: int = 13,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
         **rest: Any,
     ) -> None:
-        options = {
-            "attention_layers": attention_layers,
-            "attention_width": attention_width,
-            "heads": heads,
-            "hidden": hidden,
-            "dropout": dropout,
-            "batch_norm": batch_norm,
-        }
-        super().__init__(rows, dim, num_dense, options, **rest)
+        super().__init__(rows, dim, **rest)
         out = attention_width * heads
         widths = [self.dim, *[out] * attention_layers]
         self.attention = nn.ModuleList(
             [FieldAttention(width, attention_width, heads) for width in widths[:-1]]
         )
         self.attended = nn.Linear(self.num_fields * out, self.num_labels)
-        self.mlp = self.deep() if self._options["hidden"] else None
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, dim) -> (B, T)."""
@@ -122,4 +101,4 @@ class AutoInt(FieldModel):
             x = layer(x)
         out = self._options["attention_width"] * self._options["heads"]
         logits = self.attended(nn.op.reshape(x, (dense.shape[0], self.num_fields * out)))
-        return logits if self.mlp is None else logits + self.mlp(self.flat(x0))
+        return logits + self.mlp(self.flat(x0))

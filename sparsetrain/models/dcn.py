@@ -9,31 +9,23 @@ from typing import Any, Literal
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.field_model import FieldModel
+from sparsetrain.models.deep_model import DeepModel
 from sparsetrain.models.interaction.cross import CrossNetwork, VectorCrossLayer
 
 
-class DCN(FieldModel):
+class DCN(DeepModel):
     """Deep & Cross: ``logit = MLP(x_0) + w x_L``, with ``x_{l+1} = x_0 (w_l x_l) + b_l + x_l``.
 
     ``x_0 = [v_1, ..., v_M]``, and ``w_l x_l`` is a number.
 
     Parameters
     ----------
-    rows, num_dense
-        As of `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    rows, dim
+        As of `DeepModel`.
     cross_layers : int
         L.
-    hidden : sequence of int
-        Hidden widths of the MLP.
-    dropout : float
-        Rate of its dropout.
-    batch_norm : bool
-        Whether it has batch norm.
     **rest
-        As of `ClickModel`.
+        As of `DeepModel`.
 
     References
     ----------
@@ -47,24 +39,13 @@ class DCN(FieldModel):
         rows: Sequence[int],
         dim: int = 16,
         cross_layers: int = 3,
-        hidden: Sequence[int] = (64, 64),
-        num_dense: int = 13,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
         **rest: Any,
     ) -> None:
-        options = {
-            "cross_layers": cross_layers,
-            "hidden": hidden,
-            "dropout": dropout,
-            "batch_norm": batch_norm,
-        }
-        super().__init__(rows, dim, num_dense, options, **rest)
+        super().__init__(rows, dim, **rest)
         width = self.num_fields * self.dim
         layers = self._options["cross_layers"]
         self.cross = nn.ModuleList([VectorCrossLayer(width) for _ in range(layers)])
         self.crossed = nn.Linear(width, self.num_labels, bias=False)
-        self.mlp = self.deep()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, dim) -> (B, T)."""
@@ -74,7 +55,7 @@ class DCN(FieldModel):
         return self.mlp(x0) + self.crossed(x)
 
 
-class DCNv2(FieldModel):
+class DCNv2(DeepModel):
     """DCN V2: cross layers with a matrix, ``x_{l+1} = x_0 * (W_l x_l + b_l) + x_l``, and an MLP.
 
     ``x_0 = [v_1, ..., v_M]`` has N = M dim numbers. Parallel: ``logit = MLP(x_0) + w x_L``.
@@ -84,10 +65,8 @@ class DCNv2(FieldModel):
 
     Parameters
     ----------
-    rows, num_dense
-        As of `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    rows, dim
+        As of `DeepModel`.
     structure : {"parallel", "stacked"}
         How cross layers and MLP are combined.
     cross_layers : int
@@ -96,14 +75,8 @@ class DCNv2(FieldModel):
         r; without, the matrices are full.
     experts : int
         K; more than one need a rank.
-    hidden : sequence of int
-        Hidden widths of the MLP.
-    dropout : float
-        Rate of its dropout.
-    batch_norm : bool
-        Whether it has batch norm.
     **rest
-        As of `ClickModel`.
+        As of `DeepModel`.
 
     References
     ----------
@@ -120,29 +93,15 @@ class DCNv2(FieldModel):
         cross_layers: int = 3,
         cross_rank: int | None = None,
         experts: int = 1,
-        hidden: Sequence[int] = (64, 64),
-        num_dense: int = 13,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
         **rest: Any,
     ) -> None:
-        options = {
-            "structure": structure,
-            "cross_layers": cross_layers,
-            "cross_rank": cross_rank,
-            "experts": experts,
-            "hidden": hidden,
-            "dropout": dropout,
-            "batch_norm": batch_norm,
-        }
-        super().__init__(rows, dim, num_dense, options, **rest)
+        super().__init__(rows, dim, **rest)
         width, chosen = self.num_fields * self.dim, self._options
         if chosen["experts"] > 1 and cross_rank is None:
             raise ConfigError("DCNv2: experts are of low rank: give cross_rank as well")
         self.cross = CrossNetwork(width, chosen["cross_layers"], cross_rank, chosen["experts"])
         if structure == "parallel":
             self.crossed = nn.Linear(width, self.num_labels, bias=False)
-        self.mlp = self.deep()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, dim) -> (B, T)."""

@@ -8,54 +8,62 @@ tables, one for each label, so that they cost no look-up of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm.relax.frontend import nn
 
 from sparsetrain.data.values.labels import num_logits
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.mlp import MLP
-from sparsetrain.models.options import check_options
+from sparsetrain.models.model import Model
+from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int
+
+_OF_TABLES = ("dim", "table_dtype")
 
 
 class FieldModel(ClickModel):
     """Click model whose `forward` begins with `fields`.
 
+    The arguments of a subclass's constructor are checked by the types of its signature.
+
     Parameters
     ----------
     rows, dim, num_dense
         As of `ClickModel`; there are M = num_dense + F fields of `dim` numbers.
-    options : mapping
-        The other arguments of the subclass's constructor, by name.
-    first_order : bool
-        Whether there is a weight for each value besides its vector.
     **rest
         As of `ClickModel`.
+
+    Attributes
+    ----------
+    has_weights : bool
+        Whether there is a first-order weight for each value besides its vector.
     """
+
+    has_weights = False
 
     def __init__(
         self,
         rows: Sequence[int],
         dim: int,
         num_dense: int,
-        options: Mapping[str, Any],
-        first_order: bool = False,
+        /,
         **rest: Any,
     ) -> None:
-        cls = type(self).__name__
-        self._options = check_options(type(self), options)
-        self.dim = require_int(f"{cls}: dim", dim, 0 if first_order else 1)
+        cls = type(self)
+        declared, given = options_of(cls), Model.config(self)
+        own = {n: given.get(n, declared[n].default) for n in declared if n not in _OF_TABLES}
+        self._options = check_options(cls, own)
+        self.dim = require_int(f"{cls.__name__}: dim", dim, 0 if self.has_weights else 1)
         labels = rest.get("labels")
         self.num_labels = num_logits(labels) if labels else 1
-        width = self.dim + self.num_labels * first_order
+        width = self.dim + self.num_labels * self.has_weights
         super().__init__(rows, width, num_dense, **rest)
         self.num_dense = int(self._config["num_dense"])
         self.num_fields = self.num_dense + len(self._config["rows"])
         if self.num_dense:
             self.dense_fields = nn.Parameter((self.num_dense, width))
-        if first_order:
+        if self.has_weights:
             self.bias = nn.Parameter((self.num_labels,))
             self.bias.attrs["initial"] = 0.0
 
@@ -79,13 +87,3 @@ class FieldModel(ClickModel):
     def flat(self, vectors: nn.Tensor) -> nn.Tensor:
         """(B, M, dim) -> (B, M dim)."""
         return nn.op.reshape(vectors, (vectors.shape[0], self.num_fields * self.dim))
-
-    def deep(self, width: int | None = None) -> MLP:
-        """Return an MLP from `width` numbers, by default all fields side by side, to the logits.
-
-        Its `hidden`, `dropout` and `batch_norm` are those of the options.
-        """
-        width = self.num_fields * self.dim if width is None else width
-        chosen = {name: self._options[name] for name in ("dropout", "batch_norm")}
-        widths = [width, *self._options["hidden"], self.num_labels]
-        return MLP(widths, last_relu=False, **chosen)

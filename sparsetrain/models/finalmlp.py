@@ -93,14 +93,7 @@ class FinalMLP(FieldModel):
         batch_norm: bool = False,
         **rest: Any,
     ) -> None:
-        options = {
-            "hidden": hidden,
-            "hidden2": hidden2,
-            "heads": heads,
-            "dropout": dropout,
-            "batch_norm": batch_norm,
-        }
-        super().__init__(rows, dim, num_dense, options, **rest)
+        super().__init__(rows, dim, num_dense, **rest)
         width, chosen = self.num_fields * self.dim, self._options
         if not (chosen["hidden"] and chosen["hidden2"]):
             raise ConfigError("FinalMLP: hidden and hidden2 need at least one width each")

@@ -27,10 +27,11 @@ class LR(FieldModel):
     """
 
     kind = "lr"
+    has_weights = True
 
     def __init__(self, rows: Sequence[int], num_dense: int = 13, **rest: Any) -> None:
         rest.pop("dim", None)  # of its config: the width of its tables is that of the labels
-        super().__init__(rows, 0, num_dense, {}, first_order=True, **rest)
+        super().__init__(rows, 0, num_dense, **rest)
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, T) -> (B, T)."""

@@ -24,6 +24,9 @@ OF_DATA = frozenset(
 ) | {"labels"}
 
 
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
 class Option(NamedTuple):
     """An argument of a model that its user chooses."""
 
@@ -33,17 +36,24 @@ class Option(NamedTuple):
 
 
 def options_of(model: type[Model]) -> dict[str, Option]:
-    """Return the options of a class by name; of a click model the type of its tables is one."""
+    """Return the options of a class by name, those that it passes on as **rest to its base too.
+
+    Of a click model the type of its tables is one. What is positional alone is none.
+    """
     found: dict[str, Option] = {}
-    for cls in (model, ClickModel) if issubclass(model, ClickModel) else (model,):
-        described = _descriptions(cls)
-        for name, argument in signature(cls, eval_str=True).parameters.items():
-            own = cls is model or name == "table_dtype"
-            if (
-                own
-                and name not in OF_DATA | found.keys()
-                and argument.kind != Parameter.VAR_KEYWORD
-            ):
+    described: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        described |= _descriptions(cls)
+    passed_on = True
+    for cls in model.__mro__:
+        if "__init__" not in vars(cls) or not (passed_on or cls is ClickModel) or cls is Model:
+            continue
+        arguments = signature(cls, eval_str=True).parameters
+        kinds = {argument.kind for argument in arguments.values()}
+        passed_on = passed_on and Parameter.VAR_KEYWORD in kinds
+        for name, argument in arguments.items():
+            own = cls is not ClickModel or name == "table_dtype"
+            if own and argument.kind in _NAMED and name not in OF_DATA | found.keys():
                 text = described.get(name, "")
                 found[name] = Option(argument.annotation, argument.default, text)
     return found
@@ -66,10 +76,7 @@ def check_options(model: type[Model], values: Mapping[str, Any]) -> dict[str, An
     ConfigError
         For the first that is of another type, or no number that it may be.
     """
-    declared: dict[str, Option] = {}
-    for base in reversed(model.__mro__):  # a subclass may pass on what its base takes
-        declared |= options_of(base) if issubclass(base, Model) else {}
-    cls = model.__name__
+    declared, cls = options_of(model), model.__name__
     return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.models.config import check_widths
-from sparsetrain.models.field_model import FieldModel
+from sparsetrain.models.deep_model import DeepModel
 from sparsetrain.system.argument_checks import require_int
 
 
@@ -49,25 +49,17 @@ class CIN(nn.Module):
         return nn.op.concat(sums, dim=1)
 
 
-class XDeepFM(FieldModel):
+class XDeepFM(DeepModel):
     """xDeepFM: ``logit = b + sum_i w_i + w CIN([v_1, ..., v_M]) + MLP([v_1, ..., v_M])``.
 
     Parameters
     ----------
-    rows, num_dense
-        As of `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    rows, dim
+        As of `DeepModel`.
     cin : sequence of int
         Feature maps of the layers of the compressed interaction network, see `CIN`.
-    hidden : sequence of int
-        Hidden widths of the MLP.
-    dropout : float
-        Rate of its dropout.
-    batch_norm : bool
-        Whether it has batch norm.
     **rest
-        As of `ClickModel`.
+        As of `DeepModel`.
 
     References
     ----------
@@ -75,24 +67,19 @@ class XDeepFM(FieldModel):
     """
 
     kind = "xdeepfm"
+    has_weights = True
 
     def __init__(
         self,
         rows: Sequence[int],
         dim: int = 16,
         cin: Sequence[int] = (32, 32),
-        hidden: Sequence[int] = (64, 64),
-        num_dense: int = 13,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
         **rest: Any,
     ) -> None:
-        options = {"cin": cin, "hidden": hidden, "dropout": dropout, "batch_norm": batch_norm}
-        super().__init__(rows, dim, num_dense, options, first_order=True, **rest)
+        super().__init__(rows, dim, **rest)
         maps = self._options["cin"]
         self.network = CIN(self.num_fields, maps)
         self.compressed = nn.Linear(sum(maps), self.num_labels, bias=False)
-        self.mlp = self.deep()
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, T + dim) -> (B, T)."""

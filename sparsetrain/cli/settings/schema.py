@@ -48,19 +48,6 @@ Moment = Annotated[int | Finite | str, BeforeValidator(_as_text)]
 class DataSettings(Section):
     """Encoding of raw columns as numbers and ids, and the rows held out for validation."""
 
-    task: Literal["labels", "ranking"] = setting(
-        "labels",
-        "What is learnt: labels of rows, or from interactions of users with items to rank items. "
-        "Of each user the last interaction is the test and the one before the validation, unless "
-        "--valid-share (of each user, for either) or --valid-from is given.",
-        flag="--task",
-    )
-    user: str | None = setting(
-        None, "Column of the user, for --task ranking.", flag="--user", metavar="COLUMN"
-    )
-    item: str | None = setting(
-        None, "Column of the item, likewise.", flag="--item", metavar="COLUMN"
-    )
     min_count: Count = setting(
         5,
         "Categories rarer than this in the training data share one row.",
@@ -127,6 +114,20 @@ class DataSettings(Section):
         "time, or one of that name.",
         flag="--time-column",
         metavar="COLUMN",
+    )
+
+    task: Literal["labels", "ranking"] = setting(
+        "labels",
+        "What is learnt: labels of rows, or from interactions of users with items to rank items. "
+        "Of each user the last interaction is the test and the one before the validation, unless "
+        "--valid-share (of each user, for either) or --valid-from is given.",
+        flag="--task",
+    )
+    user: str | None = setting(
+        None, "Column of the user, for --task ranking.", flag="--user", metavar="COLUMN"
+    )
+    item: str | None = setting(
+        None, "Column of the item, likewise.", flag="--item", metavar="COLUMN"
     )
 
     def encoding(self) -> dict[str, Any]:
