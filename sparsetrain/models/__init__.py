@@ -16,6 +16,7 @@ from sparsetrain.models.din import DIN as DIN
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.draws import Draws as Draws
 from sparsetrain.models.dropout import Dropout as Dropout
+from sparsetrain.models.esmm import ESMM as ESMM
 from sparsetrain.models.features import Dense as Dense
 from sparsetrain.models.features import Ids as Ids
 from sparsetrain.models.features import Places as Places
@@ -46,7 +47,7 @@ from sparsetrain.system.exports import public_names as _public_names
 MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (
-        *(LR, FM, FwFM, WideDeep, DeepFM, DCN, DCNv2, XDeepFM, AutoInt, FinalMLP, DLRM, MMoE),
+        *(LR, FM, FwFM, WideDeep, DeepFM, DCN, DCNv2, XDeepFM, AutoInt, FinalMLP, DLRM, MMoE, ESMM),
         *(DIN, MatrixFactorization, BPR, TwoTowers, SASRec, BERT4Rec),
     )
 }

@@ -147,14 +147,36 @@ def _drawn(
         taken[seen.rows(), seen.ids] = True
     if (items - taken.sum(axis=1)).min() < count:
         raise ConfigError(f"negatives is {count:,}, but a row has seen all but fewer items")
+    draws = Draws(0, number)
+    few = None if weights is not None else _few(draws, taken, count)
+    if few is not None:
+        return few
     # The items with the largest of some random numbers: drawn without replacement, and with the
     # logarithms over the weights one by one in proportion to these (Efraimidis and Spirakis 2006).
-    chance = Draws(0, number).uniform("negatives", scores)
+    chance = draws.uniform("negatives", scores)
     if weights is not None:
         with np.errstate(divide="ignore"):
             chance = np.log(chance) / weights
     chance[taken] = -np.inf
     return np.argpartition(-chance, count - 1, axis=1)[:, :count]
+
+
+def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
+    """Draw a few of many items, without those that are taken or there twice; None if too few stay.
+
+    A fortieth of the work that a random number for each item is.
+    """
+    rows, items = taken.shape
+    ids = draws.integers("few", items, like=np.empty((rows, 2 * count), bool))
+    order = np.argsort(ids, axis=1, kind="stable")
+    ordered = np.take_along_axis(ids, order, axis=1)
+    out = np.take_along_axis(taken, ids, axis=1)
+    again = np.take_along_axis(out, order[:, 1:], axis=1) | (ordered[:, 1:] == ordered[:, :-1])
+    np.put_along_axis(out, order[:, 1:], again, axis=1)
+    if (out.sum(axis=1) > count).any():
+        return None
+    kept = np.argsort(out, axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(ids, kept, axis=1)
 
 
 def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import (
     BPR,
     DIN,
+    ESMM,
     BERT4Rec,
     Draws,
     Ids,
@@ -34,6 +35,7 @@ HISTORY = ("history", "item")
 MODELS = {
     DIN: (("user", *HISTORY), {"click": "binary"}, {"label": "click", "dim": 8}),
     MMoE: (("user", "item"), {"click": "binary", "stars": "real"}, {"num_dense": 0}),
+    ESMM: (("user", "item"), {"click": "binary", "bought": "binary"}, {"num_dense": 0}),
     MatrixFactorization: (("user", "item"), {"rating": "real"}, {"dim": 8}),
     TwoTowers: (("user", *HISTORY), {}, {"dim": 8, "hidden": [8]}),
     BPR: (("user", "item"), {}, {"dim": 8}),
@@ -50,6 +52,7 @@ def rows():
     item = [(items[-1] + 1) % ITEMS if items else 0 for items in history]
     frame = pd.DataFrame({"user": rng.integers(0, 20, ROWS), "history": history, "item": item})
     frame["click"] = (frame["item"] % 2).astype(int)
+    frame["bought"] = (frame["item"] % 4 == 1).astype(int)
     frame["stars"] = np.where(rng.random(ROWS) < 0.5, np.nan, 1.0 + frame["item"] % 5)
     frame["rating"] = 1.0 + frame["user"] % 5
     return frame
@@ -61,8 +64,8 @@ def trainer_for(cls, rows, **options):
     schema = Schema(categories=categories, labels=labels, columns=shared)
     encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
-    if cls is MMoE:
-        model = MMoE(encoder.rows, names=encoder.columns, labels=encoder.labels, **arguments)
+    if cls in (MMoE, ESMM):
+        model = cls(encoder.rows, names=encoder.columns, labels=encoder.labels, **arguments)
     else:
         model = cls(sizes, **arguments)
     optimizer = options.pop("optimizer", st.optim.adam(0.01))
@@ -173,6 +176,30 @@ def trainer_rows(trainer, rows):
     seen, own = (trainer.model.read(name, batch) for name in ("history", "item"))
     known = np.split(seen.ids, seen.offsets[1:-1])
     return trainer.query_vectors(rows) @ trainer.item_vectors().T, known, own
+
+
+def test_esmm_scores_conversions_by_the_product_of_both_chances(rows):
+    trainer = trainer_for(ESMM, rows)
+    trainer.fit(rows, epochs=2, progress=None)
+    model, state = trainer.model, trainer.state_dict()
+    batch = trainer.encoder.encode(rows)
+    names = model.config()["names"]
+    tables = [state[f"embeddings.{name}.weight"][batch.ids[:, f]] for f, name in enumerate(names)]
+    x = np.hstack([np.ones((len(rows), 1)), *tables])
+
+    def chance(tower):
+        y = x
+        for layer in range(3):
+            weight, bias = (state[f"{tower}.layers.{layer}.{part}"] for part in ("weight", "bias"))
+            y = y @ weight.T.astype(np.float64) + bias
+            y = np.maximum(y, 0) if layer < 2 else y
+        return 1 / (1 + np.exp(-y[:, 0]))
+
+    click, conversion = chance("click"), chance("conversion")
+    found = trainer.predict(rows)
+    np.testing.assert_allclose(found, np.stack([click, click * conversion], axis=1), rtol=1e-5)
+    with pytest.raises(ConfigError, match="ESMM learns two labels"):
+        ESMM([3, 4]).export()
 
 
 class Popularity(Model):

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ESMM: clicks, and conversions behind them, both learnt from all impressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+from tvm.relax.frontend import nn
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.config import check_widths
+from sparsetrain.models.mlp import MLP
+
+
+class ESMM(ClickModel):
+    """Entire space multi-task model: ``P(click) = s(a)``, ``P(click and conversion) = s(a) s(b)``.
+
+    a and b are the logits of two MLPs on the same embeddings. The second label's loss is the
+    cross-entropy of the product, whose logit is ``a + b - log(e^a + e^b + 1)`` (Ma et al. 2018,
+    https://arxiv.org/abs/1804.07931).
+
+    Parameters
+    ----------
+    rows, num_dense
+        As of `ClickModel`.
+    dim : int
+        Width of all tables.
+    tower : sequence of int
+        Hidden widths of both MLPs.
+    dropout : float
+        Rate of their dropout.
+    **rest
+        As of `ClickModel`; the labels are two, clicked and converted, 0 or 1 each.
+    """
+
+    kind = "esmm"
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        num_dense: int = 13,
+        tower: Sequence[int] = (64, 32),
+        dropout: float = 0.0,
+        **rest: Any,
+    ) -> None:
+        super().__init__(rows, dim, num_dense, **rest)
+        inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
+        widths = [inputs, *check_widths("ESMM", "tower", tower), 1]
+        self.click, self.conversion = (
+            MLP(widths, last_relu=False, dropout=dropout) for _ in range(2)
+        )
+
+    def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) floats and (B, F, D) embeddings -> (B, 2) logits."""
+        if [*self.label_kinds.values()] != ["binary"] * 2:
+            raise ConfigError(
+                "ESMM learns two labels of 0 and 1, clicked and converted; it has "
+                f"{', '.join(self.label_kinds)}"
+            )
+        rows = dense.shape[0]
+        x = nn.op.concat([dense, nn.op.reshape(embedded, (rows, -1))], dim=1)
+        a, b = self.click(x), self.conversion(x)
+        logarithms = relax.op.nn.log_softmax(nn.op.concat([a, b, a * 0.0], dim=1)._expr, axis=1)
+        _, _, last = nn.op.split(nn.wrap_nested(logarithms, "logarithms"), 3, axis=1)
+        return nn.op.concat([a, a + b + last], dim=1)
