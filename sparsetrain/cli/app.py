@@ -26,6 +26,7 @@ from sparsetrain.cli import (
     schema,
     settings_command,
     train,
+    tune,
     verify,
 )
 from sparsetrain.cli.options import GroupedCommand
@@ -49,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for _command in (
-    *(demo.demo, train.train, predict.evaluate, predict.predict, export.quantize),
+    *(demo.demo, train.train, tune.tune, predict.evaluate, predict.predict, export.quantize),
     *(export.export, export.apply, export.serve),
     *(convert.convert, inspect.inspect, schema.schema, demo.generate, plot.plot, compare.compare),
     *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),

@@ -30,7 +30,7 @@ def run_training(
     *,
     profile: bool = False,
     verbose: bool = False,
-    out_option: str = "--out",
+    out_option: str | None = "--out",
 ) -> dict[str, Any]:
     """Train, save and score; continue or start from an earlier run.
 
@@ -49,7 +49,7 @@ def run_training(
         _require_new_run(files.out)
     _require_machine(settings)
     data = find_rows(settings, files, earlier and earlier.schema)
-    if files.out is None:
+    if files.out is None and out_option:
         note(f"the trained model will not be saved: {out_option} FOLDER saves it")
     trainer = trainer_for(settings, data, earlier)
     _note_updates(trainer, verbose)

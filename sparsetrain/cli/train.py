@@ -10,6 +10,7 @@ from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_score, format_scores, format_table
 from sparsetrain.cli.resume import find_run, resume_run, start_from_run
 from sparsetrain.cli.run_training import run_training
+from sparsetrain.cli.seeds import describe_seeds, run_seeds
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
 from sparsetrain.errors import ConfigError
@@ -45,6 +46,10 @@ def train(
             metavar="NAME", help="May differ from the resumed run: data, validation, a setting."
         ),
     ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Train so often, from --seed on; report means and deviations."),
+    ] = 1,
     profile: Annotated[
         bool, typer.Option("--profile", help="Report the time of a step by kernels.")
     ] = False,
@@ -58,6 +63,8 @@ def train(
         raise ConfigError("--allow-changed goes with --resume")
     if start_from is not None and resume not in (None, "auto"):
         raise ConfigError("--start-from and --resume exclude each other: drop one")
+    if seeds > 1 and (resume or start_from):
+        raise ConfigError("--seeds makes new runs: drop --resume and --start-from")
     folder = find_run(resume, out)
     earlier = None
     files = Files(train or (), valid, test, folder or out)
@@ -70,6 +77,10 @@ def train(
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
+        if seeds > 1:
+            several = run_seeds(chosen, files, stop, seeds)
+            emit(several, describe_seeds(several), as_json)
+            return
         result = run_training(chosen, files, stop, earlier, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
         stop.raise_if_requested()
