@@ -3,8 +3,9 @@
 
     python -m benchmarks.reproduce frappe FOLDER --models dcnv2,fm --seeds 5
 
-Where PyTorch is installed, ``--torch 1`` trains the same models by the same protocol there, with
-that many seeds. A data set is one file beside this one, with the names that `frappe` has.
+For click models ``--torch 1`` trains the same models by the same protocol in PyTorch, where that is
+installed, with that many seeds. A data set is one file beside this one: `SETTINGS` by model, each
+with what was `published`; `SCORES`; `prepare(folder)`, and `train(setting, prepared, seed)`.
 """
 
 from __future__ import annotations
@@ -16,40 +17,38 @@ from typing import Any
 
 import numpy as np
 
-DATA_SETS = ("frappe",)
+DATA_SETS = ("frappe", "amazon_games", "ml100k")
 
 
 def main() -> None:
     """Train every model with every seed, and print a line for each as it is done."""
     options = _options()
     data = import_module(f"benchmarks.reproduce.{options.data}")
-    paths = data.files(options.folder)
-    encoder = data.encoder_of(paths)
+    prepared = data.prepare(options.folder)
     names = options.models.split(",") if options.models else [*data.SETTINGS]
-    print(f"{'model':8}{'by':13}{'test AUC':>19}{'logloss':>17}{'epochs':>8}{'s':>7}{'rows/s':>10}")
+    titles = [*(f"{name:>18}" for name in data.SCORES), f"{'epochs':>8}{'s':>7}{'rows/s':>10}"]
+    print(f"{'model':10}{'by':16}{''.join(titles)}")
     for name in names:
         setting = data.SETTINGS[name]
-        if options.l2 is not None:
-            setting = setting._replace(l2=options.l2)
-        print(f"{name:8}{'published':13}{setting.auc:10.5f}{'':9}{setting.logloss:8.4f}")
-        runs = [data.train(setting, paths, encoder, seed) for seed in range(options.seeds)]
-        _print(name, "sparsetrain", runs, options.json)
+        told = [f"{setting.published.get(score, ''):>18}" for score in data.SCORES]
+        print(f"{name:10}{'published':16}{''.join(told)}")
+        runs = [data.train(setting, prepared, seed) for seed in range(options.seeds)]
+        _print(name, "sparsetrain", runs, data.SCORES, options.json)
         if options.torch:
             peer = import_module("benchmarks.reproduce.in_torch")
-            found = [peer.train(data, setting, paths, encoder, n) for n in range(options.torch)]
-            _print(name, "PyTorch", found, options.json)
+            runs = [peer.train(data, setting, prepared, seed) for seed in range(options.torch)]
+            _print(name, "PyTorch", runs, data.SCORES, options.json)
 
 
-def _print(name: str, by: str, runs: list[dict[str, Any]], as_json: bool) -> None:
+def _print(name: str, by: str, runs: list[dict[str, Any]], scores: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"model": name, "by": by, "runs": runs}), flush=True)
-    auc, logloss = ([run[key] for run in runs] for key in ("auc", "logloss"))
-    epochs, seconds, speed = (
-        np.mean([run[key] for run in runs]) for key in ("epochs", "seconds", "rows_per_s")
-    )
+    found = {key: [run[key] for run in runs] for key in runs[0]}
+    cells = (f"{np.mean(found[s]):.5f} ±{np.std(found[s]):.5f}" for s in scores)
+    epochs, seconds, speed = (np.mean(found[key]) for key in ("epochs", "seconds", "rows_per_s"))
     print(
-        f"{'':8}{f'{by} x{len(runs)}':13}{np.mean(auc):10.5f} ±{np.std(auc):.5f}"
-        f"{np.mean(logloss):8.4f} ±{np.std(logloss):.4f}{epochs:8.1f}{seconds:7.0f}{speed:10,.0f}",
+        f"{'':10}{f'{by} x{len(runs)}':16}{''.join(f'{cell:>18}' for cell in cells)}"
+        f"{epochs:8.1f}{seconds:7.0f}{speed:10,.0f}",
         flush=True,
     )
 
@@ -61,7 +60,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", help="some of them, as in lr,fm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--torch", type=int, default=0, metavar="SEEDS")
-    parser.add_argument("--l2", type=float, help="in place of the protocol's")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each model as well")
     return parser.parse_args()
 

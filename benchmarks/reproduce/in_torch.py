@@ -14,8 +14,9 @@ import sparsetrain as st
 from tests.peers.torch_models import TorchModel
 
 
-def train(data: Any, setting: Any, paths: Any, encoder: Any, seed: int) -> dict[str, Any]:
+def train(data: Any, setting: Any, prepared: Any, seed: int) -> dict[str, Any]:
     """Train by the protocol of `data`; return test scores, epochs, seconds and rows/s."""
+    paths, encoder = prepared
     splits = {name: _rows(path, encoder) for name, path in paths.items()}
     begin = perf_counter()
     torch.manual_seed(seed)
