@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -6,6 +8,7 @@ from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import ad
+from sparsetrain.cli import main
 from sparsetrain.compiler.program import value_and_grad
 from sparsetrain.data import ColumnRule, Ragged, Schema
 from sparsetrain.embedding import Embedding
@@ -79,7 +82,7 @@ def sasrec(rows):
 
 
 @pytest.mark.parametrize("cls", slow_except([MMoE, SASRec], MODELS))
-def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
+def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path, capsys):
     fit = {"batch_size": 32, "validation": rows, "progress": None}
     trainer = trainer_for(cls, rows)
     history = trainer.fit(rows, epochs=3, **fit)
@@ -91,7 +94,13 @@ def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path):
     assert states[0].keys() == states[1].keys()
     assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
     assert np.array_equal(trainer.predict(rows), resumed.predict(rows))
-    assert trainer.evaluate(rows) == resumed.evaluate(rows)
+    scores = trainer.evaluate(rows)
+    assert scores == resumed.evaluate(rows)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    command = ["evaluate", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), "--json"]
+    assert main([*command, "--checkpoint", "latest"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert scores == {name: printed[name] for name in scores}
 
 
 @pytest.mark.parametrize("cls", slow_except([BERT4Rec], [DIN, TwoTowers, SASRec, BERT4Rec]))
