@@ -9,8 +9,10 @@ the ranks. All ranks call the same methods in the same order.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,12 +35,19 @@ class Comm:
         What moves the arrays.
     sent : int
         Bytes sent to other ranks so far.
+    traffic : dict
+        Purpose -> messages, seconds, 0 and bytes sent, since it was cleared.
     """
 
     rank, size, sent = 0, 1, 0
     hosts: Sequence[str] = ("this machine",)
     engine = "none"
     _memory = np.empty((0, 0))
+
+    @cached_property
+    def traffic(self) -> dict[str, list[Any]]:
+        """See the class."""
+        return {}
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send arrays and fill others; return when all is done.
@@ -74,7 +83,12 @@ class Comm:
             raise
 
     def exchange(
-        self, array: np.ndarray, counts: Sequence[int], out: np.ndarray, received: Sequence[int]
+        self,
+        array: np.ndarray,
+        counts: Sequence[int],
+        out: np.ndarray,
+        received: Sequence[int],
+        purpose: str = "agreement",
     ) -> np.ndarray:
         """Send ``counts[r]`` rows of `array` to rank r, in the order of ranks; fill `out` alike."""
         give, take = _spans(counts), _spans(received)
@@ -82,6 +96,7 @@ class Comm:
         self._move(
             [(r, array[give[r]]) for r in self._others if counts[r]],
             [(r, out[take[r]]) for r in self._others if received[r]],
+            purpose,
         )
         return out
 
@@ -101,10 +116,12 @@ class Comm:
             return
         shares = self._shares(len(own), buffer.dtype)
         shares[self.rank] = own
-        others = self._others
-        self._move([(r, buffer[spans[r]]) for r in others], [(r, shares[r]) for r in others])
+        others, purpose = self._others, "dense sums"
+        self._move(
+            [(r, buffer[spans[r]]) for r in others], [(r, shares[r]) for r in others], purpose
+        )
         own[...] = tree(list(shares), np.add)
-        self._move([(r, own) for r in others], [(r, buffer[spans[r]]) for r in others])
+        self._move([(r, own) for r in others], [(r, buffer[spans[r]]) for r in others], purpose)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the plain JSON values of all ranks, by rank, on every rank."""
@@ -137,11 +154,17 @@ class Comm:
     def _others(self) -> list[int]:
         return [r for r in range(self.size) if r != self.rank]
 
-    def _move(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+    def _move(self, sends: Sequence[Message], receives: Sequence[Message], purpose: str) -> None:
         sends, receives = ([m for m in each if m[1].size] for each in (sends, receives))
-        self.sent += sum(array.nbytes for _, array in sends)
-        if sends or receives:
-            self.transfer(sends, receives)
+        if not sends and not receives:
+            return
+        count, began = sum(array.nbytes for _, array in sends), time.perf_counter()
+        self.transfer(sends, receives)
+        passed = time.perf_counter() - began
+        before = self.traffic.get(purpose, [0, 0.0, 0, 0])
+        now = [len(sends), passed, 0, count]
+        self.traffic[purpose] = [a + b for a, b in zip(before, now, strict=True)]
+        self.sent += count
 
 
 def tree(items: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:

@@ -106,7 +106,7 @@ class Exchange:
         local = (unique - of).astype(self._dtype, copy=False)
         self.rows = self._room("asked", (int(answered.sum()),), self._dtype)
         out = runtime.as_numpy(self.rows, writable=True)
-        self._comm.exchange(local, self.asked.tolist(), out, answered.tolist())
+        self._comm.exchange(local, self.asked.tolist(), out, answered.tolist(), "ids")
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
@@ -116,7 +116,7 @@ class Exchange:
         _lookup(width, "float32", self._dtype)(table, self.rows, own)
         # At least one, that nobody reads: kernels take no empty table.
         rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
-        return self._send(own, self.answered, rows, self.asked)
+        return self._send(own, self.answered, rows, self.asked, "rows")
 
     def give(self, gradients: Sequence[RowSparse | None], num_rows: int) -> RowSparse:
         """Send the gradients of the rank's parts to the owners; return that of this rank's rows.
@@ -125,7 +125,7 @@ class Exchange:
         """
         values = self._sum_of_parts(gradients)
         came = self._room("gradients", (self._served, self._plan.width), "float32")
-        self._send(values, self.asked, came, self.answered)
+        self._send(values, self.asked, came, self.answered, "gradients of rows")
         return self._sum_of_ranks(came, num_rows)
 
     def _sum_of_parts(self, gradients: Sequence[RowSparse | None]) -> NDArray:
@@ -159,9 +159,11 @@ class Exchange:
     def _served(self) -> int:
         return int(self.answered.sum())
 
-    def _send(self, array: NDArray, counts: Any, out: NDArray, received: Any) -> NDArray:
+    def _send(
+        self, array: NDArray, counts: Any, out: NDArray, received: Any, purpose: str
+    ) -> NDArray:
         given, taken = runtime.as_numpy(array), runtime.as_numpy(out, writable=True)
-        self._comm.exchange(given, counts.tolist(), taken, received.tolist())
+        self._comm.exchange(given, counts.tolist(), taken, received.tolist(), purpose)
         return out
 
 

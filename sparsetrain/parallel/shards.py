@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +13,13 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import ClickModel, Model
 from sparsetrain.models.initialize import drawn_rows
+from sparsetrain.optim.formula import Slot
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.cut import Lookups
 from sparsetrain.parallel.exchange import Exchange
 from sparsetrain.parallel.plan import Plan, describe, make_plan
 from sparsetrain.runtime import NDArray
+from sparsetrain.system.memory import total_memory
 
 
 class Shards:
@@ -73,6 +75,30 @@ class Shards:
             work()
         self.comm.any(False)
         work()
+
+    def require_memory(self, slots: Sequence[Slot]) -> None:
+        """Refuse tables whose rows and slots would not fit the memory of a rank's machine.
+
+        Raises
+        ------
+        ConfigError
+            With the rank, what it needs and how many ranks would do.
+        """
+        need = 0
+        for plan in self.plan.values():
+            width = plan.width + sum(1 if slot.per == "row" else plan.width for slot in slots)
+            need += 4 * width * plan.rows(self.rank)
+        hosts = self.comm.hosts
+        share = (total_memory() or need) // [*hosts].count(hosts[self.rank])
+        found = self.comm.gather([need, share])
+        for rank, (wanted, there) in enumerate(found):
+            if wanted > there:
+                enough = -(-sum(each for each, _ in found) // there)
+                raise ConfigError(
+                    f"parallel: {self.comm.name_of(rank)} needs {wanted / 1e9:,.1f} GB for rows "
+                    f"and slots, its share of the memory is {there / 1e9:,.1f} GB: on machines of "
+                    f"their own {enough} ranks would do"
+                )
 
     def tables(self) -> dict[str, dict[str, slice]]:
         """Rows of each table in this rank's storages."""

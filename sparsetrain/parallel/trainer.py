@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from sparsetrain.parallel.reading import cut as cut_batch
 from sparsetrain.parallel.run import SharedRun
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.step import ShardedStep
+from sparsetrain.parallel.traffic import Watch
 from sparsetrain.runtime import NDArray, gpu
 from sparsetrain.training import save
+from sparsetrain.training.fit import History
 from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.run import Run
 from sparsetrain.training.step import Loss
@@ -71,7 +73,8 @@ class ShardedTrainer(Trainer):
                     "send merged: train in one process"
                 )
             parts = group.parts or group.comm.size * accumulate
-            options["parallel"] = Shards(group.comm, model, group.shard, parts)
+            options["parallel"] = shards = Shards(group.comm, model, group.shard, parts)
+            shards.require_memory(optimizer.full_formula.slots)
             super().__init__(model, optimizer, **options)
             if gpu.is_cuda(self.target):
                 raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
@@ -110,7 +113,11 @@ class ShardedTrainer(Trainer):
         with self._comm.guard():
             if isinstance(batch, Batch):
                 batch = cut_batch(batch, self.parallel.parts, self.parallel.own_parts)
-            return self._step(batch) if isinstance(batch, Share) else super().step(batch)
+            elif not isinstance(batch, Share):
+                return super().step(batch)  # which refuses it
+            take: Any = self.watch or (lambda step, batch: step())
+            loss: Loss = take(partial(self._step, batch), batch)
+            return loss
 
     def _check(self, batch: Any) -> None:
         for part in batch.parts.values():
@@ -176,9 +183,9 @@ class ShardedTrainer(Trainer):
 
     def fit(self, train: Any, **options: Any) -> Any:
         """See `Trainer.fit`; on all ranks, with the same data."""
-        for name in ("profile", "check_numerics"):
-            if options.get(name):
-                raise ConfigError(f"parallel: {name} is for one process")
+        if options.get("check_numerics"):
+            raise ConfigError("parallel: check_numerics is for one process")
+        watch = Watch(self._comm) if options.pop("profile", False) else None
         with self._comm.guard():
             size, parts = options.get("batch_size", 128), self.parallel.parts
             self._require_alike({name: options.get(name) for name in ("batch_size", "epochs")})
@@ -194,7 +201,12 @@ class ShardedTrainer(Trainer):
                 options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self.parallel)
             if self._comm.rank:
                 options["progress"] = None
-            return super().fit(train, **options)
+            self.watch = watch
+            try:
+                history = super().fit(train, **options)
+            finally:
+                self.watch = None
+            return history if watch is None else History(history, profile=watch.result())
 
     @property
     def _bytes(self) -> int:

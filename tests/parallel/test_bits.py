@@ -13,6 +13,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.parallel.group import Group
 from sparsetrain.parallel.step import ShardedStep
+from sparsetrain.parallel.traffic import Watch
 from tests.helpers import slow_except
 from tests.parallel.threads import all_of, run_ranks
 from tests.small_dlrm import bags
@@ -182,14 +183,33 @@ def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     same(*found)
 
 
-def test_bytes_that_are_sent_do_not_depend_on_parts():
+def test_bytes_that_are_sent_follow_from_unique_rows_and_not_from_parts():
+    ranks, width = 2, 8
+
     def work(comm, parts):
         trainer = st.Trainer(model(), st.optim.adagrad(0.05), parallel=Group(comm, "row", parts))
+        trainer.watch, steps = Watch(comm), []
         for batch in batches():
             trainer.step(batch)
-        return comm.sent
+            steps.append({what: sums[-1] for what, sums in comm.traffic.items()})
+        dense = sum(
+            p.numpy().size for n, p in trainer.params.items() if n not in trainer.model.tables()
+        )
+        return steps, dense
 
-    assert all_of(run_ranks(2, lambda c: work(c, 2))) == all_of(run_ranks(2, lambda c: work(c, 8)))
+    found = all_of(run_ranks(ranks, lambda c: work(c, 2)))
+    assert found == all_of(run_ranks(ranks, lambda c: work(c, 8)))
+    for number, batch in enumerate(batches()):
+        halves = np.array_split(batch.ids, [len(batch) // 2])
+        unique = sum(len(np.unique(column)) for half in halves for column in half.T)
+        of_rows = sum(
+            steps[number].get(what, 0)
+            for steps, _ in found
+            for what in ("rows", "gradients of rows")
+        )
+        assert 0 < of_rows <= 2 * unique * (4 * width + 4)
+        for steps, dense in found:
+            assert steps[number]["dense sums"] <= 2 * 4 * dense * (ranks - 1) / ranks + 1024
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError, DataError, NumericalError, ParallelError
-from sparsetrain.parallel import mpi_comm
+from sparsetrain.parallel import mpi_comm, shards
 from sparsetrain.parallel.group import Group
 from tests.parallel.test_bits import batches, model
 from tests.parallel.threads import run_ranks
@@ -110,6 +110,18 @@ def test_ranks_that_would_compute_something_else_are_refused():
 
     errors = run_ranks(2, work)
     assert any("has the seed 0, and rank 1 1: give all ranks the same" in str(e) for e in errors)
+
+
+def test_tables_that_no_rank_has_room_for_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(shards, "total_memory", lambda: 40_000)
+
+    def work(comm):
+        return st.Trainer(model(), ADAGRAD, parallel=Group(comm, "row", None))
+
+    # 2,343 rows of 8 numbers and 8 slots, in two.
+    said = "rank 0 of 2 (host0) needs 0.0 GB for rows and slots"
+    for error in run_ranks(2, work):
+        assert said in str(error) and "4 ranks would do" in str(error)
 
 
 def test_eight_parts_are_not_for_three_ranks():

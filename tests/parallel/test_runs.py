@@ -153,3 +153,21 @@ def test_a_folder_that_a_rank_does_not_see_is_refused_before_the_first_step(
     for error in run_ranks(2, work):
         assert isinstance(error, st.errors.CheckpointError)
         assert f"{tmp_path / 'run'} is not seen by rank 0 of 2 (host0)" in str(error)
+
+
+def test_scores_do_not_depend_on_ranks_and_a_profile_tells_what_was_sent(clicks, encoder):
+    many = clicks.sample(10_001, replace=True, random_state=0)
+
+    def work(comm):
+        model = st.models.DLRM(rows=encoder.rows, num_dense=1, dim=4, bottom=(8,), top=(8,))
+        trainer = st.Trainer(
+            model, st.optim.adagrad(0.1), encoder=encoder, parallel=Group(comm, "row", 4)
+        )
+        history = trainer.fit(clicks, batch_size=BATCH, progress=None, profile=True)
+        return str(history["profile"]), trainer.evaluate(many), trainer.evaluate(many[:1])
+
+    alone, *others = (all_of(run_ranks(size, work)) for size in (1, 2, 4))
+    assert alone[0][1]["rows"] == 10_001 and alone[0][2]["rows"] == 1
+    for ranks in others:
+        assert all(found[1:] == alone[0][1:] for found in ranks)
+        assert "gradients of rows" in ranks[0][0] and "KB sent" in ranks[0][0]
