@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-Each = Literal["event", "user"]
+Each = Literal["event", "user", "pair"]
 TRAIN, VALID, TEST = range(3)
 # Role -> names that a column of it often has; those of rows without a header are in this order.
 _NAMES = {
@@ -185,7 +185,7 @@ class Interactions:
         each : {"user", "event"}
             Rows to train on: one for each user of two or more, with the last item behind the whole
             history, for models that learn from every item of it; or one for each interaction, with
-            the history until then.
+            the history until then ("event"), or with all items of its user ("pair").
         max_length : int, optional
             The most items of a training row's history; of more, the last are kept.
         """
@@ -256,8 +256,8 @@ class Interactions:
         return np.arange(len(self)) - np.searchsorted(self.user, self.user)
 
     def _split(self, part: Any, each: Each, max_length: int | None) -> Split:
-        if each not in ("user", "event"):
-            raise ConfigError(f"each is {each!r}; it is 'user' or 'event'")
+        if each not in (kinds := get_args(Each)):
+            raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
         if not (part == TRAIN).any():
             raise DataError("the split leaves no interaction to train on")
         length = None if max_length is None else require_int("max_length", max_length)
@@ -276,9 +276,10 @@ class Interactions:
             last = np.r_[user[1:] != user[:-1], True]
             at = np.flatnonzero(last & (at > begin))
         begin = begin[at]
+        end = np.searchsorted(user, user, side="right") if each == "pair" else at
         if max_length is not None:
-            begin = np.maximum(begin, at - max_length)
-        lengths = at - begin
+            begin = np.maximum(begin, end - max_length)
+        lengths = end - begin
         before = np.cumsum(np.r_[0, lengths])
         places = np.arange(before[-1]) + np.repeat(begin - before[:-1], lengths)
         history = pa.LargeListArray.from_arrays(before, items.take(pa.array(places)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
@@ -81,12 +82,12 @@ class BPR(Model):
     item : str
         Column of the item that was chosen.
     history : str, optional
-        Column of other items that the user chose, which are no candidates; it shares the table of
-        `item`.
+        Column of items that the user chose, which are no negatives and no candidates; it shares
+        the table of `item`.
     """
 
     kind = "bpr"
-    target = "item"
+    target, training_rows = "item", "pair"
     prepared = {"negative": Ids("item")}
 
     def __init__(
@@ -106,8 +107,15 @@ class BPR(Model):
             self.seen = "history"
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """A negative for each row."""
-        return {"negative": draws.integers("negative", self.item.rows, like=features["item"])}
+        """A negative for each row; one that the history has is drawn again, twice."""
+        item = features["item"]
+        known: Any = features.get("history")
+        drawn = draws.integers("negative", self.item.rows, like=item)
+        for attempt in ("second", "third") if known is not None else ():
+            hit = known.rows()[known.ids == np.repeat(drawn, np.diff(known.offsets))]
+            other = draws.integers(f"{attempt} negative", self.item.rows, like=item)
+            drawn[hit] = other[hit]
+        return {"negative": drawn}
 
     def query(self, user: nn.Tensor) -> nn.Tensor:
         """Vectors of users, (B, D)."""

@@ -74,9 +74,8 @@ class Model(nn.Module):
     target, seen : str, optional
         For retrieval: the feature that holds the wanted items, and the one whose items are no
         candidates.
-    training_rows : {"event", "user"}
-        Of interactions: whether it learns from a row for each, or from one of all items of a user;
-        see `sparsetrain.data.Interactions.leave_one_out`.
+    training_rows : {"event", "user", "pair"}
+        What a row of interactions holds; see `sparsetrain.data.Interactions.leave_one_out`.
 
     Examples
     --------
@@ -102,7 +101,7 @@ class Model(nn.Module):
     densify: Sequence[str] = ()
     target: str | None = None
     seen: str | None = None
-    training_rows: Literal["event", "user"] = "event"
+    training_rows: Literal["event", "user", "pair"] = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Never inherited: a subclass computes something else.

@@ -79,6 +79,16 @@ def test_an_event_is_a_row_with_the_history_before_it():
     ]
 
 
+def test_a_pair_is_a_row_with_all_items_of_its_user():
+    split = Interactions.read(ROWS).split_time(103, each="pair")
+    assert plain(split.train) == [
+        {"user": 7, "history": [10, 11], "item": [10]},
+        {"user": 7, "history": [10, 11], "item": [11]},
+        {"user": 8, "history": [20, 21], "item": [20]},
+        {"user": 8, "history": [20, 21], "item": [21]},
+    ]
+
+
 def test_a_random_split_holds_out_shares_of_each_user_by_its_seed():
     rng = np.random.default_rng(0)
     user = np.repeat(np.arange(40), rng.integers(10, 50, 40))
@@ -129,7 +139,7 @@ def test_splits_that_cannot_be_are_refused(tmp_path):
         log.split_time(1)
     with pytest.raises(ConfigError, match="from 0 to below 1"):
         log.split_random(1)
-    with pytest.raises(ConfigError, match="'user' or 'event'"):
+    with pytest.raises(ConfigError, match="'event' or 'user' or 'pair'"):
         log.leave_one_out("row")
     (tmp_path / "wide.txt").write_text("1 2 3 4 5\n")
     with pytest.raises(DataError, match="5 fields without names"):

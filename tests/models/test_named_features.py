@@ -211,6 +211,16 @@ def test_esmm_scores_conversions_by_the_product_of_both_chances(rows):
         ESMM([3, 4]).export()
 
 
+def test_negatives_of_pairs_are_seldom_items_of_the_history():
+    rng, count = np.random.default_rng(0), 3000
+    known = Ragged(rng.integers(0, 6, 2 * count), np.arange(0, 2 * count + 1, 2))
+    model = BPR({"user": 5, "item": 6, "history": 6}, history="history")
+    features = {"item": rng.integers(0, 6, count), "history": known}
+    drawn = model.prepare(features, Draws(seed=0, step=0))["negative"]
+    hit = (known.ids.reshape(-1, 2) == drawn[:, None]).any(axis=1)
+    assert 0.01 < hit.mean() < 0.05  # by chance 0.31 of the first draw, so 0.03 of three
+
+
 class Popularity(Model):
     """A score for each item."""
 
