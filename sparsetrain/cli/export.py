@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of a saved model: `export`, `apply`, `serve` and `quantize`."""
+"""Commands on saved models: `export`, `apply`, `serve` and `quantize`."""
 
 from pathlib import Path
 from typing import Annotated, Any, cast

@@ -13,9 +13,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.models import MODELS, ClickModel, Model
@@ -155,38 +153,6 @@ def check_labels_of(model: Model, encoder: Encoder | None) -> None:
         raise ConfigError(
             f"{type(model).__name__}: its labels are {_listed(own)}, those of the encoder "
             f"{_listed(read)}: give the model labels=encoder.labels"
-        )
-
-
-def check_labels_of_batch(model: Model, batch: Batch) -> None:
-    """Refuse a batch whose labels are not those of the model, in number or kind.
-
-    Raises
-    ------
-    DataError
-        If they are not.
-    """
-    if batch.labels is not None and model.label_kinds:
-        check_labels(batch.labels, model.label_kinds)
-
-
-def check_row_weights(model: Model, batch: Batch) -> None:
-    """Refuse a training batch that has weights of rows where the model has none, or lacks them.
-
-    Raises
-    ------
-    DataError
-        If it does.
-    """
-    if model.row_weights and batch.weights is None:
-        raise DataError(
-            "the batch has no weights of rows, but the model's row_weights is True: "
-            "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
-        )
-    if not model.row_weights and batch.weights is not None:
-        raise DataError(
-            "the batch has weights of rows, which this model would not read: make it with "
-            "row_weights=True"
         )
 
 

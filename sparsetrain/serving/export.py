@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`export`: a saved model as a folder that answers requests by itself.
+"""Export of a saved model: a folder that answers requests by itself.
 
 The folder appears whole or not at all. Cost: one compile of the program without its loss, and the
 tables written once.

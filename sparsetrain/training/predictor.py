@@ -16,6 +16,7 @@ from sparsetrain.compiler.precision import Policy, Precision, policy_for
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
+from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.metrics.labels import LabelMetrics
@@ -23,7 +24,6 @@ from sparsetrain.models.functions import METHODS
 from sparsetrain.models.labels import prediction_names, predictions
 from sparsetrain.models.model_checks import (
     check_labels_of,
-    check_labels_of_batch,
     config_of,
     export_checked,
     initialize_checked,
@@ -268,7 +268,8 @@ class Predictor:
     def _labelled(self, batch: Batch) -> Batch:
         if batch.labels is None:
             raise DataError("data to evaluate on needs labels")
-        check_labels_of_batch(self.model, batch)
+        if batch.labels is not None and self.model.label_kinds:
+            check_labels(batch.labels, self.model.label_kinds)
         return batch
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:

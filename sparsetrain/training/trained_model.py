@@ -20,13 +20,10 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
+from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
-from sparsetrain.models.model_checks import (
-    check_labels_of_batch,
-    check_row_weights,
-    unused_parameters_error,
-)
+from sparsetrain.models.model_checks import unused_parameters_error
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
@@ -174,10 +171,20 @@ class TrainedModel(Predictor):
 
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that cannot be trained on."""
-        if batch.labels is None and self.model.label_kinds:
-            raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-        check_labels_of_batch(self.model, batch)
-        check_row_weights(self.model, batch)
+        if self.model.label_kinds:
+            if batch.labels is None:
+                raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
+            check_labels(batch.labels, self.model.label_kinds)
+        if self.model.row_weights and batch.weights is None:
+            raise DataError(
+                "the batch has no weights of rows, but the model's row_weights is True: "
+                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
+            )
+        if not self.model.row_weights and batch.weights is not None:
+            raise DataError(
+                "the batch has weights of rows, which this model would not read: make it with "
+                "row_weights=True"
+            )
 
     @synchronized
     def _step(self, batch: Any) -> Loss:

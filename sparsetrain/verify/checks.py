@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of checks. Each takes the subject, and whether to commit the fault that it must find.
+"""A table of checks. Each takes the subject, and whether to commit the fault that it must find.
 
 A fault is committed on what the check looks at, after the code under test has run: a gradient that
 is off by a thousandth, one bit of a weight, one lost duplicate.

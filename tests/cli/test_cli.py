@@ -60,6 +60,7 @@ class FakeTrainer:
     )
     state, params, accumulate = SimpleNamespace(skipped=2), {}, 1
     scaling = None
+    prediction_names = ("probability",)
 
     def fit(self, train, *, validation, epochs, stop, run, **options):
         self.library.calls.append("fit")
@@ -82,7 +83,7 @@ class FakeTrainer:
             "checkpoint": "latest",
         }
 
-    def evaluate(self, data, batch_size=4096, group_by=None):
+    def evaluate(self, data, batch_size=4096, **options):
         self.library.calls.append("evaluate")
         return self.library.scores
 

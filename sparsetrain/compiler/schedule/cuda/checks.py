@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA asks of kernels: names that are identifiers of C++, and threads of the device.
+"""Requirements of CUDA on kernels: names that are identifiers of C++, and threads of the device.
 
 The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
 function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
