@@ -100,7 +100,7 @@ class BPR(Model):
     ) -> None:
         super().__init__()
         require_rows(type(self).__name__, rows, user, item)
-        self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
+        self.user, self.item = (Embedding(rows[c], dim, deviation=0.01) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
         if history is not None:
             self.features["history"] = Sequence("item", column=history)
