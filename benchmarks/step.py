@@ -10,6 +10,7 @@ take turns, and only one works at a time.
     python benchmarks/step.py --precision bf16 --peer-python peers/bin/python
     python benchmarks/step.py --config small --against none --json
     python benchmarks/step.py --accumulate 2 --against none
+    python benchmarks/step.py --config kaggle --against dropout   # our step, and it with dropout
     python benchmarks/step.py --target cuda --batch 8192          # as gpu.py step: see there
 """
 
@@ -32,7 +33,7 @@ from harness.result import summarize
 from harness.rounds import Rounds
 from harness.task import Task
 
-PEERS = ("torch", "torch_bf16", "fbgemm", "fbgemm_half", "jax")
+PEERS = ("torch", "torch_bf16", "fbgemm", "fbgemm_half", "jax", "dropout")  # the last is ours
 # Precision of our arm -> its default peers.
 AGAINST = {"float32": ("torch", "fbgemm", "jax"), "bf16": ("torch", "torch_bf16", "fbgemm_half")}
 LEAST_STEPS = 30

@@ -21,6 +21,8 @@ from sparsetrain.runtime.tensors import editable_numpy
 class Ours:
     """A trainer with the weights that every arm starts from."""
 
+    dropout = 0.0
+
     def __init__(self, task: Task) -> None:
         try:
             self.trainer = build_trainer(
@@ -28,6 +30,7 @@ class Ours:
                 task.optimizer,
                 precision=task.precision,
                 accumulate=task.accumulate,
+                dropout=self.dropout,
             )
         except ConfigError as error:
             raise Refused(str(error)) from None
@@ -49,6 +52,12 @@ class Ours:
         }
 
 
+class OursWithDropout(Ours):
+    """The same with dropout between the layers of both MLPs."""
+
+    dropout = 0.2
+
+
 def build_trainer(
     config: Config,
     optimizer: str,
@@ -56,13 +65,14 @@ def build_trainer(
     target: str = "cpu",
     precision: Any = "float32",
     accumulate: int = 1,
+    dropout: float = 0.0,
 ) -> "st.Trainer":
     """A trainer of this model and optimizer, with the common weights."""
     extra = {} if optimizer == "sgd" else {"eps": EPSILON}
     rule = getattr(st.optim, optimizer)(LEARNING_RATES[optimizer], **extra)
     model = st.models.DLRM(
         rows=config.rows, dim=config.dim, bottom=config.bottom, top=config.top,
-        num_dense=config.num_dense, **config.interaction,
+        num_dense=config.num_dense, dropout=dropout, **config.interaction,
     )  # fmt: skip
     trainer = st.Trainer(
         model, rule, encoder=encoder, target=target, precision=precision, accumulate=accumulate

@@ -16,6 +16,7 @@ from typing import Any
 # Name -> (module, class).
 ARMS = {
     "ours": ("ours", "Ours"),
+    "dropout": ("ours", "OursWithDropout"),
     "torch": ("torch_arm", "Torch"),
     "torch_bf16": ("torch_arm", "TorchHalf"),
     "fbgemm": ("fbgemm_arm", "Fbgemm"),

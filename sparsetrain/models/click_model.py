@@ -31,7 +31,7 @@ from sparsetrain.models.dropout import FIRST_ROW, KEY
 from sparsetrain.models.features import Ids
 from sparsetrain.models.functions import by_name, check_logits, in_training, label_spec
 from sparsetrain.models.initialize import Draw, uniform
-from sparsetrain.models.labels import loss_of_labels
+from sparsetrain.models.labels import check_label_weights, loss_of_labels
 from sparsetrain.models.model import Model
 from sparsetrain.system.locks import with_builder_lock
 
@@ -124,6 +124,7 @@ class ClickModel(Model):
         self._config = check_config(type(self).__name__, arguments)
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self.label_weights = self._config["label_weights"] or {}
+        check_label_weights(self.label_weights, self.label_kinds)
         self._placing: Placing | None = None
         # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))

@@ -8,14 +8,11 @@ interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.data.values.labels import LabelKind
-from sparsetrain.embedding.collection import Pooling
-from sparsetrain.kernels.table_formats import TableDtype
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
 from sparsetrain.models.interaction.options import (
@@ -53,7 +50,7 @@ class DLRM(ClickModel):
         Rate of the dropout between the layers of both MLPs.
     batch_norm : bool
         Whether both have batch norm, see `MLP`.
-    pooling, weighted, names, table_dtype, row_weights, share_embedding, labels
+    **rest
         As of `ClickModel`.
 
     References
@@ -70,18 +67,12 @@ class DLRM(ClickModel):
         bottom: Sequence[int] = (64,),
         top: Sequence[int] = (64,),
         num_dense: int = 13,
-        pooling: Pooling = None,
-        weighted: bool = False,
-        names: Sequence[str] | None = None,
-        table_dtype: TableDtype = "float32",
-        row_weights: bool = False,
         interaction: Interaction = "dot",
         cross_layers: int | None = None,
         cross_rank: int | None = None,
-        share_embedding: Mapping[str, str] | None = None,
-        labels: Mapping[str, LabelKind] | None = None,
         dropout: float = 0.0,
         batch_norm: bool = False,
+        **rest: Any,
     ) -> None:
         cls = type(self).__name__
         between: dict[str, Any] = {"dropout": dropout, "batch_norm": batch_norm}
@@ -91,8 +82,7 @@ class DLRM(ClickModel):
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         # Parameters are in the order of their construction, in saved runs too.
         self.bottom = MLP([max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between)
-        of_rows = (table_dtype, row_weights, share_embedding, labels)
-        super().__init__(rows, dim, num_dense, pooling, weighted, names, *of_rows)
+        super().__init__(rows, dim, num_dense, **rest)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = len(self._config["rows"])
         crossing = check_interaction(interaction, numbers, (features + 1) * dim)

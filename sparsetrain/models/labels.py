@@ -52,7 +52,7 @@ def loss_of_labels(
     """
     each = losses(logits, nn.op.reshape(labels, (logits.shape[0], len(kinds))), kinds)  # (B, T)
     if label_weights:
-        _check_weights(label_weights, kinds)
+        check_label_weights(label_weights, kinds)
         factors = np.array([[label_weights.get(name, 1.0) for name in kinds]], each.dtype)
         each = each * nn.wrap_nested(relax.const(factors), "label_weights")
     if row_weights is not None:
@@ -62,7 +62,8 @@ def loss_of_labels(
     return nn.op.wrap_nested(op.mean(each._expr), "loss")
 
 
-def _check_weights(weights: Mapping[str, float], kinds: Mapping[str, LabelKind]) -> None:
+def check_label_weights(weights: Mapping[str, float], kinds: Mapping[str, LabelKind]) -> None:
+    """Refuse a weight of no label, and one that is negative or not finite."""
     for name, weight in weights.items():
         if name not in kinds:
             raise ConfigError(f"label_weights: there is no label {name!r}, but {', '.join(kinds)}")

@@ -22,7 +22,7 @@ from sparsetrain.system.argument_checks import is_number, require_int
 OF_DATA = frozenset(
     ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
 ) | {"labels"}
-
+OF_CLICK_MODEL = ("table_dtype", "label_weights")  # which every click model has
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -38,7 +38,7 @@ class Option(NamedTuple):
 def options_of(model: type[Model]) -> dict[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
-    Of a click model the type of its tables is one. What is positional alone is none.
+    A click model has `OF_CLICK_MODEL` besides. What is positional alone is none.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}
@@ -52,7 +52,7 @@ def options_of(model: type[Model]) -> dict[str, Option]:
         kinds = {argument.kind for argument in arguments.values()}
         passed_on = passed_on and Parameter.VAR_KEYWORD in kinds
         for name, argument in arguments.items():
-            own = cls is not ClickModel or name == "table_dtype"
+            own = cls is not ClickModel or name in OF_CLICK_MODEL
             if own and argument.kind in _NAMED and name not in OF_DATA | found.keys():
                 text = described.get(name, "")
                 found[name] = Option(argument.annotation, argument.default, text)

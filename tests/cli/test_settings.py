@@ -153,6 +153,7 @@ REFUSED_TEXTS = [
     (["model.cross_rank=8"], {}, "DLRM: cross_rank is for interaction='cross'; 'dot' has no"),
     (["model.name=deepfn"], {}, "--set: there is no model 'deepfn'; models are lr, fm,"),
     (["model.name=mf", "model.table_dtype=float16"], {}, "'float16'; mf keeps float32"),
+    (["model.label_weights={like=-1}"], {}, "label_weights.like is -1.0; it must be finite"),
     (["model.name=fm", "model.top=8"], {}, "--set: unknown setting 'model.top'"),
     (["model.interaction=cross", "model.cross_rank=0"], {}, "--set: model.cross_rank = 0 must be"),
     (["model.cross_layers=-1"], {}, "--set: model.cross_layers = -1 must be greater than or"),

@@ -200,7 +200,9 @@ class ModelSettings(Section):
     def check(self) -> None:
         """Raise `ConfigError` for arguments that do not go together."""
         columns = [v for n, v in self if isinstance(v, str) and n not in ("name", "table_dtype")]
-        self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1)
+        weights = getattr(self, "label_weights", None)
+        labels = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
+        self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
 
 # A score, with the name of its label before it where there are several.
