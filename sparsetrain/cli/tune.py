@@ -194,7 +194,10 @@ class _Log:
         require_writable(folder / "trials.jsonl")
         self._path, self._search = folder / "trials.jsonl", search
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        first, *self.records = [json.loads(line) for line in lines] or [search]
+        try:
+            first, *self.records = [json.loads(line) for line in lines] or [search]
+        except ValueError:
+            raise ConfigError(f"{self._path}: damaged; remove it, or name another folder") from None
         if first != search:
             raise ConfigError(
                 f"--out {folder}: it holds the trials of {_shown(first)}; name another folder"

@@ -46,6 +46,13 @@ def test_a_search_resumes_and_writes_the_settings_of_the_best(rows, tmp_path, ca
     assert "it holds the trials of" in capsys.readouterr().err
 
 
+def test_trials_that_cannot_be_read_are_refused(rows, tmp_path, capsys):
+    (tmp_path / "trials.jsonl").write_text('{"search": ')
+    search = ["--search", "optimizer.lr=0.1,0.2", "--out", str(tmp_path)]
+    assert main(["tune", str(rows), *search]) == 2
+    assert "trials.jsonl: damaged; remove it" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_seeds_give_means_and_deviations(rows, tmp_path, capsys):
     out = tmp_path / "runs"
