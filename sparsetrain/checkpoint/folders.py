@@ -19,7 +19,7 @@ from typing import IO
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_path
-from sparsetrain.system.file_locks import try_lock
+from sparsetrain.system.file_locks import remove_dead, try_lock
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
@@ -136,16 +136,11 @@ def remove(folder: Path) -> None:
 
 
 def _remove_drafts(target: Path) -> None:
-    """Who can have the lock of a draft knows that its writer is gone; without locks drafts stay."""
     if not target.parent.is_dir():
         return
     for name in os.listdir(target.parent):
         if name.startswith(f".{target.name}.new-"):
-            path = target.parent / name
-            # Another save may be cleaning up too.
-            with contextlib.suppress(OSError), try_lock(path) as dead:
-                if dead:
-                    remove(path)
+            remove_dead(target.parent / name, remove)
 
 
 def _is_ours(name: str) -> bool:

@@ -10,11 +10,11 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.file_locks import name_write_errors, try_lock
+from sparsetrain.system.file_locks import name_write_errors, remove_dead, replaced_by
 
 
 def require_writable(path: Path, option: str = "--out") -> None:
@@ -44,31 +44,17 @@ def replace_file(path: Path) -> Iterator[Path]:
     Of a symbolic link, the file that it leads to is replaced. Raises `ResourceError` on a full
     disk, `DataError` if the file cannot be written for another reason.
     """
-    with name_write_errors(path, DataError), _draft(Path(os.path.realpath(path))) as draft:
-        yield draft
-
-
-@contextmanager
-def _draft(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(path)
-    draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
-    try:
-        draft.touch(exist_ok=False)
-        with try_lock(draft):
+    with name_write_errors(path, DataError):
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(target)
+        draft = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+        with replaced_by(draft, target):
             yield draft
-        with open(draft, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove drafts that can be locked: their writer is gone."""
     is_draft = re.compile(rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}{re.escape(path.suffix)}")
     for draft in path.parent.iterdir():
         if is_draft.fullmatch(draft.name):
-            with suppress(OSError), try_lock(draft) as dead:
-                if dead:
-                    draft.unlink()
+            remove_dead(draft)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.file_locks import lock_file, name_write_errors, try_lock
+from sparsetrain.system.file_locks import lock_file, name_write_errors, remove_dead, replaced_by
 from sparsetrain.system.regular_files import read_regular_file
 
 _MAX_BYTES = 256 << 20  # of a description of a million files
@@ -28,18 +28,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     DataError
         If the file cannot be written there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with name_write_errors(path, DataError):
-        try:
-            with open(temporary, "wb") as file:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    lock_file(file.fileno())
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with name_write_errors(path, DataError), replaced_by(draft, path), open(draft, "wb") as file:
+        yield file
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -72,9 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def remove_temporaries(folder: Path, name: str = "*") -> None:
     """Remove temporary files of killed writers of `name` in a folder; keep those being written."""
     for left in folder.glob(f".{name}.*.tmp"):
-        with contextlib.suppress(OSError), try_lock(left) as dead:
-            if dead:
-                left.unlink()
+        remove_dead(left)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of files and folders, and errors that name a path that cannot be written.
+"""Locks of files and folders, replacement of whole files, and errors of paths not to be written.
 
 A lock ends with the process that holds it, so to get it means that nobody writes there any more,
 whatever container the other process ran in.
@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparsetrain.errors import ResourceError, SparsetrainError
@@ -54,6 +54,30 @@ def try_lock(path: Path) -> Iterator[bool]:
         yield _try_lock(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def replaced_by(draft: Path, path: Path) -> Iterator[None]:
+    """Make the file `draft` to write in, locked; flush it to disk and rename it to `path`.
+
+    After an error it is removed, and what was at `path` stays.
+    """
+    try:
+        draft.touch(exist_ok=False)
+        with try_lock(draft):
+            yield
+        with open(draft, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def remove_dead(draft: Path, remove: Callable[[Path], None] = Path.unlink) -> None:
+    """Remove a draft that can be locked: its writer is gone. Without locks drafts stay."""
+    with suppress(OSError), try_lock(draft) as dead:  # others may be cleaning up too
+        if dead:
+            remove(draft)
 
 
 def lock_file(descriptor: int) -> None:
