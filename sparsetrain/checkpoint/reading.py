@@ -96,7 +96,7 @@ class Saved:
             for entry in self._pieces[name]:
                 parts.append((entry, out[slice(*entry.rows)] if entry.shape else out))
         with in_parallel(sum(part.nbytes for _, part in parts)) as each:
-            for _ in each(self._read_piece, *zip(*parts, strict=True)):
+            for _ in each(lambda part: self._read_piece(*part), parts):
                 pass
 
     def check(self, share: int = 0, of: int = 1) -> None:

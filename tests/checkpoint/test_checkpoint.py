@@ -172,6 +172,11 @@ def test_memory_of_another_kind_is_refused(tmp_path):
         found.read_into("table", np.empty((4, 3)))
 
 
+def test_no_arrays_are_filled_too(tmp_path):
+    with checkpoint.opened(saved(tmp_path / "run")) as found:
+        found.fill({})
+
+
 # --- killed at any step
 
 
