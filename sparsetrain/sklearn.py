@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ _KEPT = ["y_center_", "y_scale_", "constant_", "n_features_in_", "n_iter_", "cla
 _KEPT += ["feature_names_in_"]
 
 
-class _Estimator(BaseEstimator):
+class _Estimator(BaseEstimator, ABC):
     """What both estimators share.
 
     Parameters
@@ -148,16 +149,16 @@ class _Estimator(BaseEstimator):
             Rows to validate on after each epoch.
         """
         goes_on = self.warm_start and hasattr(self, "trainer_")
-        columns = self._columns(X, y, reset=not goes_on)
-        labels, weights = self._labels(y, sample_weight, reset=not goes_on)
-        check_consistent_length(labels, next(iter(columns.values())))
-        if not goes_on:
-            self._schema(columns, labels, hasattr(X, "columns"))
-        validation = None
+        rows = self._rows(X, y, sample_weight, new=not goes_on)
+        held_out: Any = None
         if eval_set is not None:
-            known, _ = self._labels(eval_set[1], None, reset=False)
-            validation = (self._columns(eval_set[0], eval_set[1], reset=False), known)
-        return self._train(columns, labels, weights, validation, new=not goes_on)
+            labels, _ = self._labels(eval_set[1], None, reset=False)
+            columns = self._columns(eval_set[0], reset=False)
+            held_out = self._table(columns, labels, np.ones(len(labels)))
+        elif self.patience is not None:
+            share = self.validation_fraction
+            rows, held_out = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
+        return self._train(rows, held_out, self.epochs, new=not goes_on)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one pass; values that the first call did not see share a row.
@@ -170,12 +171,8 @@ class _Estimator(BaseEstimator):
             Both classes, in the first call, if its rows may lack one.
         """
         new = not hasattr(self, "trainer_")
-        columns = self._columns(X, y, reset=new)
-        labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
-        check_consistent_length(labels, next(iter(columns.values())))
-        if new:
-            self._schema(columns, labels, hasattr(X, "columns"))
-        return self._train(columns, labels, weights, None, new=new, epochs=1)
+        rows = self._rows(X, y, sample_weight, new=new, classes=classes)
+        return self._train(rows, None, 1, new=new)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `load`, `sparsetrain.load` and the command line read."""
@@ -188,19 +185,16 @@ class _Estimator(BaseEstimator):
     def load(cls, folder: str | Path, **params: Any) -> Any:
         """Read what `save` wrote; `params` are those of the constructor."""
         made = cls(**params)
-        made._load(folder)
-        return made
-
-    def _load(self, folder: str | Path) -> None:
-        self.trainer_ = load(folder, target=self.target)
+        made.trainer_ = load(folder, target=made.target)
         kept = Run(folder).manifest().get("extra", {}).get(_ESTIMATOR)
-        if kept is None or self.trainer_.encoder is None:
-            raise ConfigError(f"{folder} was not written by {type(self).__name__}.save")
-        self.schema_ = self.trainer_.encoder.schema
+        if kept is None or made.trainer_.encoder is None:
+            raise ConfigError(f"{folder} was not written by {cls.__name__}.save")
+        made.schema_ = made.trainer_.encoder.schema
         for name, value in kept.items():
             of_array = name in ("classes_", "feature_names_in_")
             dtype = object if name == "feature_names_in_" else None
-            setattr(self, name, np.array(value, dtype) if of_array else value)
+            setattr(made, name, np.array(value, dtype) if of_array else value)
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: v for name, v in super().__getstate__().items() if name != "trainer_"}
@@ -220,7 +214,16 @@ class _Estimator(BaseEstimator):
                     (Path(folder) / name).write_bytes(content)
                 self.trainer_ = load(folder, target=self.target)
 
-    def _columns(self, X: Any, y: Any = None, *, reset: bool) -> dict[str, Any]:
+    def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
+        """Return rows to train on; `new` ones decide the schema."""
+        columns = self._columns(X, reset=new)
+        labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
+        check_consistent_length(labels, next(iter(columns.values())))
+        if new:
+            self._schema(columns, labels, hasattr(X, "columns"))
+        return self._table(columns, labels, weights)
+
+    def _columns(self, X: Any, *, reset: bool) -> dict[str, Any]:
         """Return the columns by name, after scikit-learn's checks."""
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
@@ -258,30 +261,14 @@ class _Estimator(BaseEstimator):
         names: list[Any] = [*self.schema_.labels, self.schema_.weights]
         return {**columns, **dict(zip(names, (labels, weights), strict=True))}
 
-    def _train(
-        self,
-        columns: dict[str, Any],
-        labels: Any,
-        weights: Any,
-        validation: Any,
-        *,
-        new: bool,
-        epochs: int | None = None,
-    ) -> Any:
-        rows: Any = self._table(columns, labels, weights)
-        held_out: Any = None
-        if validation is not None:
-            held_out = self._table(validation[0], validation[1], np.ones(len(validation[1])))
-        elif self.patience is not None and epochs is None:
-            share = self.validation_fraction
-            rows, held_out = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
+    def _train(self, rows: Any, held_out: Any, epochs: int, *, new: bool) -> Any:
         if new:
             self.trainer_ = self._trainer(rows)
         stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
         self.history_ = self.trainer_.fit(
             rows,
             validation=held_out,
-            epochs=epochs or self.epochs,
+            epochs=epochs,
             batch_size=self.batch_size,
             early_stopping=stopping,
             progress="auto" if self.verbose else None,
@@ -301,18 +288,7 @@ class _Estimator(BaseEstimator):
         made = models.MODELS.get(self.model, self.model)
         if not isinstance(made, type):
             raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
-        bags = {"pooling": "sum", "weighted": encoder.has_weights} if encoder.has_bags else {}
-        model = made(
-            rows=encoder.rows,
-            num_dense=encoder.num_dense,
-            names=encoder.columns,
-            dim=self.dim,
-            row_weights=True,
-            share_embedding=encoder.share_embedding,
-            labels=encoder.labels,
-            **bags,
-            **(self.model_options or {}),
-        )
+        model = made(dim=self.dim, **encoder.model_arguments, **(self.model_options or {}))
         if self.optimizer not in optim.OPTIMIZERS:
             known = ", ".join(optim.OPTIMIZERS)
             raise ConfigError(f"optimizer is {self.optimizer!r:.60}; give one of {known}")
@@ -330,11 +306,11 @@ class _Estimator(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "trainer_")
 
+    @abstractmethod
     def _labels(
         self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
     ) -> tuple[Any, Any]:
         """Return what the trainer learns of `y`, and the weights of rows."""
-        raise NotImplementedError
 
 
 class ClickClassifier(ClassifierMixin, _Estimator):

@@ -116,20 +116,8 @@ def _read_held_out(data: Rows, encoder: st.data.Encoder | None, labels: bool) ->
 def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
     import sparsetrain as st
 
-    bags: dict[str, Any] = {}
-    if encoder.has_bags:
-        bags = {"pooling": "sum", "weighted": encoder.has_weights}
-    model = settings.model.build(
-        encoder.rows,
-        encoder.columns,
-        num_dense=encoder.num_dense,
-        **bags,
-        row_weights=encoder.schema.weights is not None,
-        share_embedding=encoder.share_embedding,
-        labels=encoder.labels,
-    )
     return st.Trainer(
-        model,
+        settings.model.build(**encoder.model_arguments),
         optimizer=make_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,

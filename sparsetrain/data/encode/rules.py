@@ -235,6 +235,20 @@ class Rules:
         """Whether the bags have per-sample weights."""
         return any(self.schema.rule(name).weights for name in self.columns)
 
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """What the constructor of a `ClickModel` has to know of the batches."""
+        bags = {"pooling": "sum", "weighted": self.has_weights} if self.has_bags else {}
+        return {
+            "rows": self.rows,
+            "names": self.columns,
+            "num_dense": self.num_dense,
+            "row_weights": self.schema.weights is not None,
+            "share_embedding": self.share_embedding,
+            "labels": self.labels,
+            **bags,
+        }
+
     def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
         dense = self.dense_rule(columns.encoded).matrix(
