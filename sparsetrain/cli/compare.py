@@ -55,7 +55,7 @@ def compare(
 
     require_writable(out)
     formulas = formula or ["sgd", "adagrad"]
-    base = st.compare.Case(1, lookups, width, skew, (formula or ["sgd"])[0])
+    base = st.compare.Case(1, lookups, width, skew, formulas[0])
     own = bool(tables or from_data or from_run)
     if own and formula and len(formula) > 1:
         raise ConfigError("--formula: name one formula for your own tables")
@@ -63,7 +63,6 @@ def compare(
         raise ConfigError("--schema names the columns of --from-data, and needs that option")
     begin = time.monotonic()
     with StopSignals():
-        planned = st.compare.Tables(st.compare.sweep(base, formulas), {})
         if tables is not None:
             planned = st.compare.tables_of_rows(_parse_rows(tables), base)
         elif from_run is not None:
@@ -74,19 +73,28 @@ def compare(
             file = str(from_data)
             encoder = st.data.Encoder.fit(file, schema_file=schema) if schema else None
             planned = st.compare.tables_of_data(file, base, batch_size, encoder=encoder)
-        numbers = count(1)
-        report = st.compare.run(
-            planned.cases,
-            arms=[arm for arm in st.compare.ARMS if not (own and arm == "exact")],
-            ids=planned.ids,
-            progress=lambda case: note(f"{next(numbers)} of {len(planned.cases)}: {case}"),
-            on_case=lambda report: report.write(out),
-        )
+        else:
+            planned = st.compare.Tables(st.compare.sweep(base, formulas), {})
+        report = _measure(planned, [a for a in st.compare.ARMS if not (own and a == "exact")], out)
         files = [report.write(out), *_draw(report, out)]
     seconds = time.monotonic() - begin
     result = {**report.to_dict(), "seconds": seconds, "files": files}
     summary = f"{format_count(len(files), 'file')} in {out}, after {format_seconds(seconds)}"
     emit(result, f"{_describe(report)}\n{summary}", as_json)
+
+
+def _measure(planned: st.compare.Tables, arms: Sequence[str], out: Path) -> st.compare.Report:
+    """Measure all cases; say which is next, and write the results after each."""
+    import sparsetrain as st
+
+    numbers = count(1)
+    return st.compare.run(
+        planned.cases,
+        arms=arms,
+        ids=planned.ids,
+        progress=lambda case: note(f"{next(numbers)} of {len(planned.cases)}: {case}"),
+        on_case=lambda report: report.write(out),
+    )
 
 
 def _draw(report: st.compare.Report, out: Path) -> list[Path]:

@@ -118,14 +118,17 @@ def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
             )
 
 
+_LOGLOSS = {
+    "logloss": ("logloss", "{:.4f}"),
+    "constant_logloss": ("constant's", "{:.4f}"),
+    "ne": ("NE", "{:.4f}"),
+}
 # A score of a kind of label that no table before has -> its scores, each with title and form.
 _TABLES = {
     "auc": {
         "rows": ("rows", "{:,}"),
         "auc": ("AUC", "{:.4f}"),
-        "logloss": ("logloss", "{:.4f}"),
-        "constant_logloss": ("constant's", "{:.4f}"),
-        "ne": ("NE", "{:.4f}"),
+        **_LOGLOSS,
         "calibration": ("calibration", "{:.3f}"),
         "gauc": ("gAUC", "{:.4f}"),
     },
@@ -140,9 +143,7 @@ _TABLES = {
     "logloss": {
         "rows": ("rows", "{:,}"),
         "accuracy": ("accuracy", "{:.4f}"),
-        "logloss": ("logloss", "{:.4f}"),
-        "constant_logloss": ("constant's", "{:.4f}"),
-        "ne": ("NE", "{:.4f}"),
+        **_LOGLOSS,
     },
     "ndcg@10": {
         "users": ("rows", "{:,}"),

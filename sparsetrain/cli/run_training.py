@@ -65,19 +65,12 @@ def run_training(
             profile=profile,
             **_fit_options(settings),
         )
-    if trainer.state.skipped:
-        note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
-    if trainer.scaling is not None:
-        note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
+    _note_numerics(trainer)
     out = files.out if trainer.steps else None
     if out is not None:
         note(f"saved to {out}")
     scores = {} if stop.requested() else _score(trainer, data, history, settings.train)
     scored = scores.get("test") or scores.get("valid") or {}
-    profiled = {}
-    if profile:
-        measured = history["profile"]
-        profiled["profile"] = measured.to_dict() if measured is not None else None
     return {
         "valid": scores.get("valid"),
         "test": scores.get("test"),
@@ -90,8 +83,13 @@ def run_training(
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
-        **profiled,
+        **(_profile_of(history) if profile else {}),
     }
+
+
+def _profile_of(history: dict[str, Any]) -> dict[str, Any]:
+    measured = history["profile"]
+    return {"profile": measured.to_dict() if measured is not None else None}
 
 
 def _require_new_run(out: Path) -> None:
@@ -124,6 +122,13 @@ def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:
         lines = [f"updates: {summary}; --verbose lists the tables and the reasons"]
     for line in lines:
         note(line)
+
+
+def _note_numerics(trainer: "st.Trainer") -> None:
+    if trainer.state.skipped:
+        note(f"{trainer.state.skipped:,} steps were skipped: a number was not finite")
+    if trainer.scaling is not None:
+        note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
 
 
 def _make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":

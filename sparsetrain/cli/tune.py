@@ -139,12 +139,13 @@ def _grid(dimensions: Sequence[Dimension], seed: int) -> Choose:
     ranges = [dimension.key for dimension in dimensions if dimension.is_range]
     if ranges:
         raise ConfigError(f"--search {ranges[0]}: a grid needs values, A,B,C, not a range")
-    points = [*itertools.product(*(_middles(len(dimension.values)) for dimension in dimensions))]
+    points = [*itertools.product(*map(_middles, dimensions))]
     return lambda number, *_: [*points[number]]
 
 
-def _middles(count: int) -> list[float]:
-    """Draws that stand for each of so many values."""
+def _middles(dimension: Dimension) -> list[float]:
+    """Draws that stand for each of the values."""
+    count = len(dimension.values)
     return [(n + 0.5) / count for n in range(count)]
 
 
@@ -158,16 +159,13 @@ def _optuna(dimensions: Sequence[Dimension], seed: int) -> Choose:
     space = {
         d.key: kinds.FloatDistribution(0, math.nextafter(1, 0))
         if d.is_range
-        else kinds.CategoricalDistribution(
-            [(n + 0.5) / len(d.values) for n in range(len(d.values))]
-        )
+        else kinds.CategoricalDistribution(_middles(d))
         for d in dimensions
     }
 
     def choose(number: int, records: list[Record], monitor: str) -> list[float]:
-        smaller = _is_better(monitor)(0.0, 1.0)
         study = optuna.create_study(
-            direction="minimize" if smaller else "maximize",
+            direction="minimize" if _is_loss(monitor) else "maximize",
             sampler=optuna.samplers.TPESampler(seed=seed + number),
         )
         for record in records:
@@ -211,18 +209,18 @@ class _Log:
             draft.write_text("".join(lines))
 
 
-def _is_better(monitor: str) -> Any:
+def _is_loss(monitor: str) -> bool:
+    """Whether a smaller score is better."""
     import sparsetrain as st
 
-    return st.EarlyStopping(monitor).is_better
+    return st.EarlyStopping(monitor).is_better(0.0, 1.0)
 
 
 def _best_first(records: list[Record], monitor: str) -> list[Record]:
     scored = [record for record in records if record["score"] is not None]
     if not scored:
         raise NumericalError("no trial has a score: every one had a number that is not finite")
-    smaller = _is_better(monitor)(0.0, 1.0)
-    return sorted(scored, key=lambda record: record["score"] if smaller else -record["score"])
+    return sorted(scored, key=lambda record: record["score"], reverse=not _is_loss(monitor))
 
 
 def _shown(values: Record) -> str:

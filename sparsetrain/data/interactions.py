@@ -182,7 +182,7 @@ class Interactions:
 
         Parameters
         ----------
-        each : {"user", "event"}
+        each : {"user", "event", "pair"}
             Rows to train on: one for each user of two or more, with the last item behind the whole
             history, for models that learn from every item of it; or one for each interaction, with
             the history until then ("event"), or with all items of its user ("pair").

@@ -230,7 +230,7 @@ def _parse_yaml(path: Path, text: str) -> Any:
             return super().construct_mapping(node, deep)
 
     try:
-        return yaml.load(text, Loader) or {}  # noqa: S506
+        return yaml.load(text, Loader) or {}  # noqa: S506 (it derives from the safe one)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 

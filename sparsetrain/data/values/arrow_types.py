@@ -40,8 +40,6 @@ class Spelled(pa.ExtensionType):
         return cls(*map(bool, serialized))
 
 
-pa.register_extension_type(Spelled(False, False))  # files of rows keep the type
-
 # Older versions of Spark and Hive write text as binary columns without an annotation.
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (lambda type_: isinstance(type_, Spelled), SPELLED),
