@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from sparsetrain.embedding.operators import lookup
-from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.kernels.rewrite import Rewriter, is_call, rewrite_functions
 
 
 def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:
     """Replace ``take(table, ids, axis=0, mode="fast")`` of a floating-point matrix."""
-    rewriter = _Rewriter(module)
-    return rewrite_functions(module, rewriter, rewriter.visit_expr)
+    return rewrite_functions(module, _AsLookup(module))
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _AsLookup(Rewriter):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         return lookup(*call.args) if _takes_rows(call) else call
 
 
 def _takes_rows(call: relax.Call) -> bool:
-    if not isinstance(call.op, tvm.ir.Op) or call.op.name != "relax.take":
+    if not is_call(call, "relax.take"):
         return False
     table, ids = (argument.ty for argument in call.args)
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a Relax operator from Python: a name, its type rule and its kernel; rewrite functions.
+"""Define a Relax operator from Python: a name, its type rule and its kernel.
 
 The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
 process-wide and happens once, when the module that defines the operator is imported.
@@ -110,18 +110,6 @@ def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
         for var, function in module.functions.items()
         if isinstance(function, tvm.tirx.PrimFunc) or "global_symbol" not in (function.attrs or {})
     }
-
-
-def rewrite_functions(
-    module: tvm.IRModule,
-    mutator: relax.expr_functor.PyExprMutator,
-    rewrite: Callable[[relax.Function], relax.Expr],
-) -> tvm.IRModule:
-    """Rewrite every Relax function of a module by a mutator that was made for the module."""
-    for name, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            mutator.builder_.update_func(name, rewrite(function))
-    return mutator.builder_.get()
 
 
 def call_kernel(

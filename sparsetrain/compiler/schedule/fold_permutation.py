@@ -15,27 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tvm
 from tvm import relax, te, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from sparsetrain.compiler.schedule.transposes import Definitions, is_call, is_outer
-from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
-
-
-@tvm.transform.module_pass(opt_level=0, name="FoldPermutationIntoMatmul")
-class FoldPermutationIntoMatmul:
-    """Replace products of batches and permutations around them, where the target is a CPU."""
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        if not compiles_for("llvm"):
-            return mod
-        folder = _Folder(mod)
-        return rewrite_functions(mod, folder, folder.fold)
+from sparsetrain.compiler.schedule.transposes import is_outer
+from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
 class _View(NamedTuple):
@@ -49,13 +33,12 @@ class _View(NamedTuple):
         return list(self.axes) != sorted(self.axes)
 
 
-@mutator
-class _Folder(PyExprMutator):
-    def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = Definitions(function)
-        return self.visit_expr(function)
+@function_pass("llvm")
+class FoldPermutationIntoMatmul(Rewriter):
+    """Replace products of batches and permutations around them, where the target is a CPU."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Replace a product of batches, or a permutation of one."""
         result = self._result(call)
         if result is None:
             return super().visit_call_(call)
@@ -74,8 +57,8 @@ class _Folder(PyExprMutator):
             return _itself(call)
         if not is_call(call, "relax.permute_dims"):
             return None
-        view = self._unpermuted(call, self._definitions.is_read_once)
-        product = self._definitions.of(view.source)
+        view = self._unpermuted(call, self.definitions.is_read_once)
+        product = self.definitions.of(view.source)
         is_last = view.axes[-1] == len(view.axes) - 1
         return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
 
@@ -90,8 +73,8 @@ class _Folder(PyExprMutator):
         """`value` as a view of what was permuted to it, through variables that may be followed."""
         view = _itself(value)
         while True:
-            source = self._definitions.of(view.source)
-            if source is None or not is_call(source, "relax.permute_dims"):
+            source = self.definitions.of(view.source)
+            if not is_call(source, "relax.permute_dims"):
                 return view
             axes = _axes_of(source)
             if not may_follow(source.args[0]):
@@ -110,7 +93,7 @@ def _axes_of(call: relax.Call) -> list[int]:
 
 def is_batched_matmul(value: relax.Expr | None) -> bool:
     """A product of two equal batches of matrices, in one dtype."""
-    if value is None or not is_call(value, "relax.matmul"):
+    if not is_call(value, "relax.matmul"):
         return False
     operands = [operand.ty for operand in value.args]
     if not all(isinstance(t, relax.TensorType) and t.shape is not None for t in operands):

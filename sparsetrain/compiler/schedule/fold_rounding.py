@@ -9,42 +9,22 @@ loops.
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.compiler.schedule.cuda.long_product import long_product
 from sparsetrain.compiler.schedule.half_products import HALVES, half_product
-from sparsetrain.compiler.schedule.transposes import (
-    Definitions,
-    is_call,
-    is_half_matmul,
-    transposed_source,
-)
-from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.compiler.schedule.transposes import is_half_matmul, transposed_source
+from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
 _DROPOUT = "relax.sparsetrain.dropout"  # no hand-written kernel: it fuses behind a product
 
 
-@tvm.transform.module_pass(opt_level=0, name="FoldIntoHalfMatmul")
-class FoldIntoHalfMatmul:
+@function_pass()
+class FoldIntoHalfMatmul(Rewriter):
     """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        folder = _Folder(mod)
-        return rewrite_functions(mod, folder, folder.fold)
-
-
-@mutator
-class _Folder(PyExprMutator):
-    def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = Definitions(function)
-        self._uses = relax.analysis.udchain(function.body.blocks[0])
-        return self.visit_expr(function)
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Multiply what the operands were rounded and transposed from."""
         if not is_half_matmul(call):
             return super().visit_call_(call)
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
@@ -68,7 +48,7 @@ class _Folder(PyExprMutator):
         """What an operand is made of, and whether that is transposed on the way."""
         transposed = False
         while True:
-            value = self._definitions.of(operand)
+            value = self.definitions.of(operand)
             before = transposed_source(value)
             if isinstance(value, relax.Var) and value is not operand:  # another name for it
                 operand = value
@@ -81,21 +61,20 @@ class _Folder(PyExprMutator):
 
     def _is_fused(self, source: relax.Expr) -> bool:
         """Whether a kernel computes `source` that can round it before it is ever stored."""
-        value = self._definitions.of(source)
+        value = self.definitions.of(source)
         return (
             isinstance(value, relax.Call)
             and isinstance(value.op, tvm.ir.Op)
             and not (value.op.name.startswith("relax.sparsetrain.") and value.op.name != _DROPOUT)
             and transposed_source(value) is None
-            and len(self._uses.get(source, ())) == 1
+            and self.definitions.readers(source) == 1
         )
 
 
 def is_rounding(value: relax.Expr | None) -> bool:
     """Whether `value` is a cast of float32 numbers to halves."""
     return (
-        value is not None
-        and is_call(value, "relax.astype")
+        is_call(value, "relax.astype")
         and str(value.ty.dtype) in HALVES
         and str(value.args[0].ty.dtype) == "float32"
     )

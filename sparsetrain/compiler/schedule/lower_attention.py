@@ -7,10 +7,9 @@ subexpressions are eliminated in functions with attention.
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
-from sparsetrain.compiler.schedule.transposes import is_call
-from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.kernels.rewrite import Rewriter, is_call, rewrite_functions
 from sparsetrain.ops.attention import attention, has_scale
 
 _OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
@@ -25,12 +24,12 @@ class LowerAttention:
     ) -> tvm.IRModule:
         """Rewrite every Relax function of `mod`."""
         lowering = _Lowering(mod)
-        lowered = rewrite_functions(mod, lowering, lowering.visit_expr)
+        lowered = rewrite_functions(mod, lowering)
         return relax.transform.EliminateCommonSubexpr()(lowered) if lowering.has_met else mod
 
 
 @mutator
-class _Lowering(PyExprMutator):
+class _Lowering(Rewriter):
     has_met = False
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:

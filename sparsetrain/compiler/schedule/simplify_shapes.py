@@ -5,27 +5,16 @@ Operators simplify the extents that they infer, a reshape keeps those that it is
 compares extents by their spelling when it fuses kernels.
 """
 
-import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
-from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.kernels.rewrite import Rewriter, function_pass
 
 
-@tvm.transform.module_pass(opt_level=0, name="SimplifyShapes")
-class SimplifyShapes:
+@function_pass()
+class SimplifyShapes(Rewriter):
     """Simplify the shapes that operators are given; types of results follow."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function that changes."""
-        simplifier = _Simplifier(mod)
-        return rewrite_functions(mod, simplifier, simplifier.visit_expr)
-
-
-@mutator
-class _Simplifier(PyExprMutator):
     def visit_shape_expr_(self, shape: relax.ShapeExpr) -> relax.Expr:
+        """Simplify each extent."""
         return relax.ShapeExpr([Analyzer().simplify(extent) for extent in shape.values])

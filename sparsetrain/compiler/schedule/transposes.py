@@ -13,54 +13,20 @@ removes dead code.
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax, te
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from sparsetrain.compiler.schedule.cuda.long_product import long_product
 from sparsetrain.compiler.schedule.half_products import HALVES
-from sparsetrain.kernels.relax_op import rewrite_functions
+from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
-class Definitions:
-    """Those of a function, for a pass that looks at what its operands were made of."""
-
-    def __init__(self, function: relax.Function) -> None:
-        self._values = relax.analysis.get_var2val(function)
-        first = function.body.blocks[0] if function.body.blocks else None
-        is_dataflow = isinstance(first, relax.DataflowBlock)
-        self._uses = relax.analysis.udchain(first) if is_dataflow else {}
-
-    def of(self, value: relax.Expr) -> Any:
-        """What a variable is bound to, None for an argument; anything else itself."""
-        return self._values.get(value) if isinstance(value, relax.Var) else value
-
-    def is_read_once(self, value: relax.Expr) -> bool:
-        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
-        return isinstance(value, relax.DataflowVar) and len(self._uses.get(value, ())) == 1
-
-
-@tvm.transform.module_pass(opt_level=0, name="FoldTransposeIntoMatmul")
-class FoldTransposeIntoMatmul:
+@function_pass()
+class FoldTransposeIntoMatmul(Rewriter):
     """Replace products of transposed operands by the form NT, TN or TT, outer ones by no sum."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        folder = _Folder(mod)
-        return rewrite_functions(mod, folder, folder.fold)
-
-
-@mutator
-class _Folder(PyExprMutator):
-    def fold(self, function: relax.Function) -> relax.Function:
-        self._definitions = Definitions(function)
-        return self.visit_expr(function)
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Multiply what the operands are transposes of."""
         if not is_plain_matmul(call):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
@@ -83,24 +49,15 @@ class _Folder(PyExprMutator):
 
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
         """The matrix of which `operand` is the transpose, or None."""
-        return transposed_source(self._definitions.of(operand))
+        return transposed_source(self.definitions.of(operand))
 
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
     """The matrix that the call `value` transposes, or None if it does something else."""
-    if value is None or not is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
+    if not is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
         return None
     axes = value.attrs.axes
     return value.args[0] if axes is None or [int(a) for a in axes] == [1, 0] else None
-
-
-def is_call(value: relax.Expr, operator: str) -> bool:
-    """Whether `value` calls the named operator."""
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, tvm.ir.Op)
-        and value.op.name == operator
-    )
 
 
 def is_plain_matmul(call: relax.Call) -> bool:
@@ -149,33 +106,20 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
     return te.compute(shape, lambda i, j: te.sum(term(i, j, k), axis=k), name="matmul")
 
 
-@tvm.transform.module_pass(opt_level=0, name="CancelTranspose")
-class CancelTranspose:
+@function_pass()
+class CancelTranspose(Rewriter):
     """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        canceller = _Canceller(mod)
-        return rewrite_functions(mod, canceller, canceller.cancel)
-
-
-@mutator
-class _Canceller(PyExprMutator):
-    def cancel(self, function: relax.Function) -> relax.Function:
-        self._definitions = Definitions(function)
-        return self.visit_expr(function)
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Replace a transpose of a transpose, or of a product that nothing else reads."""
         source = transposed_source(call)
         if source is None:
             return super().visit_call_(call)
-        inner = self._definitions.of(source)
+        inner = self.definitions.of(source)
         original = transposed_source(inner)
         if original is not None:
             return self.visit_expr(original)
-        if inner is not None and _is_product(inner) and self._definitions.is_read_once(source):
+        if inner is not None and _is_product(inner) and self.definitions.is_read_once(source):
             left, right = (self._transposed(operand) for operand in inner.args)
             return self.builder_.normalize(
                 relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
@@ -183,7 +127,7 @@ class _Canceller(PyExprMutator):
         return super().visit_call_(call)
 
     def _transposed(self, operand: relax.Expr) -> relax.Expr:
-        source = transposed_source(self._definitions.of(operand))
+        source = transposed_source(self.definitions.of(operand))
         if source is not None:
             return self.visit_expr(source)
         return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))

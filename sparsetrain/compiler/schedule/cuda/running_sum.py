@@ -13,36 +13,23 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
+from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 _THREADS = 128
 
 
-@tvm.transform.module_pass(opt_level=0, name="TakeRunningSums")
-class TakeRunningSums:
+@function_pass("cuda")
+class TakeRunningSums(Rewriter):
     """Replace `cumsum` by a kernel written by hand; run before `DispatchSortScan`."""
 
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Leave a module for another target as it is."""
-        if not compiles_for("cuda"):
-            return mod
-        taker = _Taker(mod)
-        return rewrite_functions(mod, taker, taker.visit_expr)
-
-
-@mutator
-class _Taker(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Sum along the middle axis of three."""
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") != "relax.cumsum" or call.args[0].ty.shape is None:
+        if not is_call(call, "relax.cumsum") or call.args[0].ty.shape is None:
             return call
         (source,), shape = call.args, call.args[0].ty.shape
         axis = call.attrs["axis"]

@@ -13,34 +13,18 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.row_product.kernel import row_product
 from sparsetrain.compiler.schedule.row_product.tiling import Shape, shape_of
-from sparsetrain.compiler.schedule.transposes import is_call, is_plain_matmul, transposed_source
-from sparsetrain.kernels.relax_op import compiles_for, rewrite_functions
+from sparsetrain.compiler.schedule.transposes import is_plain_matmul, transposed_source
+from sparsetrain.kernels.rewrite import Definitions, Rewriter, function_pass, is_call
 
 _DTYPES = ("float32", "float64")
 # Of fewer rows, known beforehand, a product is short: the schedule rule can fuse what follows.
 _FEWEST_SUMMED = 256
-
-
-@tvm.transform.module_pass(opt_level=0, name="TakeRowProducts")
-class TakeRowProducts:
-    """Replace products of a transposed matrix and sums of columns, where the target is a CPU."""
-
-    def transform_module(
-        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
-        """Rewrite every Relax function of `mod`."""
-        if not compiles_for("llvm"):
-            return mod
-        taker, target = _Taker(mod), Target.current()
-        return rewrite_functions(mod, taker, lambda function: taker.take(function, target))
 
 
 class _Plan(NamedTuple):
@@ -71,15 +55,19 @@ class _Product(NamedTuple):
         return [*(o.sums for o in self.operands if o.sums is not None), self.result]
 
 
-@mutator
-class _Taker(PyExprMutator):
-    def take(self, function: relax.Function, target: Target) -> relax.Function:
+@function_pass("llvm")
+class TakeRowProducts(Rewriter):
+    """Replace products of a transposed matrix and sums of columns, where the target is a CPU."""
+
+    def rewrite(self, function: relax.Function) -> relax.Function:
+        """Find the products first, and for each the sums that its kernel can take along."""
         self._values: dict[relax.Var, relax.Expr] = {}
-        products = _Finder(function, target).products()
+        products = _Finder(function, Target.current()).products()
         self._products = {var: product for product in products for var in product.written}
-        return self.visit_expr(function)
+        return super().rewrite(function)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Bind what a kernel writes, which is called for the first of its results."""
         product = self._products.get(binding.var)
         if product is None:
             super().visit_var_binding_(binding)
@@ -115,7 +103,7 @@ class _Finder:
 
     def __init__(self, function: relax.Function, target: Target) -> None:
         self._target = target
-        self._definitions = relax.analysis.get_var2val(function)
+        self._definitions = Definitions(function)
         self._blocks = function.body.blocks
         bound = [binding.var for block in self._blocks for binding in block.bindings]
         self._order = {var: n for n, var in enumerate(bound)}
@@ -141,9 +129,8 @@ class _Finder:
         if not is_plain_matmul(binding.value):
             return None
         left, right = binding.value.args
-        value = self._definitions.get(left) if isinstance(left, relax.Var) else left
-        left = transposed_source(value)
-        if transposed_source(self._definitions.get(right)) is not None:
+        left = transposed_source(self._definitions.of(left))
+        if transposed_source(self._definitions.of(right)) is not None:
             return None
         are_named = isinstance(left, relax.Var) and isinstance(right, relax.Var)
         return (left, right) if are_named else None

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that rewrite Relax functions, and what they ask about the values in them.
+
+A pass states its rule as the methods of a `Rewriter`; `function_pass` makes it a module pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any, TypeGuard
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from sparsetrain.kernels.relax_op import compiles_for
+
+
+class Definitions:
+    """Those of a function, for a pass that looks at what its operands were made of."""
+
+    def __init__(self, function: relax.Function) -> None:
+        self._function = function
+
+    @cached_property
+    def _values(self) -> Any:
+        return relax.analysis.get_var2val(self._function)
+
+    @cached_property
+    def _uses(self) -> Any:
+        blocks = self._function.body.blocks
+        is_dataflow = bool(blocks) and isinstance(blocks[0], relax.DataflowBlock)
+        return relax.analysis.udchain(blocks[0]) if is_dataflow else {}
+
+    def of(self, value: relax.Expr) -> Any:
+        """What a variable is bound to, None for an argument; anything else itself."""
+        return self._values.get(value) if isinstance(value, relax.Var) else value
+
+    def readers(self, value: relax.Expr) -> int:
+        """How many bindings of the first block read it."""
+        return len(self._uses.get(value, ()))
+
+    def is_read_once(self, value: relax.Expr) -> bool:
+        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
+        return isinstance(value, relax.DataflowVar) and self.readers(value) == 1
+
+
+class Rewriter(PyExprMutator):
+    """Base of a rule that is applied to each function of a module, with its `definitions`."""
+
+    definitions: Definitions
+
+    def rewrite(self, function: relax.Function) -> relax.Function:
+        """Apply the rule to a function."""
+        self.definitions = Definitions(function)
+        return self.visit_expr(function)
+
+
+def rewrite_functions(module: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
+    """Rewrite every Relax function of a module by a `Rewriter` that was made for the module."""
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.rewrite(function))
+    return rewriter.builder_.get()
+
+
+def function_pass(kind: str | None = None) -> Callable[[type[Rewriter]], Any]:
+    """Make a `Rewriter` the module pass of its name, for one kind of target or for all."""
+
+    def made(rule: type[Rewriter]) -> Any:
+        rewriter = mutator(rule)
+
+        def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+            if kind is not None and not compiles_for(kind):
+                return module
+            return rewrite_functions(module, rewriter(module))
+
+        @wraps(rule, updated=())
+        def made_pass() -> tvm.transform.Pass:
+            return tvm.transform.module_pass(run, opt_level=0, name=rule.__name__)
+
+        return made_pass
+
+    return made
+
+
+def is_call(value: relax.Expr | None, operator: str) -> TypeGuard[relax.Call]:
+    """Whether `value` calls the named operator."""
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name == operator
+    )
