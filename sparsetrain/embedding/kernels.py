@@ -26,11 +26,11 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel
+from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 from sparsetrain.sparse_tensor.cuda import parts
 from sparsetrain.sparse_tensor.cuda.parts import Number, store_vector
@@ -39,7 +39,6 @@ from sparsetrain.sparse_tensor.kernels import column_tiles
 # The rows of a large table are in no cache: a lookup asks for the first lines of later ones, into
 # the first cache, as long as there are not more lines on their way than `LINES`.
 ROW_LINES, LINES = 4, 64
-LINE = 64  # bytes
 LEAST_AHEAD, MOST_AHEAD = 16, 64  # ids between asking for a row and reading it
 
 
@@ -65,8 +64,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 
 def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
     """Prefetch the row of a later id to read it."""
-    step = LINE * 8 // DataType(table.dtype).bits
-    columns = range(0, min(int(table.shape[1]), ROW_LINES * step), step)
+    columns = line_starts(table, ROW_LINES)
     rows = max(LEAST_AHEAD, min(MOST_AHEAD, LINES // len(columns)))
     later = T.Bind(_inside(ids[tirx.min(n + rows, ids.shape[0] - 1)], table.shape[0]))
     for column in columns:

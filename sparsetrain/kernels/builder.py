@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from itertools import count as count_up
 from typing import Any, NamedTuple
 
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.script.parser.core.entry import parse
@@ -22,6 +22,8 @@ from tvm.script.parser.core.utils import inspect_function_capture
 
 # What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
+
+LINE_BYTES = 64  # what a processor fetches from memory at once
 
 # Numbers for the symbols of the kernel that is being built.
 _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
@@ -107,3 +109,14 @@ class Prefetch(NamedTuple):
         address = T.address_of(array[tuple(index)])
         hints = int(self.write), self.near, 1
         T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
+
+
+def line_length(dtype: Any) -> int:
+    """How many numbers a line of memory holds."""
+    return LINE_BYTES // DataType(str(dtype)).itemsize
+
+
+def line_starts(array: Any, most: int) -> range:
+    """The first column of each line of a row of an array, of the first `most` lines."""
+    step = line_length(array.dtype)
+    return range(0, min(int(array.shape[1]), most * step), step)

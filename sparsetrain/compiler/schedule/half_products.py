@@ -21,7 +21,7 @@ from sparsetrain.compiler.schedule.operands import (
     read_in_place,
     single_consumer,
 )
-from sparsetrain.compiler.schedule.product import Operand, Product, match_product
+from sparsetrain.compiler.schedule.product import Operand, Product, find_product
 
 
 def half_product(
@@ -136,8 +136,7 @@ def match_half_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
 ) -> HalfProduct | None:
     """The one product of two matrices of a half, a key of `HALVES`, among `blocks`, or None."""
-    products = [match_product(sch, info, HALVES[half].load) for info in blocks]
-    product = next((p for p in products if p is not None), None)
+    product = find_product(sch, blocks, HALVES[half].load)
     if product is None or product.batch_axes:
         return None
     stages = _stages(sch, blocks, product)

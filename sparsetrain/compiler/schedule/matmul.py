@@ -33,7 +33,7 @@ from sparsetrain.compiler.schedule.operands import (
 )
 from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.processor_families import Make, make_of
-from sparsetrain.compiler.schedule.product import Extent, Product, match_product
+from sparsetrain.compiler.schedule.product import Extent, Product, find_product
 from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile, vector_unit
 from sparsetrain.compiler.schedule.rule import (
     CpuRule,
@@ -69,8 +69,7 @@ class Matmul(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Pad, pack, tile and fuse; None if this is not a product or too thin for a tile."""
-        products = [match_product(sch, info) for info in blocks]
-        product = next((p for p in products if p is not None), None)
+        product = find_product(sch, blocks)
         if product is None or _is_thin(product):
             return None
         others = [info for info in blocks if info is not product.info]

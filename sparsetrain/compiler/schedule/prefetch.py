@@ -15,20 +15,20 @@ Cost: one instruction per cache line. Invariant: values are untouched; processor
 of addresses that do not exist, as at the edge of the result.
 """
 
-from tvm import DataType, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.ir import Range, TensorRegion
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 
 from sparsetrain.compiler.schedule.product import Extent
 from sparsetrain.compiler.schedule.rule import loops_within, tile_columns
+from sparsetrain.kernels.builder import line_length
 
 INTO_SECOND_CACHE, INTO_EVERY_CACHE = 2, 3
 _OF_DATA = 1
 # From what a packing loop copies to what it asks for: rows, and pairs of rows of bfloat16.
 ROWS_AHEAD = 8
 PAIRS_AHEAD = 16
-LINE_BYTES = 64
 
 
 def prefetch_epilogue(
@@ -89,14 +89,14 @@ def prefetch_next_rows(
         return
     first, width = tile_columns(sch, init, tile)
     share = -(-int(contracted) // -(-columns // width))
-    line_length = LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
+    length = line_length(source.ty.dtype)
     own_row, *_, last = loops_within(sch, init, tile)
     row, line = (tirx.Var(name, "int64") for name in ("row", "line"))
     here = Analyzer()
     here.bind(own_row.loop_var, row)
     place = [
         here.simplify(last.body.iter_values[0]) + rows,
-        here.simplify(tirx.floordiv(first, width)) * share + line * line_length,
+        here.simplify(tirx.floordiv(first, width)) * share + line * length,
     ]
     zero = tirx.const(0, "int64")
     axes = [
@@ -105,7 +105,7 @@ def prefetch_next_rows(
     ]
     block = s_tir.SBlock(axes, [], [], "next_rows", prefetch(source, [a.var for a in axes]))
     request: tirx.Stmt = s_tir.SBlockRealize(place, True, block)
-    lines = tirx.const(-(-share // line_length), "int64")
+    lines = tirx.const(-(-share // length), "int64")
     request = tirx.For(line, zero, lines, tirx.ForKind.SERIAL, request)
     request = tirx.For(row, zero, own_row.extent, tirx.ForKind.UNROLLED, request)
     begin_with(sch, tile, [request])

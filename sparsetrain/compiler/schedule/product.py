@@ -56,10 +56,17 @@ def _itself(factor: tirx.Expr) -> tirx.Expr:
     return factor
 
 
-def match_product(
-    sch: s_tir.Schedule, info: SBlockInfo, load: Callable[[tirx.Expr], tirx.Expr] = _itself
+def find_product(
+    sch: s_tir.Schedule, blocks: list[SBlockInfo], load: Callable[[tirx.Expr], tirx.Expr] = _itself
 ) -> Product | None:
-    """The product that `info`'s block computes, or None; `load` finds the load in a factor."""
+    """The first product among `blocks`, or None; `load` finds the load in a factor."""
+    return next(filter(None, (_match(sch, info, load) for info in blocks)), None)
+
+
+def _match(
+    sch: s_tir.Schedule, info: SBlockInfo, load: Callable[[tirx.Expr], tirx.Expr]
+) -> Product | None:
+    """The product that `info`'s block computes."""
     kinds = info.dom_kind()
     if len(kinds) < 3 or kinds != "S" * (len(kinds) - 1) + "R":
         return None

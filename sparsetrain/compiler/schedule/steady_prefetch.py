@@ -19,20 +19,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvm import DataType, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.ir import Range
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.sym import Analyzer
 
 from sparsetrain.compiler.schedule.prefetch import (
     INTO_SECOND_CACHE,
-    LINE_BYTES,
     begin_with,
     lies_like_result,
     prefetch,
 )
 from sparsetrain.compiler.schedule.product import Extent
 from sparsetrain.compiler.schedule.rule import loops_within, tile_columns
+from sparsetrain.kernels.builder import line_length
 
 # Steps of `k` that a piece has at least; shorter sums are one piece.
 _FEWEST_STEPS = 8
@@ -155,18 +155,18 @@ def _of_next_rows(
 ) -> tirx.Stmt:
     """A panel's and a piece's share of the rows of the same tile in the next block."""
     source = following.source
-    line_length = LINE_BYTES // DataType(str(source.ty.dtype)).itemsize
+    length = line_length(source.ty.dtype)
     first, width = tile_columns(sch, tile.init, tile.loop)
     panels = -(-following.columns // width)
     own_row, *_, last = loops_within(sch, tile.init, tile.loop)
     here = Analyzer()
     here.bind(own_row.loop_var, _whole(0))
     # Rows lie one after the other: a tile's are a single stretch, whose lines are counted through.
-    lines = -(-(height * int(source.ty.shape[-1])) // line_length)
+    lines = -(-(height * int(source.ty.shape[-1])) // length)
     share = -(-lines // (panels * pieces))
     line = tirx.Var("line", "int64")
     number = (tirx.floordiv(first, width) * pieces + piece) * share + line
-    place = [here.simplify(last.body.iter_values[0]) + following.rows, number * line_length]
+    place = [here.simplify(last.body.iter_values[0]) + following.rows, number * length]
     axes = [
         tirx.IterVar(Range.from_min_extent(_whole(0), extent), tirx.Var("v", "int64"), 0)
         for extent in source.ty.shape

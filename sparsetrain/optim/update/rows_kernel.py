@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel
+from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import (
@@ -34,7 +34,6 @@ from sparsetrain.optim.kernel_parts import (
 
 ROWS = 256  # that one task goes through where every row is updated
 LINES = 256  # prefetched and not used yet
-LINE = 64  # bytes
 VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
 
 
@@ -157,7 +156,7 @@ def update_rows(
             T.buffer_store(last, now, [row])
 
     (first, end), ask = span, Prefetch(write=False, near=3).line
-    lines, value_columns = _lines_of(parameter), _line_starts(runs.values, VALUE_LINES)
+    lines, value_columns = _lines_of(parameter), line_starts(runs.values, VALUE_LINES)
     per_row = [slot for slot in parameter.slots if len(slot.shape) == 1]
     count = sum(len(columns) for _, columns in lines) + len(per_row) + len(value_columns)
     ahead = max(16, min(64, LINES // count))
@@ -183,13 +182,7 @@ def _lines_of(parameter: Parameter) -> list[tuple[Any, range]]:
     """
     most = 8 if is_half(parameter.stored) else 4
     arrays = [parameter.weight, *(slot for slot in parameter.slots if len(slot.shape) > 1)]
-    return [(array, _line_starts(array, most)) for array in arrays]
-
-
-def _line_starts(array: Any, most: int) -> range:
-    """The first column of each line of a row of an array, of the first `most` lines."""
-    step = LINE * 8 // array.dtype.bits
-    return range(0, min(int(array.shape[1]), most * step), step)
+    return [(array, line_starts(array, most)) for array in arrays]
 
 
 def update_every_row(

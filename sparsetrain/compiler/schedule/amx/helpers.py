@@ -175,9 +175,6 @@ BEGIN_AND_END = _DECLARATIONS + _BEGIN_AND_END
 PRODUCT = "".join(_sum(rows, columns) for rows in (1, 2) for columns in (1, 2)) + _PRODUCT
 
 
-_HALF = SIDE // 2
-
-
 def _panel(element: str) -> str:
     """Two rows of 32 numbers as 32 pairs."""
     return _both(element) + _whole_or_guarded("panel", "both", element, (SIDE, 2))

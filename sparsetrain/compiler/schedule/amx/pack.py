@@ -11,15 +11,16 @@
 Cost: one pass over an operand.
 """
 
-from tvm import DataType, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
 from sparsetrain.compiler.schedule.bf16.pack import address, at, call, int32, rewrite
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
-from sparsetrain.compiler.schedule.prefetch import LINE_BYTES, PAIRS_AHEAD, prefetch
+from sparsetrain.compiler.schedule.prefetch import PAIRS_AHEAD, prefetch
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of
+from sparsetrain.kernels.builder import line_length
 
 
 def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -59,7 +60,7 @@ def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
     """Two rows of a panel of the right operand, as rows of pairs; asks for rows further on."""
     source = block.reads[0]
     k, column = at(source)
-    lines = range(0, SIDE, LINE_BYTES // DataType(dtype_of(source.source)).itemsize)
+    lines = range(0, SIDE, line_length(dtype_of(source.source)))
     ahead = [
         prefetch(source.source, [k + 2 * PAIRS_AHEAD + row, column + line])
         for row in range(2)

@@ -10,12 +10,12 @@ Rounding is to nearest even. Denormal numbers count as zero, as in the instructi
 
 from itertools import product
 
+from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.kernels.llvm.transpose import rounds
 
 # What a packing helper reads, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
-_LINE_BYTES = 64
 
 _DECLARATIONS = """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
@@ -165,7 +165,7 @@ def _transposed(element: str) -> str:
             f"<32 x i32> <{', '.join(f'i32 {n}' for n in range(32))}>",
             f"%s0r{row} = bitcast <32 x i16> %ab{row} to <16 x i32>",
         ]
-        for at in range(32, 64, _LINE_BYTES // _BYTES[element]):
+        for at in range(32, 64, LINE_BYTES // _BYTES[element]):
             lines += [
                 f"%next{row}at{at} = getelementptr {element}, ptr %low{row}, i64 {at}",
                 f"call void @llvm.prefetch.p0(ptr %next{row}at{at}, i32 0, i32 3, i32 1)",

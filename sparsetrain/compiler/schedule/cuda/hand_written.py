@@ -25,7 +25,7 @@ from sparsetrain.compiler.schedule.cuda.epilogue import stored
 from sparsetrain.compiler.schedule.cuda.tile_kinds import scheduled, tiled_product
 from sparsetrain.compiler.schedule.cuda.tiles import marked
 from sparsetrain.compiler.schedule.half_products import HALVES, match_half_product
-from sparsetrain.compiler.schedule.product import Product, match_product
+from sparsetrain.compiler.schedule.product import Product, find_product
 from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
 from sparsetrain.kernels.relax_op import compiles_for
 from sparsetrain.runtime.host import has_tensor_cores
@@ -65,8 +65,7 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """The kernel of a function that is a product in float32, or None for another."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
-    found = (match_product(sch, info) for info in blocks)
-    product = next((product for product in found if product is not None), None)
+    product = find_product(sch, blocks)
     if product is None or product.batch_axes or 1 in (product.rows, product.columns):
         return None
     others = [info for info in blocks if info is not product.info]

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.prefetch import LINE_BYTES
 from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, unrolled, wide
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
-from sparsetrain.kernels.builder import Prefetch
+from sparsetrain.kernels.builder import Prefetch, line_length
 
 # Lines of a row that are asked for one after the other.
 _LINES_TOGETHER = 4
@@ -64,7 +63,7 @@ def stretches(
     start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []
     for source, part, width in zip(sources, parts, (shape.height, shape.width), strict=True):
-        line = _line(source)
+        line = line_length(source.dtype)
         shifted = int(source.shape[1]) % line != 0 or width % line != 0
         lines = tirx.ceildiv(part.count * width, line) + int(shifted)
         groups = numbers.hold(tirx.ceildiv(lines, _LINES_TOGETHER))
@@ -96,11 +95,7 @@ def asker(
 
 
 def _prefetch(stretch: Stretch, row: Any, group: Any) -> None:
-    line = _line(stretch.source)
+    line = line_length(stretch.source.dtype)
     with unrolled(_LINES_TOGETHER) as n:
         column = stretch.column + (group * _LINES_TOGETHER + n) * line
         _INTO_SECOND_CACHE.line(stretch.source, [stretch.start + row, column])
-
-
-def _line(source: Any) -> int:
-    return LINE_BYTES // DataType(str(source.dtype)).itemsize
