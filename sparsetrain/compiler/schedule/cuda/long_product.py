@@ -26,41 +26,11 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import compiles_for
 from sparsetrain.runtime.host import has_tensor_cores
 
-_ALONE = 8  # pieces that a thread adds by itself
-_MOST = 32  # threads that share an element
-
-
-def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
-    """Add the pieces (P, rows, columns) of each element, in float32."""
-    rows, columns = shape
-    with kernel("sum_of_pieces") as built:
-        parts = buffer("parts", (pieces, rows, columns), "float32")
-        out = buffer("out", (rows, columns), "float32")
-
-        def place(element: Any) -> tuple[Any, Any]:
-            return tirx.floordiv(element, columns), tirx.floormod(element, columns)
-
-        def part(piece: Any, element: Any) -> Any:
-            row, column = place(element)
-            return parts[piece, row, column]
-
-        def store(_piece: Any, element: Any, total: Any) -> None:
-            T.buffer_store(out, total, list(place(element)))
-
-        sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
-        launch(sums, store, THREADS * sums.lanes // _threads_of_an_element(pieces), 1)
-    return built.get()
-
-
-def _threads_of_an_element(pieces: int) -> int:
-    """A power of two."""
-    return min(_MOST, 1 << max(0, (pieces - 1) // _ALONE).bit_length())
-
-
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
-
-_MOST = 132  # pieces
+_MOST_PIECES = 132
 _LONG = 1024  # terms
+_ALONE = 8  # pieces that a thread adds by itself
+_MOST_TOGETHER = 32  # threads that share an element
 
 
 def long_product(
@@ -123,7 +93,7 @@ def _kernel(
         ]
         kind = kind_of(shape[0], shape[1], half)
         tiles = -(-shape[0] // kind.length) * -(-shape[1] // kind.length)
-        pieces = min(_MOST, max(1, _THREADS // kind.threads // tiles))
+        pieces = min(_MOST_PIECES, max(1, _THREADS // kind.threads // tiles))
         parts = buffer("parts", (pieces, *shape), "float32")
         T.evaluate(tirx.const(0, "int32"))
     left, right = (kind.operand(matrix, 1, 0) for matrix in matrices)
@@ -133,3 +103,30 @@ def _kernel(
 
 def _into(parts: Any, piece: Any) -> Store:
     return lambda i, j, value: T.buffer_store(parts, value, [piece, i, j])
+
+
+def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
+    """Add the pieces (P, rows, columns) of each element, in float32."""
+    rows, columns = shape
+    with kernel("sum_of_pieces") as built:
+        parts = buffer("parts", (pieces, rows, columns), "float32")
+        out = buffer("out", (rows, columns), "float32")
+
+        def place(element: Any) -> tuple[Any, Any]:
+            return tirx.floordiv(element, columns), tirx.floormod(element, columns)
+
+        def part(piece: Any, element: Any) -> Any:
+            row, column = place(element)
+            return parts[piece, row, column]
+
+        def store(_piece: Any, element: Any, total: Any) -> None:
+            T.buffer_store(out, total, list(place(element)))
+
+        sums = Columns(part, tirx.const(pieces, "int64"), rows * columns)
+        launch(sums, store, THREADS * sums.lanes // _threads_of_an_element(pieces), 1)
+    return built.get()
+
+
+def _threads_of_an_element(pieces: int) -> int:
+    """A power of two."""
+    return min(_MOST_TOGETHER, 1 << max(0, (pieces - 1) // _ALONE).bit_length())
