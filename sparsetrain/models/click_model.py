@@ -84,7 +84,7 @@ class ClickModel(Model):
     >>> class Linear(ClickModel):
     ...     def __init__(self, rows, dim=4, num_dense=13, **rest):
     ...         super().__init__(rows, dim, num_dense, **rest)
-    ...         self.last = nn.Linear(max(num_dense, 1) + len(rows) * dim, 1)
+    ...         self.last = nn.Linear(self.flat_width, 1)
     ...
     ...     def forward(self, dense, embedded):
     ...         flat = nn.op.reshape(embedded, (dense.shape[0], -1))  # (B, F * D)
@@ -144,6 +144,16 @@ class ClickModel(Model):
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, S) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward(dense, embedded)")
 
+    @property
+    def flat_width(self) -> int:
+        """Numbers of a row: its dense features and embeddings side by side."""
+        rows, dim = self._config["rows"], self._config["dim"]
+        return self._dense_width + len(rows) * int(dim)
+
+    @property
+    def _dense_width(self) -> int:
+        return max(self._config["num_dense"], 1)
+
     def logits(
         self,
         dense: nn.Tensor,
@@ -191,7 +201,7 @@ class ClickModel(Model):
     def export(self) -> tvm.IRModule:
         """A Relax module with the functions ``loss`` and ``logits`` and a symbolic batch size."""
         index_dtype = self._placement.index_dtype
-        inputs = {"dense": nn.spec.Tensor(["B", max(self._config["num_dense"], 1)], "float32")}
+        inputs = {"dense": nn.spec.Tensor(["B", self._dense_width], "float32")}
         if self._config["pooling"] is None:
             inputs["rows"] = nn.spec.Tensor(["B", len(self._config["rows"])], index_dtype)
         else:

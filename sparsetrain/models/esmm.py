@@ -12,6 +12,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
+from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.mlp import MLP
 
 
@@ -48,21 +49,19 @@ class ESMM(ClickModel):
         **rest: Any,
     ) -> None:
         super().__init__(rows, dim, num_dense, **rest)
-        inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
-        widths = [inputs, *check_widths("ESMM", "tower", tower), 1]
+        if [*self.label_kinds.values()] != ["binary"] * 2:
+            raise ConfigError(
+                "ESMM learns two labels of 0 and 1, clicked and converted; it has "
+                f"{', '.join(self.label_kinds)}"
+            )
+        widths = [self.flat_width, *check_widths("ESMM", "tower", tower), 1]
         self.click, self.conversion = (
             MLP(widths, last_relu=False, dropout=dropout) for _ in range(2)
         )
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, 2) logits."""
-        if [*self.label_kinds.values()] != ["binary"] * 2:
-            raise ConfigError(
-                "ESMM learns two labels of 0 and 1, clicked and converted; it has "
-                f"{', '.join(self.label_kinds)}"
-            )
-        rows = dense.shape[0]
-        x = nn.op.concat([dense, nn.op.reshape(embedded, (rows, -1))], dim=1)
+        x = side_by_side(dense, embedded)
         a, b = self.click(x), self.conversion(x)
         logarithms = relax.op.nn.log_softmax(nn.op.concat([a, b, a * 0.0], dim=1)._expr, axis=1)
         _, _, last = nn.op.split(nn.wrap_nested(logarithms, "logarithms"), 3, axis=1)

@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.values.labels import logit_columns
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
+from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.mlp import MLP
 
 
@@ -49,7 +50,7 @@ class MMoE(ClickModel):
     ) -> None:
         super().__init__(rows, dim, num_dense, **rest)
         widths = check_widths("MMoE", "expert", expert)
-        inputs = len(self.config()["rows"]) * dim + max(num_dense, 1)
+        inputs = self.flat_width
         each = [own.stop - own.start for own in logit_columns(self.label_kinds).values()]
         self.experts = nn.ModuleList(
             [MLP([inputs, *widths], last_relu=True) for _ in range(experts)]
@@ -61,9 +62,9 @@ class MMoE(ClickModel):
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, F, D) embeddings -> (B, S) logits."""
-        rows = dense.shape[0]
-        x = nn.op.concat([dense, nn.op.reshape(embedded, (rows, -1))], dim=1)
+        x = side_by_side(dense, embedded)
         each = [expert(x) for expert in self.experts]
+        rows = dense.shape[0]
         stacked = nn.op.reshape(nn.op.concat(each, dim=1), (rows, len(each), each[0].shape[1]))
         logits = []
         for gate, tower in zip(self.gates, self.towers, strict=True):
