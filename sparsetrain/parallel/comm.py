@@ -8,9 +8,10 @@ the ranks. All ranks call the same methods in the same order.
 
 from __future__ import annotations
 
+import atexit
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from sparsetrain.errors import ParallelError, first_line
 
 Message = tuple[int, np.ndarray]  # another rank, and a contiguous array to send to it or fill
 Item = TypeVar("Item")
+GRACE = 2.0  # s for which a rank that ends after a failure waits for the others
 
 
 class Comm:
@@ -33,6 +35,8 @@ class Comm:
         Name of each rank's machine.
     engine : str
         What moves the arrays.
+    deadline : float
+        Seconds for which another rank may be silent.
     sent : int
         Bytes sent to other ranks so far.
     traffic : dict
@@ -42,6 +46,7 @@ class Comm:
     rank, size, sent = 0, 1, 0
     hosts: Sequence[str] = ("this machine",)
     engine = "none"
+    deadline = 600.0
     _memory = np.empty((0, 0))
 
     @cached_property
@@ -61,6 +66,12 @@ class Comm:
     def tell(self, text: str, exit_code: int) -> None:
         """Let all other ranks raise a `ParallelError` of this text, wherever they wait."""
 
+    def _meet(self, host: str, leave: Callable[[], object]) -> None:
+        """Begin together with the others; `leave` is called when the process ends."""
+        self.hosts = ["a machine"] * self.size
+        self.hosts = self.gather(host)
+        atexit.register(leave)
+
     @property
     def name(self) -> str:
         """Of this rank, for messages."""
@@ -69,6 +80,14 @@ class Comm:
     def name_of(self, rank: int) -> str:
         """Of a rank, for messages."""
         return f"rank {rank} of {self.size} ({self.hosts[rank]})"
+
+    def names_of(self, ranks: Iterable[int]) -> str:
+        """Of some ranks, for messages."""
+        return ", ".join(map(self.name_of, sorted(ranks)))
+
+    def say_silent(self, ranks: Iterable[int]) -> str:
+        """Message of a deadline that is over."""
+        return f"{self.name}: no word of {self.names_of(ranks)} for {self.deadline:g} s"
 
     @contextmanager
     def guard(self) -> Iterator[None]:
@@ -177,6 +196,11 @@ def tree(items: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> It
 def _pair(pair: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:
     there = [item for item in pair if item is not None]
     return join(*there) if len(there) == 2 else there[0] if there else None
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of a contiguous array, uint8."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _spans(counts: Any) -> list[slice]:

@@ -88,6 +88,7 @@ def _join(engine: type, deadline: float) -> Comm:
         _joined[engine] = engine(deadline)
         _share_cores(_joined[engine])
     comm: Comm = _joined[engine]
+    comm.deadline = deadline
     return comm
 
 

@@ -7,7 +7,6 @@ nothing here blocks: requests are tested, and between tests a rank looks for new
 
 from __future__ import annotations
 
-import atexit
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import ConfigError, ParallelError
-from sparsetrain.parallel.comm import Comm, Message
+from sparsetrain.parallel.comm import GRACE, Comm, Message, as_bytes
 from sparsetrain.system.launcher import processes_started
 
 _DATA, _NEWS = 1, 2  # tags
 _ENDED = b"\0"  # news of a rank that goes
 # s: waits longer than the first are slept through, a fiftieth of what has passed at a time.
 _SPIN, _LONGEST_NAP = 2e-3, 2e-3
-_GRACE = 2.0  # s in which ranks that know of a failure may still speak
 
 
 class MpiComm(Comm):
@@ -55,17 +53,15 @@ class MpiComm(Comm):
         self._failed: int | None = None  # exit status
         self._told: list[Any] = []  # requests, which keep their memory
         self._ended: set[int] = set()
-        self.hosts = ["a machine"] * self.size
-        self.hosts = self.gather(MPI.Get_processor_name())
+        self._meet(MPI.Get_processor_name(), self._leave)
         self.engine = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
-        atexit.register(self._leave)
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See `Comm.transfer`."""
         comm = self._comm
         self._held = sends, receives  # MPI writes and reads them until all is done
-        requests = [comm.Irecv(_bytes(array), rank, _DATA) for rank, array in receives]
-        requests += [comm.Isend(_bytes(array), rank, _DATA) for rank, array in sends]
+        requests = [comm.Irecv(as_bytes(array), rank, _DATA) for rank, array in receives]
+        requests += [comm.Isend(as_bytes(array), rank, _DATA) for rank, array in sends]
         waiting = {rank for rank, _ in receives} | {rank for rank, _ in sends}
         self._wait(lambda: self._mpi.Request.Testall(requests), waiting)
 
@@ -91,8 +87,7 @@ class MpiComm(Comm):
             if gone and not done():  # what it sent before may have come meanwhile
                 self._fail(f"{self.name_of(gone[0])} has ended, {self.name} waits for it")
             if passed > self.deadline:
-                who = ", ".join(map(self.name_of, sorted(waiting)))
-                self._fail(f"{self.name}: no word of {who} for {self.deadline:g} s")
+                self._fail(self.say_silent(waiting))
             if passed > _SPIN:
                 time.sleep(min(passed / 50, _LONGEST_NAP))
 
@@ -120,21 +115,17 @@ class MpiComm(Comm):
         sys.stdout.flush()
         sys.stderr.flush()
         self._spread(_ENDED)
-        limit = time.monotonic() + (self.deadline if self._failed is None else _GRACE)
+        limit = time.monotonic() + (self.deadline if self._failed is None else GRACE)
         while len(self._ended) < self.size - 1 and time.monotonic() < limit:
             try:
                 self._hear()
             except ParallelError as error:
                 print(f"sparsetrain: error: {error}", file=sys.stderr, flush=True)
-                limit = time.monotonic() + _GRACE
+                limit = time.monotonic() + GRACE
             time.sleep(_LONGEST_NAP)
         if self._failed is not None or len(self._ended) < self.size - 1:
             self._comm.Abort(self._failed or ParallelError.exit_code)
         self._mpi.Finalize()  # for who leaves by `os._exit`
-
-
-def _bytes(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1).view(np.uint8)
 
 
 def _import_mpi() -> Any:

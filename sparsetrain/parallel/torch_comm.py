@@ -7,7 +7,6 @@ store of the launcher before.
 
 from __future__ import annotations
 
-import atexit
 import socket
 import time
 import warnings
@@ -19,10 +18,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from sparsetrain.errors import ConfigError, ParallelError
-from sparsetrain.parallel.comm import Comm, Message
+from sparsetrain.parallel.comm import GRACE, Comm, Message, as_bytes
 
 _NEWS, _ENDED = "news", "ended"  # keys of the store
-_GRACE = 2.0  # s for which a rank that ends waits for the others
 
 
 class TorchComm(Comm):
@@ -41,7 +39,7 @@ class TorchComm(Comm):
 
     def __init__(self, deadline: float) -> None:
         self._torch, self._distributed = torch, distributed = _import_torch()
-        self._deadline, limit = deadline, timedelta(seconds=deadline)
+        self.deadline, limit = deadline, timedelta(seconds=deadline)
         try:
             store, self.rank, self.size = next(distributed.rendezvous("env://", timeout=limit))
         except ValueError as error:
@@ -52,19 +50,17 @@ class TorchComm(Comm):
             "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit
         )
         warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
-        self.hosts = ["a machine"] * self.size
-        self.hosts = self.gather(socket.gethostname())
+        self._meet(socket.gethostname(), self._leave)
         self.engine = f"PyTorch {torch.__version__}, Gloo"
-        atexit.register(self._leave)
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See `Comm.transfer`."""
-        began = time.monotonic()
+        began, limit = time.monotonic(), timedelta(seconds=self.deadline)
         try:
             works = [self._distributed.irecv(self._bytes(a), rank) for rank, a in receives]
             works += [self._distributed.isend(self._bytes(a), rank) for rank, a in sends]
             for work in works:
-                work.wait()
+                work.wait(limit)
         except (RuntimeError, ValueError) as error:
             self._explain(error, time.monotonic() - began, {r for r, _ in (*receives, *sends)})
 
@@ -77,11 +73,10 @@ class TorchComm(Comm):
             self._distributed.destroy_process_group()  # others see that connections close
 
     def _explain(self, error: Exception, passed: float, ranks: set[int]) -> NoReturn:
-        who = ", ".join(map(self.name_of, sorted(ranks)))
-        text = f"{self.name}: no word of {who} for {self._deadline:g} s"
-        if passed < self._deadline:
+        text = self.say_silent(ranks)
+        if passed < self.deadline:
             why = str(error).split(". ")[0]
-            text = f"{self.name}: {who} has ended or is out of reach: {why}"
+            text = f"{self.name}: {self.names_of(ranks)} has ended or is out of reach: {why}"
         with suppress(RuntimeError):
             if self._store.check([_NEWS]):
                 text = self._store.get(_NEWS).decode()
@@ -90,7 +85,7 @@ class TorchComm(Comm):
 
     def _leave(self) -> None:
         """End with the others, whose last messages may be on their way."""
-        limit = time.monotonic() + _GRACE
+        limit = time.monotonic() + GRACE
         with suppress(RuntimeError):
             ended = self._store.add(_ENDED, 1)
             while ended < self.size and time.monotonic() < limit:
@@ -102,7 +97,7 @@ class TorchComm(Comm):
             self._distributed.destroy_process_group()
 
     def _bytes(self, array: np.ndarray) -> Any:
-        return self._torch.from_numpy(array.reshape(-1).view(np.uint8))
+        return self._torch.from_numpy(as_bytes(array))
 
 
 def _import_torch() -> tuple[Any, Any]:

@@ -9,7 +9,8 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError, DataError, NumericalError, ParallelError
-from sparsetrain.parallel import mpi_comm, shards
+from sparsetrain.parallel import group, mpi_comm, shards
+from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.group import Group
 from tests.parallel.test_bits import batches, model
 from tests.parallel.threads import run_ranks
@@ -39,6 +40,17 @@ def test_a_rank_that_is_silent_is_named_after_the_deadline():
     assert str(run_ranks(2, work, deadline=0.1)[0]) == (
         "rank 0 of 2 (host0): no word of rank 1 of 2 (host1) for 0.1 s"
     )
+
+
+def test_the_deadline_of_the_last_call_counts(monkeypatch):
+    class Alone(Comm):
+        def __init__(self, deadline):
+            self.deadline = deadline
+
+    monkeypatch.setattr(group, "_joined", {})
+    monkeypatch.setattr(group, "MpiComm", Alone)
+    first, second = (st.parallel.mpi(deadline=seconds).comm for seconds in (9, 5))
+    assert first is second and second.deadline == 5
 
 
 def test_a_number_that_is_not_finite_stops_all_ranks_before_they_write():

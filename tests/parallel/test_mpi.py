@@ -33,7 +33,8 @@ SAID = {
     "SIGKILL": None,
     "SIGSTOP": "no word of rank 1 of 2",
 }
-LIMIT = 30.0  # s, of 5 on a machine with nothing else to do
+# s from a rank's death to the end of the job; tests that run beside it hold ranks up.
+LIMIT = 30.0 if "PYTEST_XDIST_WORKER" in os.environ else 5.0
 TORCHRUN = shutil.which("torchrun", path=BESIDE)
 ENGINES = [
     (MPIEXEC, "-n", "2", sys.executable),
@@ -106,9 +107,9 @@ def test_no_process_outlives_a_rank_that_fails(tmp_path, event, by):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_mpiexec_ends_all_processes(tmp_path, number):
-    job = launch("-m", "tests.parallel.deaths", str(tmp_path), "nothing")
-    limit = time.monotonic() + 60
-    while not (tmp_path / "when").exists() and time.monotonic() < limit:
+    job = launch("-m", "tests.parallel.deaths", str(tmp_path), "nothing", "600")
+    while not (tmp_path / "when").exists():
+        assert job.poll() is None, job.communicate()[1]
         time.sleep(0.05)
     job.send_signal(number)
     job.communicate(timeout=LIMIT)
