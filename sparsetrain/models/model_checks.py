@@ -64,6 +64,18 @@ def config_of(model: Model) -> dict[str, Any]:
     return config
 
 
+def table_dtype_of(model: Any) -> str:
+    """What a model stores its tables in.
+
+    Raises
+    ------
+    ConfigError
+        If it is no model, by what it lacks or hides.
+    """
+    require_model(model)
+    return str(config_of(model).get("table_dtype", "float32"))
+
+
 def require_loadable(model: Model) -> None:
     """Refuse a model that its class and its config, written as JSON, would not make again.
 

@@ -22,6 +22,7 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.cut import Lookups, cut
@@ -34,7 +35,6 @@ from sparsetrain.parallel.traffic import Watch
 from sparsetrain.runtime import NDArray, gpu
 from sparsetrain.training import save
 from sparsetrain.training.fit import History
-from sparsetrain.training.predictor import table_dtype_of
 from sparsetrain.training.run import Run
 from sparsetrain.training.step import Loss
 from sparsetrain.training.trainer import Trainer

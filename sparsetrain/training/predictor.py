@@ -12,7 +12,8 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.checkpoint import Saved
-from sparsetrain.compiler.precision import Policy, Precision, policy_for
+from sparsetrain.compiler.precision import Precision
+from sparsetrain.compiler.precision.policy import policy_of
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
@@ -24,11 +25,10 @@ from sparsetrain.models.functions import METHODS
 from sparsetrain.models.labels import prediction_names, predictions
 from sparsetrain.models.model_checks import (
     check_labels_of,
-    config_of,
     export_checked,
     initialize_checked,
     require_loadable,
-    require_model,
+    table_dtype_of,
 )
 from sparsetrain.optim.state_dict import (
     ENCODER,
@@ -45,43 +45,6 @@ from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.training import retrieval
 from sparsetrain.training.groups import check_group_feature, groups_of
-
-
-def table_dtype_of(model: Any) -> str:
-    """What a model stores its tables in.
-
-    Raises
-    ------
-    ConfigError
-        If it is no model, by what it lacks or hides.
-    """
-    require_model(model)
-    return str(config_of(model).get("table_dtype", "float32"))
-
-
-def policy_of(precision: Precision, target: Any) -> Policy | None:
-    """`policy_for` a name, which can be saved.
-
-    Raises
-    ------
-    ConfigError
-        If it is no name, or the target lacks the instructions.
-    """
-    if not isinstance(precision, str):
-        raise ConfigError(
-            "precision is a name, which can be saved; a policy of one's own is for "
-            "sparsetrain.value_and_grad"
-        )
-    return policy_for(precision, target)
-
-
-def precision_on(target: Any, precision: Precision) -> Precision:
-    """What a model was trained in, or float32 where a target has no products of it at speed."""
-    try:
-        policy_for(precision, target)
-    except ConfigError:
-        return "float32"
-    return precision
 
 
 class TrainingState(NamedTuple):
@@ -116,10 +79,9 @@ class Predictor:
         initialize: bool,
     ) -> None:
         require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
-        self.model, self.encoder = model, encoder
-        self.target, self.precision = target, precision
+        self.model, self.encoder, self.target = model, encoder, target
+        self.precision, self.policy = precision, policy_of(precision, target)
         self.steps = self.epochs = 0
-        self.policy = policy_of(precision, target)
         self._lock = new_lock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target.kind.name)
         require_loadable(model)
@@ -225,7 +187,8 @@ class Predictor:
             If a score is NaN or infinite.
         """
         check_group_feature(self.model, group_by)
-        if self.model.label_kinds and (negatives is not None or k != 10):
+        given = k != 10 or negatives is not None or negative_weights is not None
+        if self.model.label_kinds and given:
             raise ConfigError("evaluate: k and negatives are for models that rank items")
         dataset = self._dataset(data)
         scores = self._evaluate(
@@ -248,13 +211,11 @@ class Predictor:
         batch_size: int,
         group_by: str | None = None,
         stop: Callable[[], bool] | None = None,
-        k: int | Sequence[int] = 10,
-        negatives: int | np.ndarray | None = None,
-        negative_weights: np.ndarray | None = None,
+        **ranking: Any,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
         if not self.model.label_kinds:
-            return retrieval.evaluate(self, dataset, k, negatives, negative_weights, stop)
+            return retrieval.evaluate(self, dataset, **ranking, stop=stop)
         model = self.model
         metrics = LabelMetrics(model.label_kinds, group_by is not None, model.label_weights)
         scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
@@ -268,8 +229,7 @@ class Predictor:
     def _labelled(self, batch: Batch) -> Batch:
         if batch.labels is None:
             raise DataError("data to evaluate on needs labels")
-        if batch.labels is not None and self.model.label_kinds:
-            check_labels(batch.labels, self.model.label_kinds)
+        check_labels(batch.labels, self.model.label_kinds)
         return batch
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
@@ -296,12 +256,7 @@ class Predictor:
             return predictions(scores, kinds)
         dataset = self._dataset(data, require_label=False)
         if not kinds:
-            items = self.item_vectors()
-            each = (
-                retrieval.scores_of_target(self, batch, items)
-                for batch in dataset.batches(batch_size)
-            )
-            return np.concatenate([*each, np.empty(0, np.float32)])
+            return retrieval.scores_of_targets(self, dataset, batch_size)
         # Batch by batch, since float64 of all rows would be much memory.
         scored = self._scored(dataset.batches(batch_size))
         found = [predictions(scores, kinds) for _, scores in scored]
@@ -348,8 +303,7 @@ class Predictor:
     def query_vectors(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """(rows, D) float32 vectors, whose products with those of items are scores."""
         dataset = self._dataset(data, require_label=False)
-        found = [retrieval.query_vectors(self, batch) for batch in dataset.batches(batch_size)]
-        return np.concatenate(found) if found else np.empty((0, self.item_vectors().shape[1]))
+        return retrieval.query_vectors(self, dataset, batch_size)
 
     def _score(self, batch: Batch) -> np.ndarray:
         """Logits of each row and label, (B, T) float32."""
@@ -360,16 +314,15 @@ class Predictor:
         return self._finite(logits)
 
     def _finite(self, logits: np.ndarray) -> np.ndarray:
+        """The scores; else an error that names a parameter that is not finite, if there is one."""
         finite = np.isfinite(logits)
         if not finite.all():
-            raise NumericalError(self._describe_nonfinite(logits, finite))
+            found = describe_nonfinite(named_arrays(self.params, {}, self._tables()))
+            raise NumericalError(
+                f"the score of a row is {logits[~finite][0]}: "
+                f"{found or 'its inputs or weights are too large'}"
+            )
         return logits
-
-    def _describe_nonfinite(self, logits: np.ndarray, finite: np.ndarray) -> str:
-        """Say which score is not finite, and name a parameter that is not, if there is one."""
-        text = f"the score of a row is {logits[~finite][0]}"
-        found = describe_nonfinite(named_arrays(self.params, {}, self._tables()))
-        return f"{text}: {found or 'its inputs or weights are too large'}"
 
     def _dataset(
         self, data: Any, *, require_label: bool = True, read_weights: bool = False

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime
+from sparsetrain.compiler.precision import Precision, policy_for
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import named_tables
 from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import copy_
-from sparsetrain.training.predictor import Predictor, precision_on
+from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
 
@@ -42,7 +43,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
     model = _for_prediction(trained.model)
     target = _target_of_int8(trained.target)
-    precision = precision_on(target, trained.precision)
+    precision = _precision_on(target, trained.precision)
     made = QuantizedModel(model, target, trained.encoder, precision, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
@@ -53,6 +54,15 @@ def quantize(trained: Predictor) -> QuantizedModel:
         else:
             copy_(param, source[name])
     return made
+
+
+def _precision_on(target: Any, precision: Precision) -> Precision:
+    """What a model was trained in, or float32 where a target has no products of it at speed."""
+    try:
+        policy_for(precision, target)
+    except ConfigError:
+        return "float32"
+    return precision
 
 
 def _target_of_int8(target: Any) -> Any:

@@ -30,7 +30,13 @@ def item_vectors(predictor: Any) -> np.ndarray:
         return runtime.as_numpy(predictor._program("items")(predictor._scored_params(), {})).copy()
 
 
-def query_vectors(predictor: Any, batch: Batch) -> np.ndarray:
+def query_vectors(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
+    """(rows, D) float32 vectors of all rows."""
+    found = [_queries(predictor, batch) for batch in dataset.batches(batch_size)]
+    return np.concatenate(found) if found else np.empty((0, item_vectors(predictor).shape[1]))
+
+
+def _queries(predictor: Any, batch: Batch) -> np.ndarray:
     """(B, D) float32 vectors of the rows of a batch."""
     inputs = predictor.model.inputs(batch, function="query")
     with predictor._lock:
@@ -39,7 +45,14 @@ def query_vectors(predictor: Any, batch: Batch) -> np.ndarray:
         return runtime.as_numpy(vectors).copy()
 
 
-def scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndarray:
+def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
+    """(rows,) scores of the wanted item of each row."""
+    items = item_vectors(predictor)
+    found = [_scores_of_target(predictor, each, items) for each in dataset.batches(batch_size)]
+    return np.concatenate([*found, np.empty(0, np.float32)])
+
+
+def _scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndarray:
     """(B,) scores of the wanted item of each row."""
     model = predictor.model
     wanted = None if model.target is None else model.read(model.target, batch)
@@ -48,7 +61,7 @@ def scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndar
             f"{type(model).__name__} has no target with one item in each row to score: "
             "recommend(data) gives the best items"
         )
-    scores = (query_vectors(predictor, batch) * items[wanted]).sum(axis=1)
+    scores = (_queries(predictor, batch) * items[wanted]).sum(axis=1)
     _require_finite(scores)
     return scores
 
@@ -79,9 +92,9 @@ def recommend(
 def evaluate(
     predictor: Any,
     dataset: Dataset,
-    k: int | Sequence[int],
-    negatives: int | np.ndarray | None,
-    weights: np.ndarray | None = None,
+    k: int | Sequence[int] = 10,
+    negatives: int | np.ndarray | None = None,
+    negative_weights: np.ndarray | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any] | None:
     """Ranking metrics of the wanted items; None if `stop`, asked between two batches, ended it."""
@@ -90,7 +103,7 @@ def evaluate(
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
     items, metrics = item_vectors(predictor), RankingMetrics(k)
     no_items = ~model.item_rows(predictor.encoder, len(items))
-    negatives = _checked(negatives, weights, len(items))
+    negatives, weights = _checked(negatives, negative_weights, len(items)), negative_weights
     first = 0
     for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
         if number and stop is not None and stop():
@@ -121,7 +134,10 @@ def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | Non
         isinstance(weights, np.ndarray) and weights.shape == (items,) and (weights >= 0).all()
     ):
         raise ConfigError(f"negative_weights: give a weight of 0 or more for each of {items:,} ids")
-    if negatives is None or isinstance(negatives, (int, np.integer)):
+    drawn = isinstance(negatives, (int, np.integer))
+    if weights is not None and not drawn:
+        raise ConfigError("negative_weights are for a number of negatives: negatives=100")
+    if negatives is None or drawn:
         return None if negatives is None else require_int("negatives", negatives)
     ids = np.asarray(negatives)
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or ((ids < 0) | (ids >= items)).any():
@@ -181,7 +197,7 @@ def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
 
 def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:
     """(B, V) scores, -inf for rows of the table that are no items."""
-    scores = query_vectors(predictor, batch) @ items.T
+    scores = _queries(predictor, batch) @ items.T
     _require_finite(scores)
     scores[:, no_items] = -np.inf
     return scores

@@ -18,12 +18,13 @@ from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
+from sparsetrain.compiler.precision.policy import policy_of
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
-from sparsetrain.models.model_checks import unused_parameters_error
+from sparsetrain.models.model_checks import table_dtype_of, unused_parameters_error
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
@@ -33,7 +34,7 @@ from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
 from sparsetrain.training.device_prefetch import DevicePrefetcher, DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
-from sparsetrain.training.predictor import Predictor, fill_, policy_of, table_dtype_of
+from sparsetrain.training.predictor import Predictor, fill_
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
 

@@ -176,6 +176,7 @@ def test_an_item_is_ranked_among_given_ids_or_those_drawn_by_weight(sasrec, rows
         ({"negatives": np.tile(four, (len(rows) - 1, 1))}, "fewer than the data"),
         ({"negatives": np.full((len(rows), 4), 999)}, "ids .rows, n. from 0 to"),
         ({"negatives": 2, "negative_weights": weights[1:]}, "give a weight of 0 or more"),
+        ({"negative_weights": weights}, "are for a number of negatives"),
     ):
         with pytest.raises(ConfigError, match=message):
             trainer.evaluate(rows, k=1, **fault)
@@ -210,7 +211,7 @@ def test_esmm_scores_conversions_by_the_product_of_both_chances(rows):
     found = trainer.predict(rows)
     np.testing.assert_allclose(found, np.stack([click, click * conversion], axis=1), rtol=1e-5)
     with pytest.raises(ConfigError, match="ESMM learns two labels"):
-        ESMM([3, 4]).export()
+        ESMM([3, 4])
 
 
 def test_negatives_of_pairs_are_seldom_items_of_the_history():

@@ -155,6 +155,22 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
     return policy
 
 
+def policy_of(precision: Precision, target: Any) -> Policy | None:
+    """`policy_for` a name, which can be saved.
+
+    Raises
+    ------
+    ConfigError
+        If it is no name, or the target lacks the instructions.
+    """
+    if not isinstance(precision, str):
+        raise ConfigError(
+            "precision is a name, which can be saved; a policy of one's own is for "
+            "sparsetrain.value_and_grad"
+        )
+    return policy_for(precision, target)
+
+
 def lacks(dtype: str, target: Target) -> str | None:
     """Why `target` cannot compute products of `dtype` at speed, or None if it can."""
     kind = target.kind.name
