@@ -51,8 +51,8 @@ PUBLIC = {
     "models": (
         "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
         "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout ESMM FM FieldAttention "
-        "FinalMLP FwFM Ids LR MLP MMoE MODELS MatrixFactorization Model Places Positions SASRec "
-        "SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
+        "FinalMLP FwFM HSTU Ids LR MLP MMoE MODELS MatrixFactorization Model Places Positions "
+        "SASRec SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
         "fm_sum options_of"
     ),
     "optim": (

@@ -115,14 +115,15 @@ def _find_interactions(settings: Settings, files: Files) -> Rows:
         )
     log = st.data.Interactions.read(paths, user=data.user, item=data.item, time=data.time_column)
     note(f"{len(log):,} interactions of {len(log.users):,} users")
-    each = models[name].training_rows
+    ages = getattr(settings.model, "ages", False)
+    how: dict[str, Any] = {"each": models[name].training_rows, "ages": ages}
     if data.valid_share is not None:
         share = data.valid_share
-        split = log.split_random(share, share, seed=data.valid_seed, each=each)
+        split = log.split_random(share, share, seed=data.valid_seed, **how)
     elif data.valid_from is not None:
-        split = log.split_time(data.valid_from, each=each)
+        split = log.split_time(data.valid_from, **how)
     else:
-        split = log.leave_one_out(each)
+        split = log.leave_one_out(**how)
     held_out = {name: getattr(split, name) for name in ("valid", "test")}
     held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
     train: Any = st.data.open_source(split.train)

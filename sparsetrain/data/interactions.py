@@ -42,10 +42,9 @@ _NAMES = {
     "time": ("time", "timestamp"),
 }
 _NEEDED = ("user", "item")
-_SCHEMA = Schema(
-    categories=("user", "history", "item"),
-    columns={"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")},
-)
+_RULES = {"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")}
+_SCHEMA = Schema(categories=("user", "history", "item"), columns=_RULES)
+AGE = "history_age"
 
 
 class Split(NamedTuple):
@@ -55,7 +54,9 @@ class Split(NamedTuple):
     ----------
     train, valid, test : pyarrow.Table
         Columns `user`, `history` (lists) and `item` (lists, of one item in `train`). A held-out
-        row has all items that its user chose in that part, after those of the parts before.
+        row has all items that its user chose in that part, after those of the parts before. With
+        ``ages=True`` a column `history_age` has the seconds from each item of the history to its
+        last, which are the weights of `history` for an encoder.
     whole : pyarrow.Table
         All interactions, from which `encoder` learns users and items.
     """
@@ -68,11 +69,13 @@ class Split(NamedTuple):
     @property
     def schema(self) -> Schema:
         """The schema of all tables; items of both columns are values of one table."""
-        return _SCHEMA
+        if AGE not in self.train.column_names:
+            return _SCHEMA
+        return replace(_SCHEMA, columns={**_RULES, "history": ColumnRule(weights=AGE)})
 
     def encoder(self, min_count: int = 1) -> Encoder:
         """Return an encoder of all tables; items that occur less often share a row."""
-        return Encoder.fit(self.whole, schema_file=_SCHEMA, min_count=min_count, treat_as="raw")
+        return Encoder.fit(self.whole, schema_file=self.schema, min_count=min_count, treat_as="raw")
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +178,9 @@ class Interactions:
         numbers = {"rating": self.rating, "time": self.time}
         return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
 
-    def leave_one_out(self, each: Each = "user", max_length: int | None = None) -> Split:
+    def leave_one_out(
+        self, each: Each = "user", max_length: int | None = None, *, ages: bool = False
+    ) -> Split:
         """Test on the last item of each user and validate on the one before.
 
         Users with fewer than three interactions are trained on alone (Kang and McAuley 2018).
@@ -188,10 +193,12 @@ class Interactions:
             the history until then ("event"), or with all items of its user ("pair").
         max_length : int, optional
             The most items of a training row's history; of more, the last are kept.
+        ages : bool
+            Add the column `history_age`.
         """
         left = self._counts - self._places
         part = np.where((self._counts >= 3) & (left <= 2), TEST + 1 - left, TRAIN)
-        return self._split(part, each, max_length)
+        return self._split(part, each, max_length, ages)
 
     def split_random(
         self,
@@ -201,6 +208,7 @@ class Interactions:
         seed: int = 0,
         each: Each = "event",
         max_length: int | None = None,
+        ages: bool = False,
     ) -> Split:
         """Hold out shares of each user's interactions, drawn at random and rounded down.
 
@@ -210,7 +218,7 @@ class Interactions:
             The shares.
         seed : int
             Another seed is another split.
-        each, max_length
+        each, max_length, ages
             As of `leave_one_out`.
         """
         if not all(is_number(share) and 0 <= share < 1 for share in (valid, test)):
@@ -220,7 +228,7 @@ class Interactions:
         place[np.lexsort((chance, self.user))] = self._places
         tested, held = (np.floor(share * self._counts) for share in (test, test + valid))
         part = np.where(place < tested, TEST, np.where(place < held, VALID, TRAIN))
-        return self._split(part, each, max_length)
+        return self._split(part, each, max_length, ages)
 
     def split_time(
         self,
@@ -229,6 +237,7 @@ class Interactions:
         *,
         each: Each = "event",
         max_length: int | None = None,
+        ages: bool = False,
     ) -> Split:
         """Validate on interactions from one moment on, and test on those from a later one.
 
@@ -236,14 +245,14 @@ class Interactions:
         ----------
         valid_from, test_from : float, datetime or str
             Moments as of `split_time`; without the second nothing is tested on.
-        each, max_length
+        each, max_length, ages
             As of `leave_one_out`.
         """
         if self.time is None:
             raise ConfigError("a split by time needs times: name their column")
         moments = [timestamp(at) for at in (valid_from, test_from) if at is not None]
         part = sum((self.time >= moment).astype(np.int64) for moment in moments)
-        return self._split(part, each, max_length)
+        return self._split(part, each, max_length, ages)
 
     @property
     def _counts(self) -> Array:
@@ -255,22 +264,24 @@ class Interactions:
         """Place of each among its user's, (N,) from 0."""
         return np.arange(len(self)) - np.searchsorted(self.user, self.user)
 
-    def _split(self, part: Any, each: Each, max_length: int | None) -> Split:
+    def _split(self, part: Any, each: Each, max_length: int | None, ages: bool) -> Split:
         if each not in (kinds := get_args(Each)):
             raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
         if not (part == TRAIN).any():
             raise DataError("the split leaves no interaction to train on")
+        if ages and self.time is None:
+            raise ConfigError("ages need times: name their column")
         length = None if max_length is None else require_int("max_length", max_length)
         return Split(
-            self._trained(part == TRAIN, each, length),
-            self._held_out(part, VALID),
-            self._held_out(part, TEST),
-            self._held_out(np.full(len(self), TRAIN), TRAIN),
+            self._trained(np.flatnonzero(part == TRAIN), each, length, ages),
+            self._held_out(part, VALID, ages),
+            self._held_out(part, TEST, ages),
+            self._held_out(np.full(len(self), TRAIN), TRAIN, ages),
         )
 
-    def _trained(self, kept: Array, each: Each, max_length: int | None) -> pa.Table:
-        """Return a row for each chosen interaction, behind those of its user before it."""
-        user, items = self.user[kept], self.item.filter(pa.array(kept))
+    def _trained(self, kept: Array, each: Each, max_length: int | None, ages: bool) -> pa.Table:
+        """Return a row for each interaction at `kept`, behind those of its user before it."""
+        user = self.user[kept]
         at, begin = np.arange(len(user)), np.searchsorted(user, user)
         if each == "user":
             last = np.r_[user[1:] != user[:-1], True]
@@ -282,27 +293,35 @@ class Interactions:
         lengths = end - begin
         before = np.cumsum(np.r_[0, lengths])
         places = np.arange(before[-1]) + np.repeat(begin - before[:-1], lengths)
-        history = pa.LargeListArray.from_arrays(before, items.take(pa.array(places)))
-        item = pa.LargeListArray.from_arrays(np.arange(len(at) + 1), items.take(pa.array(at)))
-        return self._rows(user[at], history, item)
+        one = np.arange(len(at) + 1)
+        return self._rows(user[at], (before, kept[places]), (one, kept[at]), ages)
 
-    def _held_out(self, part: Array, number: int) -> pa.Table:
+    def _held_out(self, part: Array, number: int, ages: bool) -> pa.Table:
         """Return a row for each user with items in a part, behind those of the parts before."""
         own = part == number
         users = np.unique(self.user[own])
-        history, item = (self._lists(chosen, users) for chosen in (part < number, own))
-        return self._rows(users, history, item)
+        history, item = (self._of_users(chosen, users) for chosen in (part < number, own))
+        return self._rows(users, history, item, ages)
 
-    def _lists(self, chosen: Array, users: Array) -> pa.LargeListArray:
-        chosen = chosen & np.isin(self.user, users)
-        ends = np.searchsorted(self.user[chosen], users, side="right")
-        return pa.LargeListArray.from_arrays(
-            np.r_[0, ends].astype(np.int64), self.item.filter(pa.array(chosen))
-        )
+    def _of_users(self, chosen: Array, users: Array) -> tuple[Array, Array]:
+        """Return offsets by user and places of the chosen interactions of users."""
+        places = np.flatnonzero(chosen & np.isin(self.user, users))
+        ends = np.searchsorted(self.user[places], users, side="right")
+        return np.r_[0, ends].astype(np.int64), places
 
-    def _rows(self, user: Array, history: Any, item: Any) -> pa.Table:
-        values = self.users.take(pa.array(user))
-        return pa.table({"user": values, "history": history, "item": item})
+    def _rows(self, user: Array, history: Any, item: Any, ages: bool) -> pa.Table:
+        """Return a table of rows whose lists are given by offsets and places."""
+        columns = {"user": self.users.take(pa.array(user))}
+        for name, (offsets, places) in {"history": history, "item": item}.items():
+            values = self.item.take(pa.array(places))
+            columns[name] = pa.LargeListArray.from_arrays(offsets, values)
+        if ages:
+            assert self.time is not None
+            offsets, times = history[0], self.time[history[1]]
+            lengths = np.diff(offsets)
+            last = np.repeat(times[offsets[1:][lengths > 0] - 1], lengths[lengths > 0])
+            columns[AGE] = pa.LargeListArray.from_arrays(offsets, last - times)
+        return pa.table(columns)
 
 
 def _text_of(file: str) -> TextFormat:

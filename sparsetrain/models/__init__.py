@@ -26,6 +26,7 @@ from sparsetrain.models.finalmlp import FinalMLP as FinalMLP
 from sparsetrain.models.fm import FM as FM
 from sparsetrain.models.fm import fm_sum as fm_sum
 from sparsetrain.models.fwfm import FwFM as FwFM
+from sparsetrain.models.hstu import HSTU as HSTU
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.interaction.cross import CrossNetwork as CrossNetwork
@@ -48,7 +49,7 @@ MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (
         *(LR, FM, FwFM, WideDeep, DeepFM, DCN, DCNv2, XDeepFM, AutoInt, FinalMLP, DLRM, MMoE, ESMM),
-        *(DIN, MatrixFactorization, BPR, TwoTowers, SASRec, BERT4Rec),
+        *(DIN, MatrixFactorization, BPR, TwoTowers, SASRec, HSTU, BERT4Rec),
     )
 }
 

@@ -27,6 +27,14 @@ def index_dtype(rows: int) -> str:
     return "int32" if rows < 2**31 else "int64"
 
 
+def bags_of(batch: Batch, column: int) -> Ragged:
+    """The ids of a column as bags, which are of one id in a batch without bags."""
+    if not isinstance(batch.ids, np.ndarray):
+        return batch.ids[column]
+    ids = np.ascontiguousarray(batch.ids[:, column])
+    return Ragged(ids, np.arange(len(ids) + 1))
+
+
 @dataclass(frozen=True)
 class Ids:
     """One id of each row, or a fixed number of them.
@@ -124,10 +132,7 @@ class Sequence:
 
     def read(self, name: str, batch: Batch, column: int) -> Ragged:
         """The bags of a batch."""
-        if isinstance(batch.ids, np.ndarray):
-            ids = np.ascontiguousarray(batch.ids[:, column])
-            return Ragged(ids, np.arange(len(ids) + 1))
-        bags = batch.ids[column]
+        bags = bags_of(batch, column)
         if self.weighted != (bags.weights is not None):
             verb = "lacks" if self.weighted else "has"
             raise DataError(

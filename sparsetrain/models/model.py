@@ -9,7 +9,6 @@ rest: steps, runs, checkpoints, evaluation and prediction. The name of an argume
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from inspect import Parameter, signature
 from typing import Any, Literal
@@ -31,8 +30,7 @@ from sparsetrain.models.config import plain_value
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.dropout import has_dropout
 from sparsetrain.models.feature_columns import column_of, find_features
-from sparsetrain.models.features import Feature, Ids, require_alike
-from sparsetrain.models.features import Sequence as IdSequence
+from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.modules import named_modules
@@ -237,12 +235,10 @@ class Model(nn.Module):
 
         With `whole` a sequence is not cut to its `length`, and ids may be several in a row.
         """
-        feature = self.features[name]
-        if whole and isinstance(feature, IdSequence):
-            feature = replace(feature, length=None)
-        elif whole and isinstance(feature, Ids):
-            feature = IdSequence(feature.table)
-        return feature.read(name, batch, self._place(name, batch))
+        feature, place = self.features[name], self._place(name, batch)
+        if whole and feature.tables:
+            return bags_of(batch, place)
+        return feature.read(name, batch, place)
 
     def item_rows(self, encoder: Encoder | None, count: int) -> np.ndarray:
         """Which of `count` rows of the item table are items, (count,) bool.

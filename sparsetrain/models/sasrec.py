@@ -81,7 +81,7 @@ class SASRec(Model):
         whole = features["history"].append(features["item"])
         wanted = whole.without_first()
         negative = unseen(draws, whole, wanted, self.item.rows)
-        return {"history": whole.without_last(), "wanted": wanted, "negative": negative}
+        return {"wanted": wanted, "negative": negative}
 
     def encode(self, history: RaggedTensor) -> RaggedTensor:
         """Ids (N,) -> vectors (N, D), each of the items up to there."""

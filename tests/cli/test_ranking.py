@@ -42,6 +42,15 @@ def test_a_log_is_split_trained_on_ranked_and_resumed(log, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_ages_are_read_where_a_model_has_them(log, tmp_path, capsys):
+    command = [log, "--task", "ranking", "--model", "hstu", *SMALL, "--json"]
+    assert run(*command, "--out", tmp_path / "run") == 0
+    assert run(*command, "--set", "model.ages=false") == 0
+    timed, plain = map(json.loads, capsys.readouterr().out.splitlines())
+    assert timed["test"] != plain["test"]
+
+
+@pytest.mark.slow
 def test_pairs_are_split_by_share_and_what_was_seen_is_no_candidate(log, capsys):
     command = [log, "--task", "ranking", "--model", "bpr", "--set", "model.dim=8"]
     assert run(*command, "--valid-share", 0.2, "--json") == 0

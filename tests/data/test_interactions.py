@@ -64,6 +64,18 @@ def test_every_format_gives_the_same_split(name, tmp_path):
     assert log.table().num_rows == len(log) == 7
 
 
+def test_histories_have_ages_on_demand():
+    log = Interactions.read(ROWS)
+    split = log.leave_one_out(ages=True)
+    assert split.test["history_age"].to_pylist() == [[2, 1, 0]]
+    event = log.split_time(104, each="event", max_length=2, ages=True)
+    assert event.train["history_age"].to_pylist() == [[], [0], [1, 0], [], [0]]
+    batch = split.encoder().encode(split.test, require_label=False)
+    assert batch.ids[1].weights.tolist() == [2, 1, 0]
+    with pytest.raises(ConfigError, match="ages need times: name their column"):
+        Interactions.read({n: ROWS[n] for n in ("user", "item")}).leave_one_out(ages=True)
+
+
 def test_an_event_is_a_row_with_the_history_before_it():
     split = Interactions.read(ROWS).split_time(103, 104, each="event", max_length=1)
     assert plain(split.train) == [

@@ -17,6 +17,7 @@ from sparsetrain.models import (
     BPR,
     DIN,
     ESMM,
+    HSTU,
     BERT4Rec,
     Draws,
     Ids,
@@ -43,6 +44,7 @@ MODELS = {
     TwoTowers: (("user", *HISTORY), {}, {"dim": 8, "hidden": [8]}),
     BPR: (("user", "item"), {}, {"dim": 8}),
     SASRec: (HISTORY, {}, {"dim": 8, "length": 10}),
+    HSTU: (HISTORY, {}, {"dim": 8, "length": 10, "heads": 2, "buckets": 9}),
     BERT4Rec: (HISTORY, {}, {"dim": 8, "length": 10}),
 }
 
@@ -58,12 +60,14 @@ def rows():
     frame["bought"] = (frame["item"] % 4 == 1).astype(int)
     frame["stars"] = np.where(rng.random(ROWS) < 0.5, np.nan, 1.0 + frame["item"] % 5)
     frame["rating"] = 1.0 + frame["user"] % 5
+    frame["age"] = [(10.0 ** np.arange(len(items))[::-1]).tolist() for items in history]
     return frame
 
 
 def trainer_for(cls, rows, **options):
     categories, labels, arguments = MODELS[cls]
     shared = {"item": ColumnRule(share_embedding="history")} if "history" in categories else {}
+    shared |= {"history": ColumnRule(weights="age")} if cls is HSTU else {}
     schema = Schema(categories=categories, labels=labels, columns=shared)
     encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
@@ -81,7 +85,7 @@ def sasrec(rows):
     return trainer_for(SASRec, rows)
 
 
-@pytest.mark.parametrize("cls", slow_except([MMoE, SASRec], MODELS))
+@pytest.mark.parametrize("cls", slow_except([MMoE, HSTU], MODELS))
 def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path, capsys):
     fit = {"batch_size": 32, "validation": rows, "progress": None}
     trainer = trainer_for(cls, rows)
@@ -103,16 +107,17 @@ def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path, capsy
     assert scores == {name: printed[name] for name in scores}
 
 
-@pytest.mark.parametrize("cls", slow_except([BERT4Rec], [DIN, TwoTowers, SASRec, BERT4Rec]))
+@pytest.mark.parametrize("cls", slow_except([HSTU], [DIN, TwoTowers, SASRec, HSTU, BERT4Rec]))
 def test_gradients_agree_with_float64(cls, rows):
     trainer = trainer_for(cls, rows[:12])
     batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.label_kinds))
     inputs = loss_inputs(trainer, batch)
     params = {name: p.numpy().astype(np.float64) for name, p in trainer.params.items()}
     module = widen_function(trainer.model.export(), "loss")
-    program = value_and_grad(module, "loss", densify=trainer.model.densify, target="cpu")
+    densify = trainer.model.densify
+    program = value_and_grad(module, "loss", [*params], densify=densify, target="cpu")
     wide = {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in inputs.items()}
-    ad.check_grads(program, params, wide, directions=1, rtol=1e-5, atol=1e-7)
+    ad.check_grads(program, params, wide, directions=1, step=1e-6, rtol=1e-5, atol=1e-7)
 
 
 def test_parts_of_a_batch_draw_as_the_whole_does(rows):
@@ -188,6 +193,35 @@ def trainer_rows(trainer, rows):
     seen, own = (trainer.model.read(name, batch) for name in ("history", "item"))
     known = np.split(seen.ids, seen.offsets[1:-1])
     return trainer.query_vectors(rows) @ trainer.item_vectors().T, known, own
+
+
+def test_hstu_attends_as_its_paper_says(rows):
+    trainer = trainer_for(HSTU, rows)
+    state = {name: array.astype("f8") for name, array in trainer.state_dict().items()}
+    batch = trainer.encoder.encode(rows, require_label=False)
+    row = int(np.argmax(rows["history"].str.len() == 7))
+    ages = np.array(rows["age"][row], np.float32)
+    ids = np.split(batch.ids[0].ids, batch.ids[0].offsets[1:-1])[row]
+    x = state["item.weight"][ids] * 8**0.5 + state["positions.table.weight"][:7]
+    for block in range(2):
+        part = {n.removeprefix(f"blocks.{block}."): a for n, a in state.items()}
+        mixed = norm(x) @ part["mixed.weight"].T
+        u, v, q, k = np.split(mixed / (1 + np.exp(-mixed)), 4, axis=1)
+        attended = np.zeros_like(x)
+        for i, j in zip(*np.tril_indices(7), strict=True):
+            bucket = min(int(np.log(max(ages[j] - ages[i], 1)) / 0.301), 8)
+            bias = part["places.weight"][i - j, 0] + part["times.weight"][bucket, 0]
+            for head in (slice(0, 4), slice(4, 8)):
+                s = q[i, head] @ k[j, head] + bias
+                attended[i, head] += s / (1 + np.exp(-s)) / 10 * v[j, head]
+        x = x + (norm(attended) * u) @ part["out.weight"].T + part["out.bias"]
+    found = trainer.query_vectors(rows)[row]
+    np.testing.assert_allclose(found, norm(x)[-1], rtol=1e-4, atol=1e-5)
+
+
+def norm(x):
+    """Layer norm with the gain and bias that it begins with."""
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
 
 
 def test_esmm_scores_conversions_by_the_product_of_both_chances(rows):

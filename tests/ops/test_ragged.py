@@ -10,7 +10,7 @@ from sparsetrain import ad
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.ops import ragged
 
-WIDTH, COUNTS = 6, (3, 0, 1, 17, 9)
+WIDTH, DISTANCES, COUNTS = 6, 12, (3, 0, 1, 17, 9)
 ENDS = np.cumsum(COUNTS)
 N = int(ENDS[-1])
 STARTS = ENDS - COUNTS
@@ -42,6 +42,21 @@ def attention(heads, causal):
     return reference
 
 
+def silu_attention(heads):
+    def reference(x, k, v, bias, **_):
+        out, size = np.zeros_like(x), WIDTH // heads
+        for start, end in zip(STARTS, ENDS, strict=True):
+            for i in range(start, end):
+                for j in range(start, i + 1):
+                    for h in range(heads):
+                        part = slice(h * size, (h + 1) * size)
+                        s = x[i, part] @ k[j, part] + bias[i, min(i - j, DISTANCES - 1)]
+                        out[i, part] += 0.1 * s / (1 + np.exp(-s)) * v[j, part]
+        return out
+
+    return reference
+
+
 # Name -> the operator, and the same in NumPy.
 CASES = {
     "sum": (lambda a: ragged.ragged_sum(a["x"], a["ends"]), of_rows(lambda r: r.sum(axis=0))),
@@ -64,14 +79,24 @@ CASES = {
         )
         for heads, causal in ((1, False), (2, True), (3, False))
     },
+    **{
+        f"attention with SiLU of {heads} heads": (
+            lambda a, heads=heads: ragged.ragged_silu_attention(
+                a["x"], a["k"], a["v"], a["bias"], a["ends"], heads=heads, scale=0.1
+            ),
+            silu_attention(heads),
+        )
+        for heads in (1, 2)
+    },
 }
-FLOATS = {"x": ["N", WIDTH], "k": ["N", WIDTH], "v": ["N", WIDTH], "rows": ["B", WIDTH]}
+FLOATS = {name: ["N", WIDTH] for name in "xkv"}
+FLOATS |= {"rows": ["B", WIDTH], "bias": ["N", DISTANCES]}
 INTEGERS = {"ends": ["B"], "places": ["M"], "place_ends": ["B"]}
 
 
 def values():
     rng = np.random.default_rng(0)
-    floats = {n: rng.normal(size=(N if s[0] == "N" else 5, WIDTH)) for n, s in FLOATS.items()}
+    floats = {n: rng.normal(size=({"N": N, "B": 5}[rows], w)) for n, (rows, w) in FLOATS.items()}
     return floats, {"ends": ENDS, "places": PLACES, "place_ends": PLACE_ENDS}
 
 
@@ -90,7 +115,8 @@ def program_of(name):
     specs += [nn.spec.Tensor(s, "int64") for s in INTEGERS.values()]
     method = nn.spec.MethodSpec(module.loss, [*FLOATS, *INTEGERS], specs, "plain", "plain")
     exported, _ = module.export_tvm({"loss": method})
-    wrt = {"expand": ["rows"]}.get(name, ["x", "k", "v"] if "attention" in name else ["x"])
+    wrt = ["rows"] if name == "expand" else ["x", *"kv" * ("attention" in name)]
+    wrt += ["bias"] * ("SiLU" in name)
     return st.value_and_grad(exported, "loss", wrt, target="cpu"), wrt
 
 

@@ -46,6 +46,13 @@ def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
     return [*(relax.TupleGetItem(three, n) for n in range(3)), None]
 
 
+def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: of scores s and weights silu(s), ``ds = (c v') silu'(s)``, then as of a product."""
+    attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
+    four = emit(ragged.silu_attention_cotangent(*call.args, cotangent, **attrs))
+    return [*(relax.TupleGetItem(four, n) for n in range(4)), None]
+
+
 RULES = {
     "relax.sparsetrain.ragged_sum": _sum,
     "relax.sparsetrain.ragged_expand": _expand,
@@ -53,4 +60,5 @@ RULES = {
     "relax.sparsetrain.ragged_last": _last,
     "relax.sparsetrain.ragged_take": _take,
     "relax.sparsetrain.ragged_attention": _attention,
+    "relax.sparsetrain.ragged_silu_attention": _silu_attention,
 }

@@ -10,5 +10,6 @@ from sparsetrain.ops.ragged.operators import ragged_expand as ragged_expand
 from sparsetrain.ops.ragged.operators import ragged_last as ragged_last
 from sparsetrain.ops.ragged.operators import ragged_max as ragged_max
 from sparsetrain.ops.ragged.operators import ragged_positions as ragged_positions
+from sparsetrain.ops.ragged.operators import ragged_silu_attention as ragged_silu_attention
 from sparsetrain.ops.ragged.operators import ragged_sum as ragged_sum
 from sparsetrain.ops.ragged.operators import ragged_take as ragged_take

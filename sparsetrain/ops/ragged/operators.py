@@ -12,10 +12,11 @@ from tvm import relax
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import call_kernel, compiles_for, define_op
 from sparsetrain.ops.ragged import kernels
-from sparsetrain.ops.ragged.attention_kernels import (
-    Attention,
-    attention_cotangent_kernel,
-    attention_kernel,
+from sparsetrain.ops.ragged.attention_blocks import Attention
+from sparsetrain.ops.ragged.attention_kernels import attention_cotangent_kernel, attention_kernel
+from sparsetrain.ops.ragged.silu_attention_kernels import (
+    silu_attention_cotangent_kernel,
+    silu_attention_kernel,
 )
 
 Kernel = Callable[[int, str], Any]
@@ -152,13 +153,15 @@ def _attention_of(call: Any) -> Attention:
 
 def _attention_type(call: Any) -> relax.Type:
     q, k, v, ends = call.args[:4]
-    for tokens in (q, k, v):
-        _check("ragged_attention", tokens, ends)
-    if len({str(tokens.ty) for tokens in (q, k, v)}) > 1:
-        raise ConfigError(
-            f"ragged_attention: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}"
-        )
+    _check_attention("ragged_attention", q, k, v, ends)
     return q.ty
+
+
+def _check_attention(name: str, q: Any, k: Any, v: Any, ends: Any) -> None:
+    for tokens in (q, k, v):
+        _check(name, tokens, ends)
+    if len({str(tokens.ty) for tokens in (q, k, v)}) > 1:
+        raise ConfigError(f"{name}: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}")
 
 
 def _stats(of: Attention, call: Any) -> relax.Type:
@@ -215,11 +218,15 @@ def ragged_attention(
     ConfigError
         If D is no multiple of `heads`.
     """
+    scale = 1 / math.sqrt(_size_of_head("ragged_attention", q, heads))
+    return _attention(q, k, v, ends, heads=heads, causal=int(causal), scale=scale)
+
+
+def _size_of_head(name: str, q: relax.Expr, heads: int) -> int:
     width = _width(q)
     if heads < 1 or width % heads:
-        raise ConfigError(f"ragged_attention: {heads} heads do not divide the width {width}")
-    scale = 1 / math.sqrt(width // heads)
-    return _attention(q, k, v, ends, heads=heads, causal=int(causal), scale=scale)
+        raise ConfigError(f"{name}: {heads} heads do not divide the width {width}")
+    return width // heads
 
 
 def _cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
@@ -236,4 +243,77 @@ attention_cotangent = define_op(
     ("q", "k", "v", "ends", "out", "cotangent"),
     lambda call: relax.TupleType([call.args[0].ty] * 3),
     _cotangent_kernel,
+)
+
+
+def _silu_type(call: Any) -> relax.Type:
+    q, k, v, bias, ends = call.args[:5]
+    name = "ragged_silu_attention"
+    _check_attention(name, q, k, v, ends)
+    if len(bias.ty.shape) != 2 or bias.ty.dtype != q.ty.dtype:
+        raise ConfigError(f"{name}: bias is (N, distances) {q.ty.dtype}, not {bias.ty}")
+    return q.ty
+
+
+def _silu_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    made = silu_attention_kernel(_attention_of(call), _width(call.args[3]))
+    return call_kernel(builder, made, "ragged_silu_attention", list(call.args), call.ty)
+
+
+_silu = define_op(
+    "ragged_silu_attention", ("q", "k", "v", "bias", "ends"), _silu_type, _silu_kernel
+)
+
+
+def ragged_silu_attention(
+    q: relax.Expr,
+    k: relax.Expr,
+    v: relax.Expr,
+    bias: relax.Expr,
+    ends: relax.Expr,
+    *,
+    heads: int = 1,
+    scale: float = 1.0,
+) -> relax.Expr:
+    """Causal attention without a softmax, as of HSTU (Zhai et al. 2024, arXiv:2402.17152).
+
+    ``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]`` for each head.
+
+    Parameters
+    ----------
+    q, k, v : (N, D) float
+        Head h has the columns from ``h D / heads`` on.
+    bias : (N, distances) float
+        Of all heads; beyond the last distance that of the last.
+    ends : (B,) int64
+        Where each row ends.
+    heads : int
+        Divides D.
+    scale : float
+        Above 0.
+
+    Returns
+    -------
+    (N, D) float
+
+    Raises
+    ------
+    ConfigError
+        If D is no multiple of `heads`.
+    """
+    _size_of_head("ragged_silu_attention", q, heads)
+    return _silu(q, k, v, bias, ends, heads=heads, causal=1, scale=float(scale))
+
+
+def _silu_cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    kernel = silu_attention_cotangent_kernel(_attention_of(call), _width(call.args[3]))
+    name = "ragged_silu_attention_cotangent"
+    return call_kernel(builder, kernel, name, list(call.args), list(call.ty.fields))
+
+
+silu_attention_cotangent = define_op(
+    "ragged_silu_attention_cotangent",
+    ("q", "k", "v", "bias", "ends", "cotangent"),
+    lambda call: relax.TupleType([each.ty for each in call.args[:4]]),
+    _silu_cotangent_kernel,
 )
