@@ -33,8 +33,8 @@ PUBLIC = {
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
         "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "
-        "convert_files find_columns "
-        "infer open_source profile read_encoder read_truth require_labels split_share split_time"
+        "convert_files find_columns infer open_source profile read_encoder read_truth "
+        "require_labels split_share split_time split_windows"
     ),
     "embedding": (
         "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"

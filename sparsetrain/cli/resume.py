@@ -46,7 +46,7 @@ _CHECKED_BY_FIT = {
 _FIXED = ("model.", "data.")
 # Settings about the other run's rows, or about its end, which `--start-from` does not take over.
 _NOT_TAKEN_OVER = frozenset(
-    {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column"}
+    {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column", "data.window"}
     | {"train.patience", "train.validate_every", "train.monitor"}
     | {"train.reduce_lr", "train.reduce_lr_patience", "train.group_by"}
 )

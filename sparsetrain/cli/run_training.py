@@ -46,8 +46,8 @@ def run_training(
     settings = with_parts(settings, earlier is None)
     resumes = earlier is not None and earlier.resumes
     if files.out is not None and not resumes:
-        _require_new_run(files.out)
-    _require_machine(settings)
+        require_new_run(files.out)
+    require_machine(settings)
     data = find_rows(settings, files, earlier and earlier.schema)
     if files.out is None and out_option:
         note(f"the trained model will not be saved: {out_option} FOLDER saves it")
@@ -59,11 +59,11 @@ def run_training(
             validation=data.held_out.get("valid"),
             progress="auto",
             stop=stop.requested,
-            run=_make_run(settings, files, data),
+            run=make_run(settings, files, data),
             resume=resumes,
             allow_changed=(earlier and earlier.allowed) or (),
             profile=profile,
-            **_fit_options(settings),
+            **fit_options(settings),
         )
     _note_numerics(trainer)
     out = files.out if trainer.steps else None
@@ -92,7 +92,7 @@ def _profile_of(history: dict[str, Any]) -> dict[str, Any]:
     return {"profile": measured.to_dict() if measured is not None else None}
 
 
-def _require_new_run(out: Path) -> None:
+def require_new_run(out: Path) -> None:
     """Raise `ConfigError` unless a run may begin in a folder."""
     from sparsetrain.training.run import is_free
 
@@ -102,7 +102,7 @@ def _require_new_run(out: Path) -> None:
         require_free(out)
 
 
-def _require_machine(settings: Settings) -> None:
+def require_machine(settings: Settings) -> None:
     """Raise `ConfigError` if the machine lacks the device or instructions of the settings."""
     import sparsetrain as st
     from sparsetrain.runtime.targets import resolve_target
@@ -131,7 +131,8 @@ def _note_numerics(trainer: "st.Trainer") -> None:
         note(f"the loss was scaled by {trainer.scaling.value:,.10g} at the end")
 
 
-def _make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
+def make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
+    """Return the run that is saved; None without a folder."""
     import sparsetrain as st
 
     if files.out is None:
@@ -147,7 +148,8 @@ def _make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
     )
 
 
-def _fit_options(settings: Settings) -> dict[str, Any]:
+def fit_options(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of `Trainer.fit` that are settings."""
     import sparsetrain as st
 
     train = settings.train

@@ -13,6 +13,7 @@ from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.seeds import describe_seeds, run_seeds
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
+from sparsetrain.cli.windows import describe_windows, run_windows
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
 
@@ -77,6 +78,15 @@ def train(
     if not files.train:
         raise ConfigError("Missing argument 'TRAIN'. (see sparsetrain train --help)")
     with StopSignals() as stop:
+        if chosen.data.window is not None:
+            if earlier or seeds > 1 or profile:
+                raise ConfigError(
+                    "--window: drop --start-from, --seeds and --profile; --resume is auto"
+                )
+            windows = run_windows(chosen, files, stop, resume is not None)
+            emit(windows, describe_windows(windows), as_json)
+            stop.raise_if_requested()
+            return
         if seeds > 1:
             several = run_seeds(chosen, files, stop, seeds)
             emit(several, describe_seeds(several), as_json)

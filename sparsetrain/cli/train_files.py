@@ -19,6 +19,7 @@ from sparsetrain.errors import ConfigError
 if TYPE_CHECKING:
     import sparsetrain as st
     from sparsetrain.cli.settings import Settings
+    from sparsetrain.cli.settings.schema import DataSettings
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,7 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     if data.valid_share is not None:
         split = st.data.split_share(whole, data.valid_share, seed=data.valid_seed, schema=schema)
     elif data.valid_from is not None:
-        column = data.time_column or schema.time
-        if column is None:
-            raise ConfigError(
-                "--valid-from: name the column by --time-column, or `time` in the schema"
-            )
+        column = time_column(data, schema, "--valid-from")
         split = st.data.split_time(whole, column, data.valid_from, schema=schema)
     else:
         return Rows(whole, {**files.held_out}, whole, len(trained), schema)
@@ -97,8 +94,18 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     return Rows(train, {"valid": valid, **files.held_out}, whole, len(trained), schema)
 
 
-def _find_interactions(settings: Settings, files: Files) -> Rows:
-    """Split interactions into rows of histories and items."""
+def time_column(data: DataSettings, schema: st.data.Schema, option: str) -> str:
+    """Return the time column that an option is about."""
+    column = data.time_column or schema.time
+    if column is None:
+        raise ConfigError(f"{option}: name the column by --time-column, or `time` in the schema")
+    return column
+
+
+def read_interactions(
+    settings: Settings, files: Files
+) -> tuple[st.data.Interactions, dict[str, Any]]:
+    """Read a log, and return it with the arguments of its splits that the model decides."""
     import sparsetrain as st
 
     data, paths = settings.data, [str(path) for path in files.train]
@@ -116,7 +123,15 @@ def _find_interactions(settings: Settings, files: Files) -> Rows:
     log = st.data.Interactions.read(paths, user=data.user, item=data.item, time=data.time_column)
     note(f"{len(log):,} interactions of {len(log.users):,} users")
     ages = getattr(settings.model, "ages", False)
-    how: dict[str, Any] = {"each": models[name].training_rows, "ages": ages}
+    return log, {"each": models[name].training_rows, "ages": ages}
+
+
+def _find_interactions(settings: Settings, files: Files) -> Rows:
+    """Split interactions into rows of histories and items."""
+    import sparsetrain as st
+
+    log, how = read_interactions(settings, files)
+    data, paths = settings.data, [str(path) for path in files.train]
     if data.valid_share is not None:
         share = data.valid_share
         split = log.split_random(share, share, seed=data.valid_seed, **how)

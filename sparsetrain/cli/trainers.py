@@ -33,14 +33,14 @@ def trainer_for(settings: Settings, data: Rows, earlier: EarlierRun | None) -> s
 
 
 def _resume(run: EarlierRun) -> st.Trainer:
-    trainer = _load(run, "latest")
+    trainer = load(run, "latest")
     note(f"resuming after step {trainer.steps:,} of {run.folder}")
     return trainer
 
 
 def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     """Return the other run's trainer, the best one if it had early stopping, with rows added."""
-    trainer = _load(run, "auto")
+    trainer = load(run, "auto")
     note(f"starting from step {trainer.steps:,} of {run.folder}")
     if trainer.encoder is None:
         raise CheckpointError(f"{run.folder} has no encoder: its rows cannot be read")
@@ -48,7 +48,13 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     if settings.schema_file is not None:
         require_same_schema(settings.schema_file, schema.to_dict(), run.folder, settings.weights)
     min_count = settings.min_count if "data.min_count" in run.changed else None
-    encoder = trainer.encoder.extended(data.learn or data.train, min_count=min_count)
+    return grow(trainer, data.train if data.learn is None else data.learn, min_count)
+
+
+def grow(trainer: st.Trainer, rows: Any, min_count: int | None = None) -> st.Trainer:
+    """Return a trainer that goes on with rows for the values that are new in `rows`."""
+    assert trainer.encoder is not None
+    encoder = trainer.encoder.extended(rows, min_count=min_count)
     extended = trainer.extended(encoder)
     for name, after in encoder.tables.items():
         before = trainer.encoder.tables[name]
@@ -57,7 +63,7 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     return extended
 
 
-def _load(run: EarlierRun, checkpoint: str) -> st.Trainer:
+def load(run: EarlierRun, checkpoint: str) -> st.Trainer:
     """Load a checkpoint of a run with the settings in effect now."""
     import sparsetrain as st
 

@@ -27,6 +27,7 @@ from sparsetrain.data.read.source import BatchSource as BatchSource
 from sparsetrain.data.read.source import Source as Source
 from sparsetrain.data.read.split import split_share as split_share
 from sparsetrain.data.read.split import split_time as split_time
+from sparsetrain.data.read.windows import split_windows as split_windows
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.schema import ColumnRule as ColumnRule

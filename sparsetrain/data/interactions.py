@@ -7,7 +7,7 @@ them; a fourth, of all interactions, is what an encoder learns from. All of a lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, get_args
@@ -16,32 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.read.files import are_paths, list_files
-from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.parquet import is_parquet
-from sparsetrain.data.read.source import BatchSource, Source
-from sparsetrain.data.read.split import read_times, timestamp
-from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.read.text_blocks import BOM, read_blocks
-from sparsetrain.data.schema.column_names import require_column
-from sparsetrain.data.schema.schema import ColumnRule, Schema, TextFormat
+from sparsetrain.data.read.interaction_columns import read_columns
+from sparsetrain.data.read.split import timestamp
+from sparsetrain.data.read.windows import Unit, require_unit, window_name, window_starts
+from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 
 Each = Literal["event", "user", "pair"]
 TRAIN, VALID, TEST = range(3)
-# Role -> names that a column of it often has; those of rows without a header are in this order.
-_NAMES = {
-    "user": ("user", "user_id", "userId"),
-    "item": ("item", "item_id", "itemId"),
-    "rating": ("rating",),
-    "time": ("time", "timestamp"),
-}
-_NEEDED = ("user", "item")
 _RULES = {"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")}
 _SCHEMA = Schema(categories=("user", "history", "item"), columns=_RULES)
 AGE = "history_age"
@@ -134,28 +118,9 @@ class Interactions:
         DataError
             If a column is missing, a value null, or a time or a rating no number.
         """
-        file = list_files(data)[0] if are_paths(data) else None
-        text = TextFormat() if file is None else _text_of(file)
-        names = names_in(data) or _columns(open_source(data, Schema(text=text)))
-        given = {"user": user, "item": item, "time": time, "rating": rating}
-        where = Location(file or "table")
-        found = {role: _find(role, name, names, where) for role, name in given.items()}
-        roles = {role: name for role, name in found.items() if name is not None}
-        schema = Schema(
-            categories=tuple(roles[role] for role in _NEEDED),
-            dense=tuple(roles[role] for role in roles if role not in _NEEDED),
-            text=text,
-        )
-        source: Any = open_source(data, schema)
-        pieces: dict[str, list[Any]] = {role: [] for role in roles}
-        for part in source.parts:
-            for name in roles.values():
-                require_column(part.schema.names, name, "needed", part.location)
-            for location, piece in part.pieces([*roles.values()]):
-                for column, (role, name) in zip(piece.columns, roles.items(), strict=True):
-                    pieces[role].append(_READ[role](column, location.of_column(name)))
-        columns = {role: _joined(role, arrays) for role, arrays in pieces.items()}
-        return replace(cls._sorted(**columns), files=source.files)
+        names = {"user": user, "item": item, "time": time, "rating": rating}
+        columns, files = read_columns(data, names)
+        return replace(cls._sorted(**columns), files=files)
 
     @classmethod
     def _sorted(cls, user: Any, item: Any, **numbers: Any) -> Interactions:
@@ -254,6 +219,33 @@ class Interactions:
         part = sum((self.time >= moment).astype(np.int64) for moment in moments)
         return self._split(part, each, max_length, ages)
 
+    def split_windows(
+        self, unit: Unit, *, each: Each = "event", max_length: int | None = None, ages: bool = False
+    ) -> Iterator[tuple[str, Split]]:
+        """Yield a split of each window of time, in which `test` is what `train` teaches too.
+
+        So a model can be scored on a window before it learns from it. Histories reach back to the
+        windows before; `whole` has the window's interactions alone, and `valid` none.
+
+        Parameters
+        ----------
+        unit : {"hour", "day", "week", "month"} or float
+            As of `split_windows`, which names the windows.
+        each, max_length, ages
+            As of `leave_one_out`.
+        """
+        require_unit(unit)
+        if self.time is None:
+            raise ConfigError("windows need times: name their column")
+        starts, part = np.unique(window_starts(self.time, unit), return_inverse=True)
+        for number, start in enumerate(starts):
+            now = np.sign(part - number)  # 0: in the window
+            length, known = _checked(each, max_length), np.flatnonzero(now <= 0)
+            train = self._trained(known, each, length, ages, now[known] == 0)
+            none, test = (self._held_out(now, here, ages) for here in (2, 0))
+            whole = self._held_out(np.abs(now), 0, ages)
+            yield window_name(start, unit), Split(train, none, test, whole)
+
     @property
     def _counts(self) -> Array:
         """Interactions of each one's user, (N,)."""
@@ -265,13 +257,11 @@ class Interactions:
         return np.arange(len(self)) - np.searchsorted(self.user, self.user)
 
     def _split(self, part: Any, each: Each, max_length: int | None, ages: bool) -> Split:
-        if each not in (kinds := get_args(Each)):
-            raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
+        length = _checked(each, max_length)
         if not (part == TRAIN).any():
             raise DataError("the split leaves no interaction to train on")
         if ages and self.time is None:
             raise ConfigError("ages need times: name their column")
-        length = None if max_length is None else require_int("max_length", max_length)
         return Split(
             self._trained(np.flatnonzero(part == TRAIN), each, length, ages),
             self._held_out(part, VALID, ages),
@@ -279,15 +269,26 @@ class Interactions:
             self._held_out(np.full(len(self), TRAIN), TRAIN, ages),
         )
 
-    def _trained(self, kept: Array, each: Each, max_length: int | None, ages: bool) -> pa.Table:
-        """Return a row for each interaction at `kept`, behind those of its user before it."""
+    def _trained(
+        self,
+        kept: Array,
+        each: Each,
+        max_length: int | None,
+        ages: bool,
+        chosen: Array | None = None,
+    ) -> pa.Table:
+        """Return a row for each interaction at `kept`, behind those of its user before it.
+
+        `chosen` says which of them get one, (len(kept),) bool; by default all.
+        """
         user = self.user[kept]
         at, begin = np.arange(len(user)), np.searchsorted(user, user)
         if each == "user":
             last = np.r_[user[1:] != user[:-1], True]
             at = np.flatnonzero(last & (at > begin))
+        at = at if chosen is None else at[chosen[at]]
         begin = begin[at]
-        end = np.searchsorted(user, user, side="right") if each == "pair" else at
+        end = np.searchsorted(user, user[at], side="right") if each == "pair" else at
         if max_length is not None:
             begin = np.maximum(begin, end - max_length)
         lengths = end - begin
@@ -324,66 +325,8 @@ class Interactions:
         return pa.table(columns)
 
 
-def _text_of(file: str) -> TextFormat:
-    """Return how a file of interactions is written, if it is text, by its first line."""
-    block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
-    if block is None or is_parquet(bytes(block.data[:4])):
-        return TextFormat()
-    line = block.data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
-    delimiter = next((each for each in "\t,;|" if each in line), " ")
-    fields = [field.strip('"') for field in line.split(delimiter)]
-    if not any(field[:1].isdigit() for field in fields):
-        # RecBole writes the type of a column behind its name.
-        return TextFormat(delimiter, True, tuple(field.partition(":")[0] for field in fields))
-    shorter = {2: _NEEDED, 3: (*_NEEDED, "time"), 4: tuple(_NAMES)}
-    if len(fields) not in shorter:
-        raise DataError(
-            f"{file}: line 1: {len(fields)} fields without names; write a first line with those "
-            "of user, item, rating and time"
-        )
-    return TextFormat(delimiter, False, shorter[len(fields)])
-
-
-def _columns(source: Source | BatchSource) -> list[str]:
-    if isinstance(source, BatchSource):
-        raise DataError(f"{source.name}: batches have no users and items; give rows")
-    return list(source.parts[0].schema.names)
-
-
-def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
-    """Return the name of a column; None for one that may be missing."""
-    found = next((name for name in _NAMES[role] if name in names), None)
-    if given is None and (found is not None or role not in _NEEDED):
-        return found
-    require_column(names, given or role, role, where)
-    return given or role
-
-
-def _values(array: Any, location: Location) -> Any:
-    if is_bag(array.type):
-        raise location.error("holds lists; an interaction has one user and one item")
-    location.refuse(array.is_null().to_numpy(zero_copy_only=False), lambda row: "the value is null")
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _ratings(array: Any, location: Location) -> Array:
-    values, missing = read_numbers(array, NanRule(), location)
-    location.refuse(missing, lambda row: "the rating is null; drop the row")
-    return values
-
-
-_READ: dict[str, Any] = {
-    "user": _values,
-    "item": _values,
-    "time": read_times,
-    "rating": _ratings,
-}
-
-
-def _joined(role: str, arrays: Sequence[Any]) -> Any:
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
-    try:
-        return pa.concat_arrays([array.cast(arrays[0].type) for array in arrays])
-    except pa.ArrowInvalid:
-        raise DataError(f"{role}: files hold values of other types; write them alike") from None
+def _checked(each: Each, max_length: int | None) -> int | None:
+    """Return `max_length`, if both are what `Interactions.leave_one_out` takes."""
+    if each not in (kinds := get_args(Each)):
+        raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
+    return None if max_length is None else require_int("max_length", max_length)

@@ -36,11 +36,20 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)
-    if [*config.get("rows", ())] != known.rows:
+    rows = config.get("rows", ())
+    before, after = ([each.rows, _by_column(each, rows)] for each in (known, encoder))
+    if rows not in before:
         raise ConfigError(
             f"extended: the rows of this {type(model).__name__} are not its encoder's"
         )
-    return type(model)(**{**config, "rows": encoder.rows})
+    return type(model)(**{**config, "rows": after[before.index(rows)]})
+
+
+def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:
+    """Rows by column, if a model has them so, of the columns that it names."""
+    sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
+    named = isinstance(like, Mapping) and like.keys() <= sizes.keys()
+    return {name: sizes[name] for name in like} if named else None
 
 
 def copy_grown_(

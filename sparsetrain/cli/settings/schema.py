@@ -37,11 +37,12 @@ def _as_text(value: Any) -> Any:
 # Settings that select rows, control warnings or make a schema, and do not affect how rows are
 # encoded under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
-_NOT_ENCODING |= {"label", "dense", "category", "ignore", "task", "user", "item"}
+_NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
+Window = Literal["hour", "day", "week", "month"] | Annotated[int | Finite, Field(gt=0)]
 Moment = Annotated[int | Finite | str, BeforeValidator(_as_text)]
 
 
@@ -110,10 +111,18 @@ class DataSettings(Section):
     )
     time_column: str | None = setting(
         None,
-        "Column that --valid-from refers to, or that orders interactions; by default the schema's "
-        "time, or one of that name.",
+        "Column that --valid-from and --window refer to, or that orders interactions; by default "
+        "the schema's time, or one of that name.",
         flag="--time-column",
         metavar="COLUMN",
+    )
+
+    window: Window | None = setting(
+        None,
+        "Score each window of time, then train on it, with rows for its new values: hour, day, "
+        "week, month, or a span in the units of --time-column.",
+        flag="--window",
+        metavar="UNIT",
     )
 
     task: Literal["labels", "ranking"] = setting(
@@ -136,6 +145,8 @@ class DataSettings(Section):
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""
+        if self.window is not None and (self.valid_share or self.valid_from) is not None:
+            return [("window", "it holds out each window itself; drop the other")]
         if self.task == "ranking":
             unused = ("label", "schema_file", "weights")
             return [

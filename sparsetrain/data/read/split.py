@@ -73,7 +73,7 @@ def split_share(
     require_int("seed", seed, 0)
     if not (is_number(share) and 0 < share < 1):
         raise ConfigError(f"share is {share!r:.60}; it must be a number between 0 and 1")
-    opened = _open(source, schema)
+    opened = open_rows(source, schema)
     halves = []
     for inside in (False, True):
         parts = [
@@ -118,10 +118,10 @@ def split_time(
         If the column is missing or a value of it is, or one side has no rows.
     """
     moment = timestamp(at)
-    opened = _open(source, replace(schema or Schema(), time=column))
+    opened = open_rows(source, replace(schema or Schema(), time=column))
     halves = []
     for later in (False, True):
-        parts = [half for part in opened.parts for half in _of_part(part, column, moment, later)]
+        parts = [half for part in opened.parts for half in of_part(part, column, moment, later)]
         if not any(_has_rows(part, column) for part in parts):
             raise DataError(f"{opened.name}: no row has {column} {'>=' if later else '<'} {at}")
         halves.append(replace(opened, parts=tuple(parts)))
@@ -143,18 +143,17 @@ def timestamp(at: float | str | datetime) -> float:
     return (point if point.tzinfo else point.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _open(source: Any, schema: Schema | None) -> Source:
+def open_rows(source: Any, schema: Schema | None) -> Source:
+    """Open anything that has rows, which batches have not."""
     opened = open_source(source, schema)
     if isinstance(opened, BatchSource):
         raise DataError(f"{opened.name}: batches cannot be split; make two sequences of them")
     return opened
 
 
-def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
+def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
     """Yield what of a part is on one side, if anything."""
-    if column not in part.schema.names:
-        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
-        raise Location(part.location.name, column=column).error(f"the time column is missing{hint}")
+    require_times(part, column)
     side = _side(part, column, at)
     if side is None:
         half = _filter_part(part, partial(_keep_by_time, column, at, later), column)
@@ -162,6 +161,13 @@ def _of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
             yield half
     elif side is later:
         yield part
+
+
+def require_times(part: Part, column: str) -> None:
+    """Raise `DataError` if a part lacks the time column."""
+    if column not in part.schema.names:
+        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
+        raise Location(part.location.name, column=column).error(f"the time column is missing{hint}")
 
 
 def _side(part: Part, column: str, at: float) -> bool | None:

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a log of interactions, by role: user, item, time and rating, from any format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.read.files import are_paths, list_files
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.parquet import is_parquet
+from sparsetrain.data.read.source import BatchSource, Source
+from sparsetrain.data.read.split import read_times
+from sparsetrain.data.read.tables import names_in
+from sparsetrain.data.read.text_blocks import BOM, read_blocks
+from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.schema import Schema, TextFormat
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import DataError
+
+# Role -> names that a column of it often has; those of rows without a header are in this order.
+_NAMES = {
+    "user": ("user", "user_id", "userId"),
+    "item": ("item", "item_id", "itemId"),
+    "rating": ("rating",),
+    "time": ("time", "timestamp"),
+}
+_NEEDED = ("user", "item")
+
+
+def read_columns(
+    data: Any, given: Mapping[str, str | None]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the columns of a log by role, in the order of its rows, and the files they are from.
+
+    `given` are names by role, see `Interactions.read`.
+    """
+    file = list_files(data)[0] if are_paths(data) else None
+    text = TextFormat() if file is None else _text_of(file)
+    names = names_in(data) or _columns(open_source(data, Schema(text=text)))
+    where = Location(file or "table")
+    found = {role: _find(role, name, names, where) for role, name in given.items()}
+    roles = {role: name for role, name in found.items() if name is not None}
+    schema = Schema(
+        categories=tuple(roles[role] for role in _NEEDED),
+        dense=tuple(roles[role] for role in roles if role not in _NEEDED),
+        text=text,
+    )
+    source: Any = open_source(data, schema)
+    pieces: dict[str, list[Any]] = {role: [] for role in roles}
+    for part in source.parts:
+        for name in roles.values():
+            require_column(part.schema.names, name, "needed", part.location)
+        for location, piece in part.pieces([*roles.values()]):
+            for column, (role, name) in zip(piece.columns, roles.items(), strict=True):
+                pieces[role].append(_READ[role](column, location.of_column(name)))
+    columns = {role: _joined(role, arrays) for role, arrays in pieces.items()}
+    return columns, source.files
+
+
+def _text_of(file: str) -> TextFormat:
+    """Return how a file of interactions is written, if it is text, by its first line."""
+    block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
+    if block is None or is_parquet(bytes(block.data[:4])):
+        return TextFormat()
+    line = block.data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+    delimiter = next((each for each in "\t,;|" if each in line), " ")
+    fields = [field.strip('"') for field in line.split(delimiter)]
+    if not any(field[:1].isdigit() for field in fields):
+        # RecBole writes the type of a column behind its name.
+        return TextFormat(delimiter, True, tuple(field.partition(":")[0] for field in fields))
+    shorter = {2: _NEEDED, 3: (*_NEEDED, "time"), 4: tuple(_NAMES)}
+    if len(fields) not in shorter:
+        raise DataError(
+            f"{file}: line 1: {len(fields)} fields without names; write a first line with those "
+            "of user, item, rating and time"
+        )
+    return TextFormat(delimiter, False, shorter[len(fields)])
+
+
+def _columns(source: Source | BatchSource) -> list[str]:
+    if isinstance(source, BatchSource):
+        raise DataError(f"{source.name}: batches have no users and items; give rows")
+    return list(source.parts[0].schema.names)
+
+
+def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
+    """Return the name of a column; None for one that may be missing."""
+    found = next((name for name in _NAMES[role] if name in names), None)
+    if given is None and (found is not None or role not in _NEEDED):
+        return found
+    require_column(names, given or role, role, where)
+    return given or role
+
+
+def _values(array: Any, location: Location) -> Any:
+    if is_bag(array.type):
+        raise location.error("holds lists; an interaction has one user and one item")
+    location.refuse(array.is_null().to_numpy(zero_copy_only=False), lambda row: "the value is null")
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _ratings(array: Any, location: Location) -> Array:
+    values, missing = read_numbers(array, NanRule(), location)
+    location.refuse(missing, lambda row: "the rating is null; drop the row")
+    return values
+
+
+_READ: dict[str, Any] = {
+    "user": _values,
+    "item": _values,
+    "time": read_times,
+    "rating": _ratings,
+}
+
+
+def _joined(role: str, arrays: Sequence[Any]) -> Any:
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    try:
+        return pa.concat_arrays([array.cast(arrays[0].type) for array in arrays])
+    except pa.ArrowInvalid:
+        raise DataError(f"{role}: files hold values of other types; write them alike") from None

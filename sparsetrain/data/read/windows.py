@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of time: the rows of each day, week, month or span of a time column.
+
+Times are those of `split_time`. Days begin in UTC, weeks on Mondays. Nothing is copied: a window
+reads the parts that may hold rows of it, and drops the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from sparsetrain.data.read.source import Source
+from sparsetrain.data.read.split import of_part, open_rows, read_times, require_times
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.argument_checks import is_number
+
+Unit = Literal["hour", "day", "week", "month"] | float
+_CODES = {"hour": "h", "day": "D", "week": "D", "month": "M"}  # of NumPy
+_DAY = 86_400
+_MONDAY = 4 * _DAY  # 1970-01-01 was a Thursday
+_YEARS = 9999 * 366 * _DAY  # seconds that have a date
+
+
+def split_windows(
+    source: Any, column: str, unit: Unit, *, schema: Schema | None = None
+) -> list[tuple[str, Source]]:
+    """Split by windows of a time column, in the order of time; windows without rows are left out.
+
+    Parameters
+    ----------
+    source : anything `open_source` takes, except batches
+    column : str
+        A column of dates, timestamps or numbers.
+    unit : {"hour", "day", "week", "month"} or float
+        Of numbers "day" reads seconds since 1970. A number is a span of the column's own units, as
+        100 for days of Avazu's YYMMDDHH.
+    schema : Schema, optional
+        As `open_source` takes it.
+
+    Returns
+    -------
+    list of (str, Source)
+        The beginning of each window, such as ``"2014-10-21"``, and its rows.
+
+    Raises
+    ------
+    ConfigError
+        If the unit is something else.
+    DataError
+        If the column is missing or a value of it is, or a number is no second that has a date.
+
+    Examples
+    --------
+    >>> rows = {"hour": [14102100, 14102123, 14102207], "C1": [1, 2, 3]}
+    >>> [(name, part.num_rows) for name, part in split_windows(rows, "hour", 100)]
+    [('14102100', 2), ('14102200', 1)]
+    """
+    require_unit(unit)
+    opened = open_rows(source, replace(schema or Schema(), time=column))
+    starts: set[float] = set()
+    for part in opened.parts:
+        if part.is_stream:
+            raise DataError(f"{opened.name}: a stream is read once; windows need a file or a frame")
+        require_times(part, column)
+        for location, piece in part.pieces([column]):
+            times = read_times(piece.column(column), location.of_column(column))
+            starts.update(window_starts(times, unit, location.of_column(column)).tolist())
+    found = []
+    for start, end in pairwise([*sorted(starts), math.inf]):
+        later = (half for part in opened.parts for half in of_part(part, column, start, True))
+        parts = (half for part in later for half in of_part(part, column, end, False))
+        found.append((window_name(start, unit), replace(opened, parts=tuple(parts))))
+    return found
+
+
+def window_starts(times: Array, unit: Unit, location: Location | None = None) -> Array:
+    """Return the beginning of the window of each time, (n,) float64.
+
+    Raises
+    ------
+    DataError
+        If a time has no date, where the unit needs one; names its row in `location`.
+    """
+    if not isinstance(unit, str):
+        return np.floor(times / unit) * unit
+    location = location or Location("table")
+    dated = np.abs(times) < _YEARS
+    location.refuse(~dated, lambda row: f"{times[row]} is no date in seconds since 1970")
+    if unit == "week":
+        return np.floor((times - _MONDAY) / (7 * _DAY)) * 7 * _DAY + _MONDAY
+    seconds = np.floor(times).astype("datetime64[s]")
+    return seconds.astype(f"datetime64[{_CODES[unit]}]").astype(seconds.dtype).astype(np.int64)
+
+
+def window_name(start: float, unit: Unit) -> str:
+    """Return the beginning of a window as a date, or a number."""
+    if not isinstance(unit, str):
+        return f"{start:.15g}"
+    return str(np.datetime64(int(start), "s").astype(f"datetime64[{_CODES[unit]}]"))
+
+
+def require_unit(unit: Any) -> None:
+    """Raise `ConfigError` unless `unit` is one of `Unit`."""
+    if not (unit in _CODES if isinstance(unit, str) else is_number(unit) and unit > 0):
+        raise ConfigError(
+            f"window is {unit!r:.60}; it is {', '.join(map(repr, _CODES))} or a number above 0"
+        )
