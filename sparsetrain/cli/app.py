@@ -31,6 +31,7 @@ from sparsetrain.cli import (
 )
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
+from sparsetrain.cli.report.command import report
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import (
     ConfigError,
@@ -52,7 +53,8 @@ app = typer.Typer(
 for _command in (
     *(demo.demo, train.train, tune.tune, predict.evaluate, predict.predict, export.quantize),
     *(export.export, export.apply, export.serve),
-    *(convert.convert, inspect.inspect, schema.schema, demo.generate, plot.plot, compare.compare),
+    *(convert.convert, inspect.inspect, schema.schema, demo.generate),
+    *(plot.plot, report, compare.compare),
     *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)

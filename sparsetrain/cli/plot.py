@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain plot`: loss, AUC and speed of a run.
+"""`sparsetrain plot`: losses, scores and speed of one or more runs.
 
 Matplotlib (extra `plot`) is needed for plots only, and draws without a screen.
 """
@@ -10,96 +10,78 @@ from typing import Annotated, Any
 
 import typer
 
+from sparsetrain.cli.curves import SPEED, Curve, panels_of
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.errors import CheckpointError, ConfigError
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-_Curve = tuple[str, str, str]  # split, field of the log, what it is called
-# Score of a validation -> its panel, and whether the loss of training belongs there.
-_SCORES = {"logloss": ("logloss", True), "rmse": ("RMSE", False), "auc": ("AUC", False)}
+_STYLES: dict[str, dict[str, Any]] = {
+    "training": {"linewidth": 1, "alpha": 0.6},
+    "validation": {"marker": "o", "markersize": 3},
+    "constant": {"linestyle": "--", "color": "grey"},
+}
 
 
 def plot(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `train --out` wrote.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders that `train --out` wrote.")
+    ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Plot to write, .png, .svg or .pdf; RUN/plot.png."),
+        typer.Option(
+            metavar="FILE", help="Plot to write, .png, .svg or .pdf; plot.png in the first RUN."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw loss, AUC and speed of a run."""
+    """Draw losses, scores and speed of one or more runs."""
     import sparsetrain as st
 
-    out = out or run / "plot.png"
+    out = out or runs[0] / "plot.png"
     check_plot("--out", out)
-    lines = st.Run(run).log()
-    if not lines:
-        raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
-    _draw(lines, run.name, out)
-    emit({"out": str(out), "lines": len(lines)}, f"{len(lines):,} measurements in {out}", as_json)
+    logs = [st.Run(run).log() for run in runs]
+    for run, lines in zip(runs, logs, strict=True):
+        if not lines:
+            raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
+    named = zip(names_of(runs), map(panels_of, logs), strict=True)
+    _draw(dict(named), out)
+    count = sum(map(len, logs))
+    emit({"out": str(out), "lines": count}, f"{count:,} measurements in {out}", as_json)
 
 
-def _panels(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[_Curve]]:
-    """Return panels with the curves in each, by the labels that were validated."""
-    measured = dict.fromkeys(name for line in lines if line["split"] == "valid" for name in line)
-    clicks = not any(name.rpartition(".")[2] == "rmse" or "." in name for name in measured)
-    named = ("logloss", "constant_logloss", "auc") if clicks else tuple(measured)
-    panels: dict[str, list[_Curve]] = {}
-    if not clicks:
-        panels["loss"] = [("train", "loss", "training"), ("valid", "loss", "validation")]
-    for score, (title, with_training) in _SCORES.items():
-        curves = [
-            ("valid", name, _called(name, score))
-            for name in named
-            if name.rpartition(".")[2] in (score, f"constant_{score}")
-        ]
-        training = [("train", "loss", "training")] if clicks and with_training else []
-        if curves:
-            panels[title] = [*training, *curves]
-    return {**panels, "rows per second": [("train", "rows_per_s", "training")]}
+def names_of(runs: Sequence[Path]) -> list[str]:
+    """Return short names of runs: those of their folders, or their paths if two are alike."""
+    names = [run.absolute().name for run in runs]
+    return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
-def _called(name: str, score: str) -> str:
-    label, _, key = name.rpartition(".")
-    what = "validation" if key == score else "a constant"
-    return f"{label}, {what}" if label else what
-
-
-def _draw(lines: Sequence[dict[str, Any]], title: str, out: Path) -> None:
+def _draw(runs: Mapping[str, Mapping[str, Sequence[Curve]]], out: Path) -> None:
     from matplotlib.figure import Figure
 
-    panels = _panels(lines)
-    figure = Figure(figsize=(7, 2 + 2 * len(panels)), layout="constrained")
-    for axes, (name, curves) in zip(
-        figure.subplots(len(panels), sharex=True), panels.items(), strict=True
-    ):
-        drawn = [_curve(axes, lines, *curve) for curve in curves]
-        axes.set_ylabel(name)
+    titles = list(dict.fromkeys(title for panels in runs.values() for title in panels))
+    titles.sort(key=SPEED.__eq__)  # the last one
+    figure = Figure(figsize=(7, 2 + 2 * len(titles)), layout="constrained")
+    places = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
+    for axes, title in zip(places, titles, strict=True):
+        for number, (run, panels) in enumerate(runs.items()):
+            for place, curve in enumerate(panels.get(title, ())):
+                style = {
+                    "label": f"{run}: {curve.label}" if len(runs) > 1 else curve.label,
+                    "color": f"C{number if len(runs) > 1 else place}",
+                    **_STYLES[curve.kind],
+                }
+                axes.plot(*zip(*curve.points, strict=True), **style)
+        axes.set_ylabel(title)
         axes.grid(alpha=0.3)
-        if sum(drawn) > 1:
+        if len(axes.lines) > 1:
             axes.legend(frameon=False)
-        if not any(drawn):
-            axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
-    axes.set_ylim(bottom=0)  # the last panel shows a speed
+    if SPEED in titles:
+        axes.set_ylim(bottom=0)
     axes.set_xlabel("step")
-    figure.suptitle(title)
+    figure.suptitle(", ".join(runs))
     write_plot(figure, out)
-
-
-def _curve(axes: Any, lines: Sequence[dict[str, Any]], split: str, field: str, label: str) -> bool:
-    """Draw one curve; missing values leave a gap."""
-    points = [
-        (line["step"], line[field])
-        for line in lines
-        if line.get("split") == split and line.get(field) is not None and "step" in line
-    ]
-    if points:
-        few = {"marker": "o", "markersize": 3} if len(points) < 50 else {}
-        dashed = {"linestyle": "--", "color": "grey"} if "constant" in field else {}
-        axes.plot(*zip(*points, strict=True), label=label, **few, **dashed)
-    return bool(points)
 
 
 def check_plot(option: str, path: Path) -> None:

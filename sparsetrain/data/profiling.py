@@ -29,6 +29,7 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.html import describe, table
 
 _TOP = 5
 
@@ -94,6 +95,18 @@ class Profile(NamedTuple):
     positive: int | None
     dense: list[DenseProfile]
     categories: list[CategoryProfile]
+
+    def _repr_html_(self) -> str:
+        facts = {"layout": self.layout, "rows": self.rows, "clicks": self.positive}
+        tables = [
+            table(columns, kind._fields)
+            for columns, kind in (
+                (self.dense, DenseProfile),
+                (self.categories, CategoryProfile),
+            )
+            if columns
+        ]
+        return "\n".join([describe(self.name, facts), *tables])
 
 
 def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_000) -> Profile:

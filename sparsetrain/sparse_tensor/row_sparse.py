@@ -25,6 +25,7 @@ from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.arithmetic import Arithmetic
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum
 from sparsetrain.sparse_tensor.eager import eager
+from sparsetrain.system.html import describe
 from sparsetrain.system.memory import check_fits_memory
 
 if TYPE_CHECKING:
@@ -246,6 +247,20 @@ class RowSparse(Arithmetic):
         extra = ", coalesced" if self.coalesced else ""
         pooled = "" if self.source is None else f", {_shape(self.values)[0]} value rows"
         return f"RowSparse({size}, {self.dtype}, nse={self.nse}, {rows} indices{pooled}{extra})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {
+            "shape": " x ".join(map(str, self.shape)),
+            "dtype": self.dtype,
+            "nse": self.nse,
+            "indices": algebra.dtype_of(self.indices),
+            "coalesced": self.coalesced,
+        }
+        if not self.is_traced:
+            held = sum(runtime.as_numpy(leaf).nbytes for leaf in self.leaves)
+            dense = prod(self.shape) * runtime.as_numpy(self.values).itemsize
+            facts |= {"bytes": held, "bytes of a dense tensor": dense}
+        return describe("RowSparse", facts)
 
 
 def _shape(leaf: Any) -> Any:

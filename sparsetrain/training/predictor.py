@@ -42,6 +42,7 @@ from sparsetrain.optim.state_dict import (
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
+from sparsetrain.system.html import describe
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.training import retrieval
 from sparsetrain.training.groups import check_group_feature, groups_of
@@ -97,6 +98,19 @@ class Predictor:
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])
         return f"<{type(self).__name__}: {what}, {self.steps} steps, on {self.target.kind.name}>"
+
+    def _repr_html_(self) -> str:
+        parts = [own for tables in self._tables().values() for own in tables.values()]
+        facts = {
+            "model": ", ".join([type(self.model).__name__, *self._described()]),
+            "tables": f"{len(parts)} of {sum(own.stop - own.start for own in parts):,} rows",
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "precision": self.precision,
+            "target": self.target.kind.name,
+            "encoder": self.encoder and self.encoder.layout,
+        }
+        return describe(type(self).__name__, facts)
 
     def __reduce__(self) -> Any:
         raise TypeError(

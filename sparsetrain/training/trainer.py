@@ -204,8 +204,10 @@ class Trainer(TrainedModel):
             held_out = None if validation is None else self._dataset(validation)
             fit = Fit(self, dataset, held_out, plan, state, folder, progress, stop, on_epoch)
             history = fit.run()
-        if watch:
-            history["profile"] = watch.result()
+            if watch:
+                history["profile"] = found = watch.result()
+                if folder and folder.logs and found:
+                    folder.save_profile(found.to_dict())
         return history
 
     def _rows_to_train_on(self, data: Any) -> Any:

@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "inspect a run": ("inspect {}/run --json", RUN),
     "settings": ("settings {}/run", RUN),
     "plot": ("plot {}/run --json", ("run/log.jsonl",)),
+    "report": ("report {}/run --out {}/out.html --json", (*RUN, "run/log.jsonl")),
 }
 
 

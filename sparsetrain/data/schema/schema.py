@@ -18,6 +18,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
+from sparsetrain.system.html import describe
 
 KEEP = ("first", "last")
 
@@ -216,6 +217,9 @@ class Schema:
     def to_toml(self) -> str:
         """Return the text of a file that `read` reads."""
         return as_toml(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return describe("Schema", self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that fit JSON; what is not set is left out."""

@@ -8,7 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
+from sparsetrain.errors import CheckpointError
+from sparsetrain.system.html import escape, table
 from sparsetrain.training.profile.recorder import Entry
+
+_HEAD = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
 
 
 @dataclass(frozen=True)
@@ -82,24 +86,39 @@ class StepProfile:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StepProfile:
-        """Return what `to_dict` was made of."""
-        own = {field.name: values[field.name] for field in fields(cls)}
-        names = [field.name for field in fields(KernelTime)]
-        own["kernels"] = tuple(
-            KernelTime(**{name: kernel[name] for name in names}) for kernel in values["kernels"]
-        )
-        return cls(**own)
+        """Return what `to_dict` was made of.
+
+        Raises
+        ------
+        CheckpointError
+            If a value is missing or of another kind.
+        """
+        try:
+            kernels = tuple(
+                KernelTime(**_typed(KernelTime, kernel)) for kernel in values["kernels"]
+            )
+            return cls(**{**_typed(cls, values), "kernels": kernels})
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise CheckpointError("the saved profile is damaged: its fields are others") from None
 
     def __str__(self) -> str:
-        head = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
-        lines = [head, *map(self._cells, self.kernels)]
-        lines.append(("outside kernels", "", *self._time(self.outside), "", ""))
+        return "\n".join([self._title, *_aligned([_HEAD, *self._lines])])
+
+    def _repr_html_(self) -> str:
+        return f"<b>{escape(self._title)}</b>\n{table(self._lines, _HEAD)}"
+
+    @property
+    def _title(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0.0
-        title = (
+        return (
             f"a step of {self.rows:,} rows: {1e3 * self.seconds:.2f} ms, {rate:,.0f} rows/s, on "
             f"{self.threads} threads; medians of {self.steps} steps"
         )
-        return "\n".join([title, *_aligned(lines)])
+
+    @property
+    def _lines(self) -> list[tuple[str, ...]]:
+        outside = ("outside kernels", "", *self._time(self.outside), "", "")
+        return [*map(self._cells, self.kernels), outside]
 
     def _cells(self, kernel: KernelTime) -> tuple[str, ...]:
         speed = f"{kernel.gflops:.0f}" if kernel.flops else ""
@@ -109,6 +128,16 @@ class StepProfile:
     def _time(self, seconds: float) -> tuple[str, str]:
         share = seconds / self.seconds if self.seconds else 0.0
         return f"{1e3 * seconds:.3f}", f"{share:.1%}"
+
+
+# Annotations are text here.
+_KINDS = {"str": str, "int": int, "float": float}
+
+
+def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain fields of a data class, each of its type."""
+    plain = [field for field in fields(kind) if field.type in _KINDS]
+    return {field.name: _KINDS[str(field.type)](values[field.name]) for field in plain}
 
 
 def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:

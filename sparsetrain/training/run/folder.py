@@ -4,6 +4,7 @@
     RUN/step-000000000500/   a checkpoint: arrays and a manifest
     RUN/LATEST, RUN/BEST     the name of one of them
     RUN/log.jsonl, log.csv   what was measured
+    RUN/profile.json         times of a step's kernels, after `fit(profile=True)`
     RUN/.lock                who writes here
 
 A checkpoint counts from the moment in which `LATEST` names it. What is there and is named by
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -23,8 +25,10 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import checkpoint
+from sparsetrain.data.atomic_write import write_json
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_int, require_path
+from sparsetrain.system.regular_files import read_regular_file
 from sparsetrain.training.run.checkpoints import (
     POINTERS,
     STEP,
@@ -39,6 +43,9 @@ from sparsetrain.training.run.checkpoints import (
 from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.lock import locked
 from sparsetrain.training.run.log import CSV, JSONL, read_log
+
+PROFILE = "profile.json"
+_MAX_BYTES = 1 << 20
 
 
 class Run:
@@ -141,6 +148,33 @@ class Run:
                 f"{self.latest} counts {state['log_lines']}"
             )
         return lines
+
+    def profile(self) -> dict[str, Any] | None:
+        """Return where a step of ``fit(profile=True)`` spent its time, as `StepProfile.to_dict`.
+
+        None without a profile.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is damaged.
+        """
+        path = self.folder / PROFILE
+        try:
+            found = json.loads(read_regular_file(path, _MAX_BYTES, follow_links=False))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{path} is damaged: remove it")
+        return found
+
+    def save_profile(self, profile: Mapping[str, Any]) -> None:
+        """Write what `profile` reads, in place of an older one."""
+        write_json(self.folder / PROFILE, profile)
 
     @contextlib.contextmanager
     def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Curves of a run's log, panel by panel: losses, scores of validations, speed.
+
+`plot` and `report` draw them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Score of a validation -> its panel.
+_SCORES = {
+    **{"logloss": "logloss", "auc": "AUC", "gauc": "gAUC", "rmse": "RMSE"},
+    **{"ndcg@10": "NDCG@10", "hr@10": "HR@10"},
+}
+SPEED = "rows per second"
+
+Line = Mapping[str, Any]
+
+
+class Curve(NamedTuple):
+    """One curve: what it shows, "training", "validation" or "constant", and its points."""
+
+    label: str
+    kind: str
+    points: list[tuple[float, float]]  # step, value
+
+
+def panels_of(lines: Sequence[Line]) -> dict[str, list[Curve]]:
+    """Return the panels of a log with the curves in each; those without points are left out."""
+    training = [line for line in lines if line.get("split") == "train"]
+    valid = [line for line in lines if line.get("split") == "valid"]
+    # The loss of training is the score of this name where there is one label, of classes.
+    loss = "logloss" if any("logloss" in line for line in valid) else "loss"
+    panels = {loss: [Curve("training", "training", _points(training, "loss"))]}
+    for name in dict.fromkeys(name for line in valid for name in line):
+        label, _, score = name.rpartition(".")
+        title = {"loss": "loss", **_SCORES}.get(score.removeprefix("constant_"))
+        if title is not None:
+            kind = "constant" if score.startswith("constant_") else "validation"
+            shown = "a constant" if kind == "constant" else kind
+            curve = Curve(f"{label}, {shown}" if label else shown, kind, _points(valid, name))
+            panels.setdefault(title, []).append(curve)
+    panels[SPEED] = [Curve("training", "training", _points(steady(lines), "rows_per_s"))]
+    drawn = {title: [c for c in curves if c.points] for title, curves in panels.items()}
+    return {title: curves for title, curves in drawn.items() if curves}
+
+
+def steady(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of training whose speed is that of training alone.
+
+    The first line of an epoch, or after a validation, includes the wait for rows and cold caches;
+    at the ends of epochs lines have few rows. Where all lines are such, all are returned.
+    """
+    training = [line for line in lines if line.get("split") == "train"]
+    most = max((line.get("rows") or 0 for line in training), default=0)
+    found = [
+        line
+        for before, line in zip(lines, lines[1:], strict=False)
+        if before.get("split") == line.get("split") == "train"
+        and before.get("epoch") == line.get("epoch")
+        and 2 * (line.get("rows") or 0) >= most
+    ]
+    return found or training
+
+
+def _points(lines: Sequence[Line], name: str) -> list[tuple[float, float]]:
+    there = (line for line in lines if line.get(name) is not None and "step" in line)
+    return [(line["step"], line[name]) for line in there]

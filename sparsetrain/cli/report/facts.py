@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts of one run: its log, its newest manifest, its tables, and scores of rows if there are any.
+
+Predictions and labels of all scored rows are in memory: 8 bytes for each row and label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.cli.saved_model import import_class
+from sparsetrain.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+
+_ROWS = 1 << 16  # of a table at once
+
+
+class TableFacts(NamedTuple):
+    """An embedding table; norms are None of one in int8."""
+
+    name: str
+    rows: int
+    width: int
+    bytes: int
+    mean_norm: float | None
+    max_norm: float | None
+
+
+class Predicted(NamedTuple):
+    """Predictions and labels of the rows that have the label, (n,) float32 each."""
+
+    label: str
+    is_binary: bool
+    predictions: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass
+class Facts:
+    """What the page shows of a run.
+
+    Attributes
+    ----------
+    name : str
+    log : list of dict
+    manifest : mapping
+        Empty before the first checkpoint.
+    profile : StepProfile or None
+    steps : int or None
+        Of the checkpoint that is described.
+    tables : list of TableFacts
+    rare : dict from column to share
+        Of the training data, what shares the row of rare values.
+    reserved : tuple of Share
+        Of the scored rows, column by column.
+    scores : dict
+        Of the scored rows, as `evaluate` returns them.
+    predicted : list of Predicted
+    """
+
+    name: str
+    log: list[dict[str, Any]]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    profile: st.StepProfile | None = None
+    steps: int | None = None
+    tables: list[TableFacts] = field(default_factory=list)
+    rare: dict[str, float] = field(default_factory=dict)
+    reserved: tuple[Any, ...] = ()
+    scores: dict[str, Any] = field(default_factory=dict)
+    predicted: list[Predicted] = field(default_factory=list)
+
+
+def read_facts(
+    name: str, folder: Path, data: Path | None, checkpoint: str, model_class: str | None
+) -> Facts:
+    """Read a run; with `data` its model scores them.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder is not there, is no run or is damaged.
+    """
+    import sparsetrain as st
+
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: there is no such folder")
+    run = st.Run(folder)
+    facts = Facts(name, run.log())
+    if run.latest is None and not (folder / "manifest.json").is_file():
+        if not facts.log:
+            raise CheckpointError(f"{folder} is neither a run nor a saved model")
+        if data is None:
+            return facts  # a run that has saved nothing yet
+    facts.manifest = run.manifest()
+    profile = run.profile()
+    facts.profile = None if profile is None else st.StepProfile.from_dict(profile)
+    predictor = st.load_predictor(folder, checkpoint=checkpoint, model=import_class(model_class))
+    facts.steps, facts.tables = predictor.steps, list(_tables(predictor))
+    if (encoder := predictor.encoder) is not None:
+        shares = zip(encoder.columns, encoder.rare_shares, strict=True)
+        facts.rare = {column: share for column, share in shares if share is not None}
+    if data is not None:
+        _score(facts, predictor, data)
+    return facts
+
+
+def _tables(predictor: st.Predictor) -> Iterator[TableFacts]:
+    import sparsetrain as st
+
+    for storage, parts in predictor.model.tables().items():
+        array = st.runtime.as_numpy(predictor.params[storage])
+        for name, own in parts.items():
+            rows, width = array[own].shape
+            yield TableFacts(name, rows, width, array[own].nbytes, *_norms(array[own]))
+
+
+def _norms(rows: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the mean and the largest norm of rows, which those in int8 do not show."""
+    if rows.dtype == np.uint8:
+        return None, None
+    pieces = (rows[i : i + _ROWS].astype(np.float32) for i in range(0, len(rows), _ROWS))
+    norms = np.concatenate([np.linalg.norm(piece, axis=1) for piece in pieces])
+    return float(norms.mean()), float(norms.max())
+
+
+def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
+    """Score rows; writes `facts`."""
+    import sparsetrain as st
+
+    kinds = predictor.model.label_kinds
+    dataset = st.data.Dataset(
+        str(data), predictor.encoder, require_label=bool(kinds), read_weights=False
+    )
+    facts.scores = predictor.evaluate(dataset)
+    facts.reserved = dataset.reserved
+    if not kinds:
+        return
+    found, labels = [], []
+    for batch in dataset.batches(4096):
+        assert batch.labels is not None
+        found.append(predictor.predict([batch]).reshape(len(batch), -1))
+        labels.append(batch.labels.reshape(len(batch), -1))
+    predictions, wanted = np.concatenate(found), np.concatenate(labels)
+    place = 0
+    for number, (name, kind) in enumerate(kinds.items()):
+        if isinstance(kind, str):  # classes have a column for each, and no one number
+            there = ~np.isnan(wanted[:, number])
+            pair = predictions[there, place], wanted[there, number]
+            facts.predicted.append(Predicted(name, kind == "binary", *pair))
+        place += kind if isinstance(kind, int) else 1

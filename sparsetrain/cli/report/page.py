@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a report: sections of tables and charts, without scripts and without a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.cli.curves import SPEED, Curve, panels_of, steady
+from sparsetrain.cli.output import by_label, escape_controls
+from sparsetrain.cli.report.chart import Series, chart
+from sparsetrain.cli.report.facts import Facts, Predicted
+from sparsetrain.cli.report.style import STYLE
+from sparsetrain.system.html import Markup, escape, table
+
+MOST_RUNS = 8  # as many as there are colors
+_GROUPS, _BINS = 15, 40  # of calibrations, of histograms
+_CELL = 60  # characters of a setting
+
+
+def page(runs: Sequence[Facts], data: str | None) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    runs : sequence of Facts
+        At most `MOST_RUNS`.
+    data : str or None
+        The name of the rows that were scored.
+    """
+    title = "Report of " + ", ".join(run.name for run in runs)
+    sections = [
+        ("Runs", _summary(runs)),
+        ("Curves", _curves(runs)),
+        (f"Scores of {data}", _scores(runs)),
+        ("Columns", _each(runs, _columns)),
+        ("Tables", _each(runs, _tables)),
+        ("Time of a step", _each(runs, _profile)),
+        ("Settings", _compared(runs, [_settings(run.manifest) for run in runs])),
+        ("Environment", _compared(runs, [_environment(run.manifest) for run in runs])),
+    ]
+    body = "".join(
+        f"<section><h2>{escape(name)}</h2>{content}</section>\n"
+        for name, content in sections
+        if content
+    )
+    return escape_controls(
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<body><h1>{escape(title)}</h1>\n{body}</body></html>\n"
+    )
+
+
+def _name(runs: Sequence[Facts], number: int) -> Markup:
+    """Return a run's name, with its color where there are several."""
+    chip = f'<i class="chip c{number}"></i>' if len(runs) > 1 else ""
+    return Markup(f"{chip}{escape(runs[number].name)}")
+
+
+def _each(runs: Sequence[Facts], describe: Callable[[Facts], str]) -> str:
+    """Join what there is of each run, below its name where there are several runs."""
+    found = [(n, content) for n, run in enumerate(runs) if (content := describe(run))]
+    if len(runs) == 1:
+        return "".join(content for _, content in found)
+    parts = [f"<div><h3>{_name(runs, number)}</h3>{content}</div>" for number, content in found]
+    return f'<div class="each">{"".join(parts)}</div>' if parts else ""
+
+
+def _summary(runs: Sequence[Facts]) -> str:
+    rows = []
+    for number, run in enumerate(runs):
+        speeds = [line["rows_per_s"] for line in steady(run.log) if line.get("rows_per_s")]
+        best = (run.manifest.get("run") or {}).get("best") or {}
+        plan = (run.manifest.get("run") or {}).get("plan") or {}
+        monitor = (plan.get("early_stopping") or {}).get("monitor") or "score"
+        rows.append(
+            [
+                _name(runs, number),
+                (run.manifest.get("model") or {}).get("kind"),
+                (run.manifest.get("optimizer") or {}).get("name"),
+                run.manifest.get("steps", run.log[-1].get("step") if run.log else None),
+                run.manifest.get("epochs"),
+                round(median(speeds)) if speeds else None,
+                f"{monitor} {best['value']:.4f}, step {best['step']:,}" if best else None,
+                sum(one.bytes for one in run.tables) / 1e6 if run.tables else None,
+            ]
+        )
+    head = ("run", "model", "optimizer", "steps", "epochs", SPEED, "best validation", "tables, MB")
+    return table(rows, head)
+
+
+def _curves(runs: Sequence[Facts]) -> str:
+    panels = [panels_of(run.log) for run in runs]
+    titles = sorted(dict.fromkeys(title for found in panels for title in found), key=SPEED.__eq__)
+    charts = []
+    for title in titles:
+        series = [
+            Series(_label(runs, number, curve), _color(runs, number, curve), *curve[1:])
+            for number, found in enumerate(panels)
+            for curve in found.get(title, ())
+        ]
+        charts.append(chart(title, "step", series, from_zero=title == SPEED))
+    kinds = {c.kind for found in panels for curves in found.values() for c in curves}
+    return (_legend(runs, kinds) + _grid(charts)) if charts else ""
+
+
+def _label(runs: Sequence[Facts], number: int, curve: Curve) -> str:
+    return f"{runs[number].name}, {curve.label}" if len(runs) > 1 else curve.label
+
+
+def _color(runs: Sequence[Facts], number: int, curve: Curve) -> str:
+    return "muted" if curve.kind == "constant" and len(runs) == 1 else f"c{number}"
+
+
+def _legend(runs: Sequence[Facts], kinds: set[str]) -> str:
+    names = [_name(runs, number) for number in range(len(runs))] if len(runs) > 1 else []
+    known = {"training": "training", "validation": "validation", "constant": "a constant"}
+    names += [
+        Markup(
+            f'<svg class="sample" viewBox="0 0 28 10"><path class="line {kind}" d="M0 5H28"/>'
+            + '<circle cx="14" cy="5" r="3"/>' * (kind == "validation")
+            + f"</svg>{called}"
+        )
+        for kind, called in known.items()
+        if kind in kinds
+    ]
+    return f'<p class="legend">{"".join(f"<span>{name}</span>" for name in names)}</p>'
+
+
+def _grid(charts: Sequence[str]) -> str:
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _scores(runs: Sequence[Facts]) -> str:
+    rows: dict[tuple[str, ...], list[list[Any]]] = {}
+    for number, run in enumerate(runs):
+        for label, own in by_label(run.scores).items():
+            cells = [_name(runs, number), label or None, *own.values()]
+            rows.setdefault(tuple(own), []).append(cells)
+    tables = "".join(table(found, ("run", "label", *names)) for names, found in rows.items())
+    labels = dict.fromkeys((one.label, one.is_binary) for run in runs for one in run.predicted)
+    charts: list[str] = []
+    for label, is_binary in labels:
+        shown = [
+            (number, one)
+            for number, run in enumerate(runs)
+            for one in run.predicted
+            if (one.label, one.is_binary) == (label, is_binary) and len(one.labels)
+        ]
+        charts += _charts_of_label(runs, label, shown) if shown else []
+    return tables + (_grid(charts) if charts else "")
+
+
+def _charts_of_label(
+    runs: Sequence[Facts], label: str, own: Sequence[tuple[int, Predicted]]
+) -> Iterator[str]:
+    """Yield the calibration of all runs, and a histogram of each."""
+    series = [
+        Series(runs[number].name, f"c{number}", "validation", _calibration(one))
+        for number, one in own
+    ]
+    ends = [value for one in series for point in one.points for value in point]
+    diagonal = [(end, end) for end in (min(ends), max(ends))]
+    right = Series("", "muted", "constant", diagonal)
+    yield chart(f"{label}: mean label by prediction", "mean prediction", [right, *series])
+    for number, one in own:
+        named = f"{runs[number].name}, " if len(runs) > 1 else ""
+        kinds = "grey: label 0" if one.is_binary else "grey: labels"
+        yield chart(
+            f"{named}{label}: share of rows by prediction ({kinds})",
+            "prediction",
+            _histograms(one, f"c{number}"),
+            from_zero=True,
+        )
+
+
+def _calibration(one: Predicted) -> list[tuple[float, float]]:
+    """Return mean prediction and mean label of groups of equally many rows."""
+    order = np.argsort(one.predictions, kind="stable")
+    groups = [group for group in np.array_split(order, _GROUPS) if len(group)]
+    values = (one.predictions.astype(np.float64), one.labels.astype(np.float64))
+    return [(float(values[0][g].mean()), float(values[1][g].mean())) for g in groups]
+
+
+def _histograms(one: Predicted, color: str) -> list[Series]:
+    if one.is_binary:
+        parts = [one.predictions[one.labels == 0], one.predictions[one.labels == 1]]
+    else:
+        parts = [one.labels, one.predictions]
+    ends = np.quantile(np.concatenate(parts), [0.001, 0.999]).astype(np.float64)
+    edges = np.linspace(ends[0], max(ends[1], ends[0] + 1e-6), _BINS + 1)
+    middles = (edges[1:] + edges[:-1]) / 2
+    found = []
+    for part, style in zip(parts, ("muted", color), strict=True):
+        shares = np.histogram(part.clip(*ends), edges)[0] / max(len(part), 1)
+        found.append(Series("", style, "area", list(zip(middles, shares, strict=True))))
+    return found
+
+
+def _columns(run: Facts) -> str:
+    """Return the coverage of columns, in the training data and in the scored rows."""
+    shares = {share.column: share for share in run.reserved}
+    rows = []
+    for column in dict.fromkeys([*run.rare, *shares]):
+        rare, share = run.rare.get(column), shares.get(column)
+        cells = [_bar(rare)]
+        if shares:
+            cells += [_bar(share and share.missing_share), _bar(share and share.unseen_share)]
+        rows.append([column, *cells])
+    scored = ("missing in the scored rows", "rare or unseen there") if shares else ()
+    return table(rows, ("column", "rare in training", *scored)) if rows else ""
+
+
+def _tables(run: Facts) -> str:
+    most = max((one.bytes for one in run.tables), default=1)
+    rows = [
+        [
+            one.name,
+            one.rows,
+            one.width,
+            _bar(one.bytes / most, f"{one.bytes / 1e6:,.3f}"),
+            one.mean_norm,
+            one.max_norm,
+        ]
+        for one in run.tables
+    ]
+    head = ("table", "rows", "width", "MB", "mean norm of a row", "largest")
+    return table(rows, head) if rows else ""
+
+
+def _profile(run: Facts) -> str:
+    profile = run.profile
+    if profile is None or not profile.seconds:
+        return ""
+    times = [(kernel.name, kernel.calls, kernel.seconds) for kernel in profile.kernels]
+    rows = [
+        [name, calls, f"{1e3 * seconds:.3f}", _bar(seconds / profile.seconds)]
+        for name, calls, seconds in [*times, ("outside kernels", "", profile.outside)]
+    ]
+    title = str(profile).partition("\n")[0]
+    return f"<p>{escape(title)}</p>{table(rows, ('kernel', 'calls', 'ms', 'share of the step'))}"
+
+
+def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str:
+    """Return values side by side; names whose values differ stand out."""
+    rows = []
+    for name in dict.fromkeys(name for own in values for name in own):
+        cells = [own.get(name) for own in values]
+        differs = len({*cells}) > 1
+        rows.append([Markup(f"<mark>{escape(name)}</mark>") if differs else name, *cells])
+    names = [_name(runs, number) for number in range(len(runs))]
+    return table(rows, ("", *names)) if rows else ""
+
+
+def _settings(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a command, or what a manifest says where there was none."""
+    extra = manifest.get("extra") or {}
+    if isinstance(extra.get("settings"), dict):
+        return _flat({"files": extra.get("files") or {}, **extra["settings"]})
+    model, run = manifest.get("model") or {}, manifest.get("run") or {}
+    optimizer = manifest.get("optimizer") or {}
+    return _flat({"model": model, "optimizer": optimizer, "fit": run.get("plan") or {}})
+
+
+def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:
+    named = {name: manifest[name] for name in ("target", "precision", "seed") if name in manifest}
+    return _flat({**named, **(manifest.get("versions") or {})})
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings that are set as text, by names with dots."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{prefix}{name}.")
+        elif value not in (None, [], {}):
+            text = value if isinstance(value, str) else json.dumps(value)
+            found[f"{prefix}{name}"] = text if len(text) <= _CELL else text[:_CELL] + "…"
+    return found
+
+
+def _bar(share: float | None, text: str | None = None) -> Markup:
+    """Return a cell of a share, with a bar as long."""
+    if share is None:
+        return Markup("-")
+    width = f"{100 * min(max(share, 0), 1):.1f}"
+    return Markup(f'<i class="bar" style="width:{width}%"></i>{escape(text or f"{share:.1%}")}')

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page that `report` writes, curves that it shares with `plot`, and views for notebooks."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sparsetrain as st
+from sparsetrain.cli import main
+from sparsetrain.cli.curves import panels_of, steady
+
+HOSTILE = "<img src=x onerror=alert(1)>&'\""
+SETTINGS = ["--set", "model.dim=2", "--set", "model.bottom=[2]", "--set", "model.top=[2]"]
+SETTINGS += ["--batch-size", "16", "--set", "train.log_every=3", "--validate-every", "8"]
+
+
+class Page(HTMLParser):
+    """Elements and texts of a page; elements that are not closed in turn fail."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs of different settings, whose columns and names would be elements of a page."""
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    columns = {
+        "label": rng.integers(0, 2, 1_000),
+        "price": rng.random(1_000),
+        HOSTILE: rng.integers(0, 9, 1_000),
+    }
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    schema = st.data.Schema(label="label", dense=("price",), categories=(HOSTILE,))
+    (folder / "log.toml").write_text(schema.to_toml())
+    rows = str(folder / "rows.parquet")
+    train = ["train", rows, "--valid", rows, "--schema", str(folder / "log.toml"), *SETTINGS]
+    assert main([*train, "--out", str(folder / "a"), "--profile"]) == 0
+    other = ["--out", str(folder / "<i>b"), "--set", "optimizer.lr=0.1"]
+    assert main([*train, *other]) == 0
+    return folder
+
+
+@pytest.mark.cpu("profiles are of a CPU")
+def test_a_report_shows_everything_of_two_runs_and_escapes_what_they_hold(folder, capsys):
+    out, rows = folder / "out.html", str(folder / "rows.parquet")
+    runs = [str(folder / "a"), str(folder / "<i>b")]
+    capsys.readouterr()
+    assert main(["report", *runs, "--data", rows, "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    text = out.read_text()
+    page = Page(text)
+    assert not page.tags & {"script", "img", "link", "b"} and "://" not in text
+    headings = ["Runs", "Curves", "Scores of rows.parquet", "Columns", "Tables", "Time of a step"]
+    places = [page.texts.index(heading) for heading in [*headings, "Settings", "Environment"]]
+    assert places == sorted(places)
+    assert {HOSTILE, "<i>b", "outside kernels", "optimizer.lr", "numpy"} <= {*page.texts}
+    assert "<mark>optimizer.lr</mark>" in text and "<mark>model.dim</mark>" not in text
+
+
+def test_a_run_that_saved_nothing_yet_has_curves_alone(folder, tmp_path):
+    (tmp_path / "new").mkdir()
+    shutil.copy(folder / "a" / "log.jsonl", tmp_path / "new")
+    assert main(["report", str(tmp_path / "new")]) == 0
+    texts = Page((tmp_path / "new" / "report.html").read_text()).texts
+    assert "Curves" in texts and "Tables" not in texts
+
+
+def test_a_saved_model_without_a_log_has_tables(folder, tmp_path):
+    st.load(folder / "a").save(tmp_path / "saved")
+    assert main(["report", str(tmp_path / "saved"), "--out", str(tmp_path / "x.html")]) == 0
+    texts = Page((tmp_path / "x.html").read_text()).texts
+    assert "Curves" not in texts and "Tables" in texts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["{}/none"], 4, "none: there is no such folder"),
+        (["{}/a", "{}"], 4, "is neither a run nor a saved model"),
+        (["{}/a", "--out", "{}/x.pdf"], 2, "a report ends in .html"),
+        (["{}/a"] * 9, 2, "9 runs are too many for one page: name 8 at most"),
+        (["{}/a", "--data", "{}/none.parquet"], 3, "none.parquet"),
+    ],
+)
+def test_what_no_report_can_be_made_of_is_named(folder, capsys, arguments, code, message):
+    assert main(["report", *(a.format(folder) for a in arguments)]) == code
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def test_a_damaged_profile_is_refused(folder, tmp_path, capsys):
+    shutil.copytree(folder / "a", tmp_path / "a")
+    path = tmp_path / "a" / "profile.json"
+    for content, message in (("{", "profile.json is damaged"), ('{"rows": 1}', "profile is dam")):
+        path.write_text(content)
+        assert main(["report", str(tmp_path / "a")]) == 4
+        assert message in capsys.readouterr().err
+
+
+def test_several_runs_are_drawn_in_one_plot(folder, tmp_path):
+    pytest.importorskip("matplotlib")
+    runs = [str(folder / "a"), str(folder / "<i>b")]
+    assert main(["plot", *runs, "--out", str(tmp_path / "x.svg")]) == 0
+    text = (tmp_path / "x.svg").read_text()
+    assert "a: training" in text and "&lt;i&gt;b: validation" in text
+
+
+# --- Curves -------------------------------------------------------------------------------------
+
+
+def line(split: str, step: int, epoch: int = 0, rows: int = 100, **more: float) -> dict:
+    speed = {"rows_per_s": 10.0 * step, "loss": 0.5} if split == "train" else {}
+    return {"split": split, "step": step, "epoch": epoch, "rows": rows, **speed, **more}
+
+
+LOG = [
+    line("train", 1),  # compiles
+    line("train", 2),
+    line("valid", 2, logloss=0.6, constant_logloss=0.7, auc=0.8),
+    line("train", 3),  # waits for the validation
+    line("train", 4),
+    line("train", 5, rows=20),  # ends the epoch
+    line("train", 6, epoch=1),  # waits for the epoch's first rows
+    line("train", 7, epoch=1),
+]
+
+
+def test_the_speed_leaves_out_beginnings_validations_and_ends_of_epochs():
+    assert [one["step"] for one in steady(LOG)] == [2, 4, 7]
+    assert [one["step"] for one in steady(LOG[:1])] == [1]  # nothing better is known
+
+
+def test_panels_are_those_of_what_was_measured():
+    panels = panels_of(LOG)
+    assert [*panels] == ["logloss", "AUC", "rows per second"]
+    assert [curve.kind for curve in panels["logloss"]] == ["training", "validation", "constant"]
+    several = panels_of([line("train", 1), line("valid", 1, **{"loss": 1, "like.rmse": 2})])
+    assert [curve.label for curve in several["RMSE"]] == ["like, validation"]
+    assert [curve.kind for curve in several["loss"]] == ["training", "validation"]
+    assert [*panels_of(LOG[:2])] == ["loss", "rows per second"] and panels_of([]) == {}
+
+
+# --- Notebooks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.cpu("profiles are of a CPU")
+def test_objects_show_as_tables_in_a_notebook(folder):
+    trainer = st.load(folder / "a")
+    shown = {
+        "1 of": trainer,
+        "price": trainer.encoder.schema,
+        "distinct": st.data.profile(folder / "rows.parquet", schema=trainer.encoder.schema),
+        "outside kernels": st.StepProfile.from_dict(st.Run(folder / "a").profile()),
+        "5 x 4": st.RowSparse.from_numpy([2, 0], np.ones((2, 4), "float32"), num_rows=5),
+    }
+    for text, value in shown.items():
+        page = Page(value._repr_html_())
+        assert "table" in page.tags and any(text in found for found in page.texts)
+        assert "img" not in page.tags
