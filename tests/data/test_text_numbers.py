@@ -10,12 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat, convert_files
-from sparsetrain.data.read import text_blocks, text_numbers
+from sparsetrain.data.read import text_blocks, text_numbers, text_rows
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import assert_batches_equal, joined
 
 NAMES = ("label", "I1", "I2", "C1", "C2", "C3")
-NEVER = 1 << 40  # bytes
 
 
 def columns(rows, seed=0):
@@ -63,14 +62,14 @@ def write(path, values, delimiter="\t", end="\n", header=False):
 @pytest.fixture
 def ways(monkeypatch):
     """Return a function that runs another by numbers, then by text, and gives both results."""
-    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(text_numbers, "LEAST_BYTES", 0)
     monkeypatch.setattr(text_blocks.read_blocks, "__defaults__", (1 << 12,))
 
     def run(function):
         results = []
-        for least in (0, NEVER):
-            monkeypatch.setattr(text_numbers, "LEAST_BYTES", least)
-            results.append(function(least))
+        for read in (text_numbers.read_numbers, lambda *_: {}):
+            monkeypatch.setattr(text_rows, "read_numbers", read)
+            results.append(function(len(results)))
         return results
 
     return run
@@ -96,8 +95,8 @@ def test_numbers_are_encoded_as_their_text(case, ways, tmp_path):
 def test_numbers_are_converted_as_their_text(case, ways, tmp_path):
     path = write(tmp_path / "a.tsv", case(columns(400)))
 
-    def convert(least):
-        out = tmp_path / f"out{least}"
+    def convert(way):
+        out = tmp_path / f"out{way}"
         summary = convert_files(path, out, min_count=2, schema_file=SCHEMA)
         return summary, pq.read_table(out / "part-00000.parquet")
 
@@ -151,8 +150,8 @@ def test_bad_rows_are_reported_as_of_text(case, ways, tmp_path):
     path = write(tmp_path / "a.tsv", case(columns(400)))
     encoder = Encoder.fit(write(tmp_path / "b.tsv", columns(400)), schema_file=SCHEMA)
 
-    def errors(least):
-        out = tmp_path / f"out{least}"
+    def errors(way):
+        out = tmp_path / f"out{way}"
         with pytest.raises(DataError) as read:
             list(Dataset(path, encoder).batches(64))
         convert_files(path, out, min_count=2, schema_file=SCHEMA, bad_rows="quarantine")

@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from sparsetrain.parsing.fields import DECIMAL, EIGHT, HEX, TEXT, read_fields
+from sparsetrain.parsing import fields
+from sparsetrain.parsing.fields import DECIMAL, EIGHT, HEX, TEXT
 
 TEXTS = [
     *(
@@ -49,6 +50,13 @@ TEXTS = [
 ]
 
 
+def read_fields(data, delimiter, is_key, quoted=False):
+    """Read lines, which begin at an odd address."""
+    characters = np.frombuffer(b"." + data, np.uint8).copy()[1:]
+    lines = int(np.count_nonzero(characters == ord("\n")))
+    return fields.read_fields(characters, lines, delimiter, quoted, np.asarray(is_key))
+
+
 def expected(text, is_key):
     """Return the number that a text is, if any, and the flag of what it is."""
     if not text:
@@ -62,11 +70,11 @@ def expected(text, is_key):
     return None, TEXT
 
 
-@pytest.mark.parametrize("end", ["\n", ""])
+@pytest.mark.parametrize("behind", [[], ["7", "7", "7"]], ids=["the end", "a line"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_field_is_the_number_that_it_spells(text, end):
-    lines = [[text, text, "1"], ["5", "5", text]]
-    data = "\n".join("|".join(line) for line in lines) + end
+def test_a_field_is_the_number_that_it_spells(text, behind):
+    lines = [[text, text, "1"], ["5", "5", text], *[behind] * 3]
+    data = "".join("|".join(line) + "\n" for line in lines if line)
     read = read_fields(data.encode(), "|", np.array([False, True, True]))
     for column, row, is_key in ((0, 0, False), (1, 0, True), (2, 1, True)):
         number, flag = expected(text, is_key)
@@ -84,9 +92,16 @@ def test_lines_of_other_numbers_of_fields_are_not_read(damage):
     assert read_fields(damage.encode(), "\t", np.array([False, True])) is None
 
 
+@pytest.mark.parametrize("byte, quoted, is_read", [("\r", 0, 0), ('"', 1, 0), ('"', 0, 1)])
+def test_lines_with_quotes_and_carriage_returns_are_not_read(byte, quoted, is_read):
+    read = read_fields(f"1,2\n3{byte},4\n".encode(), ",", [True, False], bool(quoted))
+    assert (read is not None) == is_read
+
+
 def test_random_rows_are_read(seed=0):
     rng = np.random.default_rng(seed)
     dense, keys = rng.integers(-(2**31) + 1, 2**31, (300, 3)), rng.integers(0, 2**32, (300, 4))
+    dense //= 10 ** rng.integers(0, 10, dense.shape)
     texts = [[*map(str, d), *(f"{key:08x}" for key in k)] for d, k in zip(dense, keys, strict=True)]
     data = "".join("\t".join(row) + "\n" for row in texts).encode()
     read = read_fields(data, "\t", np.arange(7) >= 3)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """First pass over one chunk: bad rows, statistics, and counted values of its columns.
 
-The result is one Arrow file: one row of lists, four per column, ascending, so that a later pass
+The result is one Arrow file: one row of lists, six per column, ascending, so that a later pass
 reads one column alone, and a summary in its metadata. A column that shares another's table has
 empty lists; its values are with the other. Memory: a block of text or a piece of parquet, and the
 distinct values of one chunk.
@@ -33,21 +33,21 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
-from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
 
 _META = b"chunk"
-_PARTS = ("numbers", "number_counts", "texts", "text_counts")
+# Values as of `ValueCounts`, and how often each occurs.
+_PARTS = ("numbers", "number_counts", "eights", "eight_counts", "texts", "text_counts")
 
 
 def write_values(path: Path, counts: list[ValueCounts], summary: dict[str, Any]) -> None:
     """Write the values of each column and what else is kept of the chunk, fit for JSON."""
     columns: dict[str, pa.Array] = {}
     for index, count in enumerate(counts):
-        numbers, times = count.numbers()
         texts, text_times = count.texts()
-        arrays = (numbers, times, pa.array(texts, pa.large_binary()), text_times)
+        text_array = pa.array(texts, pa.large_binary())
+        arrays = (*count.numbers(), *count.eights(), text_array, text_times)
         for part, array in zip(_PARTS, arrays, strict=True):
             columns[f"{index}.{part}"] = _one_list(pa.array(array))
     _write(path, pa.table(columns).replace_schema_metadata({_META: json.dumps(summary)}))
@@ -71,15 +71,13 @@ def read_summary(path: Path) -> dict[str, Any]:
         return summary
 
 
-def read_column(path: Path, index: int) -> tuple[tuple[Array, Array], tuple[pa.Array, Array]]:
-    """Return (numbers, counts) and (texts, counts) of one column of a chunk's file."""
+def read_column(path: Path, index: int) -> list[pa.Array]:
+    """Return the values and counts of one column of a chunk's file, in the order of `_PARTS`."""
     with pa.memory_map(str(path)) as source:
-        fields = list(range(4 * index, 4 * index + 4))
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        first = len(_PARTS) * index
+        options = pa.ipc.IpcReadOptions(included_fields=[*range(first, first + len(_PARTS))])
         with pa.ipc.open_file(source, options=options) as reader:
-            batch = reader.get_batch(0)
-    numbers, times, texts, text_times = (batch.column(i).flatten() for i in range(4))
-    return (numbers.to_numpy(), times.to_numpy()), (texts, text_times.to_numpy())
+            return [column.flatten() for column in reader.get_batch(0).columns]
 
 
 VALUES = "values-"  # how the files of what was learnt begin

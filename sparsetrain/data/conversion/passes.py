@@ -16,15 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, learn_chunk, read_column
 from sparsetrain.data.conversion.write_files import LearnedEncoder, write_parts
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import write_manifest
 from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
-from sparsetrain.data.encode.value_counts import Keys, ValueCounts
+from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.stream.threads import ordered_map
@@ -69,7 +67,7 @@ class Job:
     def plan(self) -> dict[str, Any]:
         """Return everything the result depends on, as JSON would give it back."""
         plan = {
-            "version": 2,
+            "version": 3,
             "inputs": _identity(self.files),
             "encoder": self.known.fingerprint if self.known else write_manifest(self.blank),
             "label": self.label,
@@ -154,16 +152,8 @@ def _merge_column(
     """Add up the counts of one column; return its vocabulary, and how many values it had."""
     counts, blank = ValueCounts(), job.blank
     for number, seen in enumerate(chunks):
-        (numbers, times), (texts, text_times) = read_column(task.result_of(number), index)
-        keys = Keys(
-            numbers=np.concatenate([numbers, np.zeros(len(texts), np.int64)]),
-            missing=np.zeros(len(numbers) + len(texts), dtype=bool),
-            is_text=np.arange(len(numbers) + len(texts)) >= len(numbers),
-            texts=texts,
-            hexadecimal=seen.hexadecimal[index],
-        )
-        counts.add_keys(keys, np.concatenate([times, text_times]))
-    distinct = len(counts.numbers()[0]) + len(counts.texts()[0])
+        counts.add_counted(read_column(task.result_of(number), index), seen.hexadecimal[index])
+    distinct = len(counts.numbers()[0]) + len(counts.eights()[0]) + len(counts.texts()[0])
     vocabulary = make_vocabulary(blank.columns[index], counts, blank.settings, blank.schema)
     return vocabulary, distinct
 

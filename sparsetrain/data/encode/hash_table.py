@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both dense and random keys
@@ -27,8 +28,9 @@ class IdTable:
         self._default = default
         bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
         self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
-        self._keys = np.zeros(1 << bits, dtype=np.int64)
-        self._ids = np.full(1 << bits, default, dtype=np.int32)
+        self._keys = aligned_empty(8 << bits).view(np.int64)
+        self._ids = aligned_empty(4 << bits).view(np.int32)
+        self._keys[:], self._ids[:] = 0, default
         self._insert(keys, ids)
 
     def _slots(self, keys: Array) -> Array:
@@ -55,6 +57,15 @@ class IdTable:
             again = (self._keys[slots] != keys[lost]) & (found != self._default)
             lost, slots = lost[again], slots[again]
         return ids
+
+    def find_short(self, keys: Array) -> Array:
+        """As `find`, of keys (n,) uint32, by a kernel."""
+        from sparsetrain.parsing.lookup import look_up  # imports TVM, as whoever read them did
+
+        shift = int(self._shift) - 32
+        if shift < 0:  # with gigabytes of slots
+            return self.find(keys.astype(np.int64))
+        return look_up(keys, self._keys, self._ids, int(_GOLDEN), shift, self._default)
 
     def find_one(self, key: int) -> int:
         """Return the id of one key, as `find` does of many."""

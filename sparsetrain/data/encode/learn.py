@@ -27,7 +27,7 @@ from sparsetrain.data.encode.rules import (
     Settings,
     plain_ids,
 )
-from sparsetrain.data.encode.value_counts import Counted, ValueCounts, resolved
+from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.encode.vocabulary import UNSEEN, Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
@@ -95,7 +95,9 @@ def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Locati
     read_values(array, lambda values, here: counts.add(values, nan, here), location)
 
 
-def make_vocabulary(name: str, counts: Counted, settings: Settings, schema: Schema) -> Vocabulary:
+def make_vocabulary(
+    name: str, counts: ValueCounts, settings: Settings, schema: Schema
+) -> Vocabulary:
     """Give ids to the values of one column, by its own rule where it has one."""
     return Vocabulary.from_counts(counts, *settings.limits(schema.rule(name)), settings.nan_rule)
 
@@ -174,7 +176,7 @@ def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Sche
         return
     pieces = []
     with suppress(DataError):
-        pieces = [*islice(part.pieces(names), 1)]
+        pieces = [*islice(part.pieces(names, columns.categories), 1)]
     for name, (location, piece) in product(names, pieces):
         try:
             values, missing = read_numbers(
@@ -215,7 +217,7 @@ def extended_rules(
     return tuple(grown[owner] for owner in owners)
 
 
-def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None) -> Vocabulary:
+def extended(known: Vocabulary, counts: ValueCounts, min_count: int, cap: int | None) -> Vocabulary:
     """Give rows to values that were seen at least `min_count` times and have none.
 
     The most frequent one comes first, of equals numbers before texts. Values for which there is no
@@ -230,8 +232,7 @@ def extended(known: Vocabulary, counts: Counted, min_count: int, cap: int | None
     order = order[new_times[order] >= min_count][:room]
     ids = np.full(len(new_times), UNSEEN)
     ids[order] = known.rows + np.arange(len(order))
-    left = int(new_times[ids == UNSEEN].sum()) + counts.left_out()
-    seen = int(times.sum() + text_times.sum()) + counts.left_out()
+    left, seen = int(new_times[ids == UNSEEN].sum()), int(times.sum() + text_times.sum())
     own = int(unknown.sum())
     number_keys, number_ids = _merged(known.numbers, known.number_ids, numbers[unknown], ids[:own])
     new_texts = [text for text, new in zip(texts, unknown_texts, strict=True) if new]

@@ -17,7 +17,8 @@ rest, about four times that while merging.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls, to_micro
 from sparsetrain.data.values.text import (
     are_eights,
     as_bytes,
+    as_decimals,
     hex_numbers,
     lengths,
     whole_numbers,
@@ -124,23 +126,6 @@ _BY_KIND = {
 _MERGE_AT = 1 << 20
 
 
-class Counted(Protocol):
-    """Value counts of one column, from which a vocabulary is made."""
-
-    def numbers(self) -> tuple[Array, Array]:
-        """Return the distinct numbers, ascending, and their counts: two (n,) int64."""
-
-    def texts(self) -> tuple[list[bytes], Array]:
-        """Return the distinct texts in the order of their bytes, and their counts (m,) int64."""
-
-    def left_out(self) -> int:
-        """Return how often values occur, all together, that were too rare to be kept."""
-
-    @property
-    def hexadecimal(self) -> bool | None:
-        """Whether some text is 8 hex digits and no decimal number; None if there was no text."""
-
-
 class _NumberCounts:
     """Counts of numbers; reduced pieces, merged as they grow."""
 
@@ -186,12 +171,24 @@ class ValueCounts:
             self._eights.add(keys.numbers[keys.eights], times[keys.eights])
             is_number &= ~keys.eights
         self._numbers.add(keys.numbers[is_number], times[is_number])
-        if len(keys.texts):
-            self._add_texts(keys.texts, times[keys.is_text])
-        if keys.hexadecimal is not None:
-            self.hexadecimal = bool(self.hexadecimal) or keys.hexadecimal
+        self._add_texts(keys.texts, times[keys.is_text])
+        self._note(keys.hexadecimal)
+
+    def add_counted(self, counted: Sequence[Any], hexadecimal: bool | None) -> None:
+        """Count Arrow arrays of what `numbers`, `eights` and `texts` of another returned."""
+        numbers, times, eights, eight_times, texts, text_times = counted
+        self._numbers.add(numbers.to_numpy(), times.to_numpy())
+        self._eights.add(eights.to_numpy(), eight_times.to_numpy())
+        self._add_texts(texts, text_times.to_numpy())
+        self._note(hexadecimal)
+
+    def _note(self, hexadecimal: bool | None) -> None:
+        if hexadecimal is not None:
+            self.hexadecimal = bool(self.hexadecimal) or hexadecimal
 
     def _add_texts(self, texts: Any, times: Array) -> None:
+        if not len(texts):
+            return
         coded = pc.dictionary_encode(texts)
         totals = np.bincount(coded.indices.to_numpy(), weights=times).astype(np.int64)
         self._texts.update(dict(zip(coded.dictionary.to_pylist(), totals.tolist(), strict=True)))
@@ -200,22 +197,15 @@ class ValueCounts:
         """Return the distinct numbers, ascending, and their counts: two (n,) int64."""
         return self._numbers.all()
 
-    def texts(self) -> tuple[list[bytes], Array]:
-        """Return the distinct texts in the order of their bytes, and their counts (m,) int64.
+    def eights(self) -> tuple[Array, Array]:
+        """As `numbers`, of texts of 8 digits, which can be read in two ways, in hexadecimal."""
+        return self._eights.all()
 
-        Numbers of 8 digits that can be read in two ways are among them.
-        """
-        eights, times = self._eights.all()
+    def texts(self) -> tuple[list[bytes], Array]:
+        """Return the distinct other texts in the order of their bytes, and their counts (m,)."""
         counts = {text: count for text, count in self._texts.items() if count}
-        counts |= {
-            b"%08x" % e: n for e, n in zip(eights.tolist(), times.tolist(), strict=True) if n
-        }
         texts = sorted(counts)
         return texts, np.array([counts[text] for text in texts], dtype=np.int64)
-
-    def left_out(self) -> int:
-        """Return 0: all values are kept."""
-        return 0
 
 
 class ResolvedCounts(NamedTuple):
@@ -228,25 +218,18 @@ class ResolvedCounts(NamedTuple):
     hexadecimal: bool | None
 
 
-def resolved(counts: Counted, known: bool | None = None) -> ResolvedCounts:
+def resolved(counts: ValueCounts, known: bool | None = None) -> ResolvedCounts:
     """Return counts in which texts of 8 digits are numbers: decimal or, by the column, hexadecimal.
 
     What is `known` of the column's earlier values decides.
     """
     hexadecimal = counts.hexadecimal if known is None else known
-    (numbers, times), (texts, text_times) = counts.numbers(), counts.texts()
-    is_eight = np.array([_is_eight(text) for text in texts], dtype=bool)
-    if is_eight.any():
-        base = 16 if hexadecimal else 10
-        eights = [int(text, base) for text, eight in zip(texts, is_eight, strict=True) if eight]
-        texts = [text for text, eight in zip(texts, is_eight, strict=True) if not eight]
-        numbers = np.concatenate([numbers, np.array(eights, dtype=np.int64)])
-        numbers, times = reduce_numbers(numbers, np.concatenate([times, text_times[is_eight]]))
-    return ResolvedCounts(numbers, times, texts, text_times[~is_eight], hexadecimal)
-
-
-def _is_eight(text: bytes) -> bool:
-    return len(text) == 8 and text.isdigit() and text[:1] != b"0"
+    (numbers, times), (eights, eight_times) = counts.numbers(), counts.eights()
+    if len(eights):
+        read = eights if hexadecimal else as_decimals(eights)
+        numbers, times = np.concatenate([numbers, read]), np.concatenate([times, eight_times])
+        numbers, times = reduce_numbers(numbers, times)
+    return ResolvedCounts(numbers, times, *counts.texts(), hexadecimal)
 
 
 def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Array]:

@@ -23,12 +23,13 @@ import pyarrow.types as pt
 
 from sparsetrain.data.encode.hash_table import IdTable
 from sparsetrain.data.encode.value_counts import (
-    Counted,
+    ValueCounts,
     has_keyable_dictionary,
     resolved,
     split_keys,
 )
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import Spelled
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
 from sparsetrain.data.values.text import as_decimals, spelled_number
@@ -82,12 +83,12 @@ class Vocabulary:
 
     @classmethod
     def from_counts(
-        cls, counts: Counted, min_count: int, max_rows: int | None, nan: NanRule
+        cls, counts: ValueCounts, min_count: int, max_rows: int | None, nan: NanRule
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
         numbers, times, texts, text_times, hexadecimal = resolved(counts)
         all_times = np.concatenate([times, text_times])
-        rare_share = _rare_share(all_times, counts.left_out(), min_count)
+        rare_share = _rare_share(all_times, min_count)
         frequent = times >= min_count
         numbers, times = numbers[frequent], times[frequent]
         frequent = text_times >= min_count
@@ -164,6 +165,8 @@ class Vocabulary:
         return np.take(ids, codes)
 
     def _encode(self, array: Any, location: Location) -> Array:
+        if isinstance(array.type, Spelled) and (self.hexadecimal or not array.type.eights):
+            return self._encode_spelled(array)
         keys = split_keys(array, self.nan, location, self.hexadecimal)
         ids = self.find_numbers(keys.numbers)
         if keys.eights is not None and keys.eights.any():
@@ -172,6 +175,11 @@ class Vocabulary:
         if len(keys.texts):
             ids[keys.is_text] = self._encode_texts(keys.texts)
         return ids
+
+    def _encode_spelled(self, array: Any) -> Array:
+        values, missing = fill_nulls(array.storage)
+        ids = self._by_number.find_short(values)
+        return np.where(missing, np.int32(MISSING), ids) if array.null_count else ids
 
     def _find_eights(self, hexes: Array, ids: Array) -> Array:
         """Return the ids of texts of 8 digits; `ids` are those of them as hexadecimal numbers."""
@@ -184,9 +192,8 @@ class Vocabulary:
         return ids[coded.indices.to_numpy()]
 
 
-def _rare_share(times: Array, left_out: int, min_count: int) -> float:
-    rare = left_out + int(times[times < min_count].sum())
-    return rare / max(left_out + int(times.sum()), 1)
+def _rare_share(times: Array, min_count: int) -> float:
+    return int(times[times < min_count].sum()) / max(int(times.sum()), 1)
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:

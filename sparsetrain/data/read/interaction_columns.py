@@ -69,7 +69,8 @@ def _text_of(file: str) -> TextFormat:
     block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
     if block is None or is_parquet(bytes(block.data[:4])):
         return TextFormat()
-    line = block.data.removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+    text = block.data.tobytes().removeprefix(BOM)
+    line = text.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     delimiter = next((each for each in "\t,;|" if each in line), " ")
     fields = [field.strip('"') for field in line.split(delimiter)]
     if not any(field[:1].isdigit() for field in fields):

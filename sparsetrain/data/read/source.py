@@ -21,7 +21,7 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
-CODED_ROWS = 4 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew
+CODED_ROWS = 16 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew
 HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
 # A last column of this name holds the number of each row in its file: for rows that do not follow
 # one another, as after a filter or a bad line. No user's column can be called so.

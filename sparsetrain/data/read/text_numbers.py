@@ -14,29 +14,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.text_blocks import Bytes, Dialect
+from sparsetrain.data.read.text_blocks import NEWLINE, Block, Dialect
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Spelled
 
-LEAST_BYTES = 1 << 24  # for less, importing TVM takes as long as it saves
+LEAST_BYTES = 1 << 24  # of a file's first block; for less, importing TVM takes as long as it saves
 
 
-def read_numbers(
-    data: Bytes, header: bool, dialect: Dialect, categories: Sequence[str]
-) -> dict[str, Any]:
-    """Return the columns of whole lines, of which the first may be a header, that spell numbers.
-
-    Those of `categories` are `Spelled`, others int32.
-    """
-    delimiter, names = dialect.delimiter, dialect.names
-    quoted = dialect.quoted and b'"' in data
-    if len(data) < LEAST_BYTES or dialect.null or quoted or b"\r" in data or len(names) < 2:
+def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> dict[str, Any]:
+    """Return the columns that spell numbers: those of `categories` are `Spelled`, others int32."""
+    data, lines, names, is_first = block.data, block.lines, dialect.names, block.first_line == 1
+    is_plain = not dialect.null and len(names) > 1 and "\0" < dialect.delimiter < "\x80"
+    if not is_plain or (is_first and len(data) < LEAST_BYTES):
         return {}
     from sparsetrain.parsing.fields import DECIMAL, EIGHT, HEX, TEXT, read_fields  # imports TVM
 
-    data = data[data.index(b"\n") + 1 :] if header else data
+    if dialect.header and is_first:
+        data, lines = data[int(np.argmax(data == NEWLINE)) + 1 :], lines - 1
     is_key = np.isin(names, categories)
-    read = read_fields(data, delimiter, is_key) if delimiter.isascii() else None
+    read = read_fields(data, lines, dialect.delimiter, dialect.quoted, is_key)
     columns = {}
     for name, key, values, valid, found in zip(names, is_key, *read, strict=True) if read else ():
         # Of 8 digits the number is the hexadecimal one, so it must not be taken for another.

@@ -24,9 +24,12 @@ import pyarrow.csv as pc
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, with_numbers
 from sparsetrain.data.read.text_blocks import (
     BOM,
+    NEWLINE,
+    QUOTE,
+    RETURN,
     Block,
-    Bytes,
     Dialect,
+    count_bytes,
     find_dialect,
     read_blocks,
     row_ends,
@@ -66,14 +69,16 @@ def parse_block(
     block: Block, dialect: Dialect, file: str, coded: Sequence[str] | None = None
 ) -> Parsed:
     """Parse whole lines of a file; with `coded`, see `Part.pieces`."""
-    data = block.data.removeprefix(BOM) if block.first_line == 1 else block.data
-    header = dialect.header and block.first_line == 1
-    numbers = {} if coded is None else read_numbers(data, header, dialect, coded)
+    is_first, data = block.first_line == 1, block.data
+    data = data[len(BOM) :] if is_first and data[: len(BOM)].tobytes() == BOM else data
+    header = dialect.header and is_first
+    numbers = {} if coded is None else read_numbers(block._replace(data=data), dialect, coded)
     names = [name for name in dialect.names if name not in numbers]
     if not names:
         table = pa.table({name: numbers[name] for name in dialect.names})
         return Parsed(table, np.arange(table.num_rows) + block.first_line + header, [])
-    if dialect.quoted and data.count(b'"') % 2:
+    quotes = count_bytes(data, QUOTE) if dialect.quoted else 0
+    if quotes % 2:
         _require_closed_quotes(data, dialect, file, block.first_line)
     invalid: list[Any] = []
 
@@ -83,29 +88,31 @@ def parse_block(
 
     try:
         table = pc.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(pa.py_buffer(data)),
             pc.ReadOptions(
                 use_threads=False, column_names=dialect.names, block_size=max(len(data), 1)
             ),
-            _parse_options(dialect, data, skip),
+            _parse_options(dialect, quotes > 0, skip),
             _convert_options(dialect, names),
         )
     except pa.ArrowInvalid as error:
         raise DataError(
             f"{file}: from line {block.first_line}: not readable ({first_line(error)})"
         ) from None
-    lines = _line_numbers(data, dialect, len(invalid) + table.num_rows) + block.first_line
+    rows = len(invalid) + table.num_rows
+    lines = np.arange(rows) if rows == block.lines else _line_numbers(data, dialect)
+    lines += block.first_line
     parsed = _drop_header(_assign(table, lines, invalid), dialect, block)
     columns = dict(zip(names, parsed.table.columns, strict=True)) | numbers
     return parsed._replace(table=pa.table({name: columns[name] for name in dialect.names}))
 
 
-def _require_closed_quotes(data: Bytes, dialect: Dialect, file: str, first_line: int) -> None:
+def _require_closed_quotes(data: Array, dialect: Dialect, file: str, first_line: int) -> None:
     """Refuse a quoted field without an end, in which Arrow would read the rest of the file.
 
     A quote within a field that does not begin with one is a letter.
     """
-    text = io.StringIO(data.decode("utf-8", "replace"), newline="")
+    text = io.StringIO(data.tobytes().decode("utf-8", "replace"), newline="")
     rows = csv.reader(text, delimiter=dialect.delimiter, strict=True)
     line = 0
     try:
@@ -119,8 +126,7 @@ def _require_closed_quotes(data: Bytes, dialect: Dialect, file: str, first_line:
             ) from None
 
 
-def _parse_options(dialect: Dialect, data: Bytes, skip: Any) -> pc.ParseOptions:
-    quoted = dialect.quoted and b'"' in data
+def _parse_options(dialect: Dialect, quoted: bool, skip: Any) -> pc.ParseOptions:
     return pc.ParseOptions(
         delimiter=dialect.delimiter,
         quote_char='"' if quoted else False,
@@ -138,16 +144,15 @@ def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOption
     )
 
 
-def _line_numbers(data: Bytes, dialect: Dialect, rows: int) -> Array:
+def _line_numbers(data: Array, dialect: Dialect) -> Array:
     """Return the line, from 0, at which each row begins; blank lines are no rows."""
-    newlines = data.count(b"\n")
-    if newlines + (not data.endswith(b"\n")) == rows:
-        return np.arange(rows)
-    ends = row_ends(data) if dialect.quoted else np.flatnonzero(np.frombuffer(data, "u1") == 10)
+    every = np.flatnonzero(data == NEWLINE)
+    ends = row_ends(data) if dialect.quoted else every
     starts = np.r_[0, ends + 1]
     stops = np.r_[ends, len(data)]
-    is_row = np.array([bool(data[a:b].strip(b"\r")) for a, b in zip(starts, stops, strict=True)])
-    every = np.flatnonzero(np.frombuffer(data, "u1") == 10)
+    is_row = np.array(
+        [bool((data[a:b] != RETURN).any()) for a, b in zip(starts, stops, strict=True)]
+    )
     return np.searchsorted(every, starts[is_row])
 
 

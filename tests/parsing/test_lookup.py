@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids of 32-bit keys by the kernel, against NumPy's search of the same table."""
+
+import numpy as np
+import pytest
+
+from sparsetrain.data.encode.hash_table import IdTable
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 3000])
+def test_the_kernel_finds_what_numpy_finds(size):
+    rng = np.random.default_rng(size)
+    keys = np.unique(rng.integers(0, 2**32, size))
+    keys = np.unique(np.concatenate([keys, keys[:2] + 2**32, -keys[:2], [0][: len(keys)]]))
+    table = IdTable(keys, np.arange(2, 2 + len(keys)), 1)
+    asked = np.concatenate([keys[keys >= 0], [0, 2**32 - 1], rng.integers(0, 2**32, 200)])
+    asked = (asked % 2**32).astype(np.uint32)
+    np.testing.assert_array_equal(table.find_short(asked), table.find(asked.astype(np.int64)))
