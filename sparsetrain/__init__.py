@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sparsetrain.runtime import set_num_threads as set_num_threads
     from sparsetrain.sparse_tensor import RowSparse as RowSparse
     from sparsetrain.torch.from_torch import from_torch as from_torch
+    from sparsetrain.training import loggers as loggers
     from sparsetrain.training.fit import EarlyStopping as EarlyStopping
     from sparsetrain.training.fit import ReduceLROnPlateau as ReduceLROnPlateau
     from sparsetrain.training.load import load as load

@@ -19,8 +19,8 @@ PUBLIC = {
     "sparsetrain": (
         "Batch EarlyStopping Predictor Program QuantizedModel ReduceLROnPlateau RowSparse Run "
         "StepProfile Trainer __version__ "
-        "ad compare data embedding errors from_torch load load_predictor metrics models optim "
-        "parallel precision runtime set_num_threads torch value_and_grad"
+        "ad compare data embedding errors from_torch load load_predictor loggers metrics models "
+        "optim parallel precision runtime set_num_threads torch value_and_grad"
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
@@ -44,6 +44,7 @@ PUBLIC = {
         "ResourceError "
         "SparsetrainError"
     ),
+    "loggers": "MLflow TensorBoard WandB",
     "metrics": (
         "ClassMetrics ClickMetrics GroupedAUC LabelMetrics RankingMetrics RegressionMetrics "
         "rank_items"

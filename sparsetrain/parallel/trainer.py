@@ -200,7 +200,7 @@ class ShardedTrainer(Trainer):
             if run is not None:
                 options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self.parallel)
             if self._comm.rank:
-                options["progress"] = None
+                options["progress"] = options["on_log"] = None
             self.watch = watch
             try:
                 history = super().fit(train, **options)

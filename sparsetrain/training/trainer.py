@@ -101,6 +101,7 @@ class Trainer(TrainedModel):
         progress: Any = "auto",
         stop: Callable[[], bool] | None = None,
         on_epoch: Callable[[dict[str, Any]], object] | None = None,
+        on_log: Callable[[dict[str, Any]], object] | None = None,
         run: Run | str | Path | None = None,
         resume: bool = False,
         validate_every: int | None = None,
@@ -129,6 +130,9 @@ class Trainer(TrainedModel):
             Asked after every batch, and between those of a validation; True ends training there.
         on_epoch : callable, optional
             Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
+        on_log : callable, optional
+            Told of each line of the log, such as a logger of `sparsetrain.loggers`; without `run`
+            there is a line every 100 steps.
         run : Run or path, optional
             The folder in which checkpoints and a log of every metric are kept.
         resume : bool
@@ -173,7 +177,7 @@ class Trainer(TrainedModel):
             If memory or disk is used up; the last checkpoint stays.
         """
         check_fit_arguments(
-            validation, stop, on_epoch, run, validate_every, early_stopping, reduce_lr
+            validation, stop, on_epoch, on_log, run, validate_every, early_stopping, reduce_lr
         )
         check_group_feature(self.model, group_by)
         plan = Plan(
@@ -202,8 +206,8 @@ class Trainer(TrainedModel):
         recording = watch and watch.recording()
         with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
             held_out = None if validation is None else self._dataset(validation)
-            fit = Fit(self, dataset, held_out, plan, state, folder, progress, stop, on_epoch)
-            history = fit.run()
+            told = progress, stop, on_epoch, on_log
+            history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
             if watch:
                 history["profile"] = found = watch.result()
                 if folder and folder.logs and found:

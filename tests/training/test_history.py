@@ -2,6 +2,8 @@
 """What a run shows while it goes on, and the table of its epochs."""
 
 import io
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -43,9 +45,59 @@ def test_a_history_is_a_table_of_its_epochs():
     assert str(history) == str(history.frame) and isinstance(history, dict)
 
 
-def test_what_is_no_function_is_refused():
-    with pytest.raises(ConfigError, match="on_epoch is 5; give a function of a dict"):
-        small_dlrm.trainer().fit([small_dlrm.batch(8)], on_epoch=5)
+@pytest.mark.parametrize("name", ["on_epoch", "on_log"])
+def test_what_is_no_function_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} is 5; give a function of a dict"):
+        small_dlrm.trainer().fit([small_dlrm.batch(8)], **{name: 5})
+
+
+def test_a_logger_gets_the_lines_of_the_log_with_a_run_or_without(tmp_path):
+    batches, held_out = [small_dlrm.batch(8)] * 3, small_dlrm.batch(16, seed=1)
+    for run in (None, st.Run(tmp_path / "run", log_every=2)):
+        told: list[dict] = []
+        small_dlrm.trainer().fit(
+            batches, validation=held_out, run=run, on_log=told.append, progress=None
+        )
+        steps = [(line["split"], line["step"]) for line in told]
+        assert steps == [("train", 2)] * (run is not None) + [("train", 3), ("valid", 3)]
+        assert run is None or run.log() == told
+
+
+class Fake(ModuleType):
+    """MLflow and wandb, as far as loggers use them."""
+
+    def __init__(self):
+        super().__init__("fake")
+        self.calls = []
+
+    def init(self, **options):
+        self.calls.append(options)
+        return self
+
+    def log(self, values):
+        self.calls.append(values)
+
+    def log_metrics(self, values, step, run_id):
+        self.calls.append((values, step, run_id))
+
+
+LINE = {"split": "valid", "step": 3, "epoch": 0, "ndcg@10": 0.25, "auc": None}
+
+
+def test_lines_go_to_mlflow_and_to_wandb(monkeypatch):
+    mlflow, wandb = Fake(), Fake()
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    st.loggers.MLflow("a1")(LINE)
+    st.loggers.WandB(project="clicks")(LINE)
+    assert mlflow.calls == [({"valid/epoch": 0, "valid/ndcg_10": 0.25}, 3, "a1")]
+    assert wandb.calls == [
+        {"project": "clicks"},
+        {"step": 3, "valid/epoch": 0, "valid/ndcg@10": 0.25},
+    ]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"wandb is not installed: pip install 'sparset.*wandb"):
+        st.loggers.WandB()
 
 
 def test_objects_of_arrays_say_how_they_are_made():

@@ -17,7 +17,7 @@ from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.fit.plan import History, Plan, ReduceLROnPlateau, describe_scores
-from sparsetrain.training.fit.record import Record, explained
+from sparsetrain.training.fit.record import OnLog, Record, explained
 from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.state import RunState
@@ -44,6 +44,8 @@ class Fit:
         Asked after each batch; True ends the run there.
     on_epoch : callable or None
         Told of each epoch that is over.
+    on_log : callable or None
+        Told of each line of the log.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class Fit:
         progress: Any,
         stop: Callable[[], bool] | None,
         on_epoch: Callable[[dict[str, Any]], object] | None,
+        on_log: OnLog | None,
     ) -> None:
         if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
             name = trainer.optimizer.formula.name
             raise ConfigError(f"reduce_lr: {name} has no learning rate, a number called lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
-        self._record = Record(run, plan.group_by is not None)
+        self._record = Record(run, plan.group_by is not None, on_log)
         self._best = Best(plan.early_stopping, run)
         make_progress(progress)  # refuses what is none
         self._progress, self._stop = progress, stop or (lambda: False)

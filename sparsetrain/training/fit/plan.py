@@ -233,6 +233,7 @@ def check_fit_arguments(
     validation: Any,
     stop: Any,
     on_epoch: Any,
+    on_log: Any,
     run: Any,
     validate_every: Any,
     early_stopping: Any,
@@ -247,8 +248,9 @@ def check_fit_arguments(
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
-    if on_epoch is not None and not callable(on_epoch):
-        raise ConfigError(f"on_epoch is {on_epoch!r:.60}; give a function of a dict")
+    for name, told in {"on_epoch": on_epoch, "on_log": on_log}.items():
+        if told is not None and not callable(told):
+            raise ConfigError(f"{name} is {told!r:.60}; give a function of a dict")
     require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
     require_type("early_stopping", early_stopping, EarlyStopping, fix)

@@ -7,18 +7,22 @@ Without a folder nothing is written.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.errors import NumericalError, ResourceError
+from sparsetrain.training.loggers import TensorBoard
 from sparsetrain.training.run import Run
-from sparsetrain.training.run.log import Events, Log, fields
+from sparsetrain.training.run.folder import LOG_EVERY
+from sparsetrain.training.run.log import Log, fields, plain
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import describe_trainer, require_finite
 from sparsetrain.training.trained_model import TrainedModel
+
+OnLog = Callable[[dict[str, Any]], object]
 
 # How hosts, TVM and CUDA say that there is no memory.
 _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
@@ -98,12 +102,15 @@ class Record:
     run : Run or None
     grouped : bool
         Whether validations have the scores of groups.
+    on_log : callable or None
+        Told of each line of the log, which is written by a run alone.
     """
 
-    def __init__(self, run: Run | None, grouped: bool) -> None:
-        self._run, self._grouped = run, grouped
+    def __init__(self, run: Run | None, grouped: bool, on_log: OnLog | None) -> None:
+        self._run, self._grouped, self._on_log = run, grouped, on_log
+        self._every = run.log_every if run else LOG_EVERY
         self._log: Log | None = None
-        self._events: Events | None = None
+        self._events: TensorBoard | None = None
         self._saved: tuple[Any, ...] | None = None
 
     @property
@@ -129,7 +136,7 @@ class Record:
             with checkpoint.errors_of(self._run.folder):
                 self._log = stack.enter_context(Log(self._run.folder, state.log_lines, columns))
                 if self._run.tensorboard:
-                    self._events = Events(self._run.folder)
+                    self._events = TensorBoard(self._run.folder)
                     stack.callback(self._events.close)
             state.log_lines = self._log.lines
             self._saved = self._key(trainer, state)
@@ -143,9 +150,9 @@ class Record:
     def log_training(self, trainer: TrainedModel, state: RunState) -> None:
         """Write the mean loss and the speed since the last such line, if a line is due."""
         step = trainer.steps
-        if self._run is None or step == state.log_step or not state.log_rows:
+        if step == state.log_step or not state.log_rows:
             return
-        if step % self._run.log_every and not state.at_epoch_end:
+        if step % self._every and not state.at_epoch_end:
             return
         rows, seconds = state.log_rows, state.log_seconds
         speed = {"rows_per_s": rows / max(seconds, 1e-9), "seconds": seconds}
@@ -160,9 +167,8 @@ class Record:
 
     def log_validation(self, trainer: TrainedModel, state: RunState) -> None:
         """Write the scores of the validation that has just been made."""
-        if self._run is not None:
-            line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
-            self._add(line, state)
+        line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
+        self._add(line, state)
 
     def save(self, trainer: TrainedModel, state: RunState, *, best: bool) -> None:
         """Write a checkpoint unless this very state is saved already.
@@ -193,12 +199,14 @@ class Record:
                 require_finite(last.arrays, trainer.steps)
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
-        if self._log is None or self._run is None:  # another process writes it
+        if self._on_log is not None:
+            self._on_log({name: plain(value) for name, value in line.items()})
+        if self._log is None or self._run is None:  # there is none, or another process writes it
             return
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)
             if self._events is not None:
-                self._events.add(line)
+                self._events(line)
         state.log_lines = self._log.lines
 
     @staticmethod

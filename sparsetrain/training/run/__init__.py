@@ -5,7 +5,7 @@
 - `checkpoints`: their names, the files that name the latest and the best, and the search for one
 - `lock`: the single writer
 - `state`: progress of the run, which a checkpoint keeps
-- `log`: metrics, as JSON lines, and for TensorBoard
+- `log`: metrics, as JSON lines and CSV
 - `fingerprint`: the digest of the data, to be compared on resuming
 """
 

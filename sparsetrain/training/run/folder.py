@@ -44,6 +44,7 @@ from sparsetrain.training.run.lock import FILE as LOCK
 from sparsetrain.training.run.lock import locked
 from sparsetrain.training.run.log import CSV, JSONL, read_log
 
+LOG_EVERY = 100
 PROFILE = "profile.json"
 _MAX_BYTES = 1 << 20
 
@@ -78,7 +79,7 @@ class Run:
         *,
         every: int | None = None,
         keep: int = 2,
-        log_every: int = 100,
+        log_every: int = LOG_EVERY,
         extra: Mapping[str, Any] | None = None,
         tensorboard: bool = False,
     ) -> None:

@@ -5,9 +5,6 @@ A checkpoint remembers how many lines the log had. A resumed run cuts it back to
 log of a run that was killed reads like that of one that was not. Lines are flushed one by one and
 are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of the others,
 so a digit that changed is found.
-
-For TensorBoard the same scalars are records of a protocol buffer, whose few fields are encoded
-here. A resumed run begins a new file, as TensorBoard expects.
 """
 
 from __future__ import annotations
@@ -17,8 +14,6 @@ import csv
 import json
 import math
 import os
-import struct
-import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,7 +90,7 @@ class Log:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Append a line; a number that is not finite becomes null."""
-        known = {name: _plain(line[name]) for name in self._fields if name in line}
+        known = {name: plain(line[name]) for name in self._fields if name in line}
         self._write(known)
         self.lines += 1
 
@@ -159,84 +154,7 @@ def _crc32(line: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(line).encode())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a NumPy number as one of Python; one that is not finite is None."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-_POLYNOMIAL = 0x82F63B78  # CRC-32C, reflected
-
-
-class Events:
-    """One event file.
-
-    Parameters
-    ----------
-    folder : Path
-        Where to make it; TensorBoard is given this folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        number = len(list(folder.glob("events.out.tfevents.*")))
-        path = folder / f"events.out.tfevents.{int(time.time())}.{number:04d}"
-        self._file = open(path, "xb")  # noqa: SIM115
-        self._write(_bytes(3, b"brain.Event:2"))
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Write the numbers of a log's line as scalars `<split>/<name>`."""
-        split = line.get("split", "train")
-        values = b"".join(
-            _bytes(1, _bytes(1, f"{split}/{name}".encode()) + _float(2, float(value)))
-            for name, value in line.items()
-            if name not in ("split", "step") and isinstance(value, (int, float))
-        )
-        step = _varint(2 << 3) + _varint(int(line["step"]))
-        self._write(step + _bytes(5, values))
-
-    def close(self) -> None:
-        """End the file."""
-        self._file.close()
-
-    def _write(self, event: bytes) -> None:
-        """Add a record: the time, then `event`."""
-        event = _varint(1 << 3 | 1) + struct.pack("<d", time.time()) + event
-        length = struct.pack("<Q", len(event))
-        self._file.write(length + _masked(length) + event + _masked(event))
-        self._file.flush()
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def _bytes(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _table()
-
-
-def _masked(data: bytes) -> bytes:
-    """Return the CRC-32C of `data`, rotated and offset as the format wants it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loggers that pass the lines of a run's log on to MLflow and to Weights & Biases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from sparsetrain.errors import ConfigError
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a log's line, by names such as ``train/loss``."""
+    return {
+        f"{line['split']}/{name}": float(value)
+        for name, value in line.items()
+        if name not in ("split", "step") and value is not None
+    }
+
+
+class MLflow:
+    """Logs metrics to MLflow's active run; without one, MLflow starts one (extra ``mlflow``).
+
+    Parameters
+    ----------
+    run_id : str, optional
+        Another run.
+    """
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self._mlflow, self._run_id = _imported("mlflow"), run_id
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Log the numbers of a line."""
+        # Names in MLflow have no other characters, such as the @ of ndcg@10.
+        named = ((re.sub(r"[^\w/.\- ]", "_", name), n) for name, n in scalars(line).items())
+        self._mlflow.log_metrics(dict(named), step=line["step"], run_id=self._run_id)
+
+
+class WandB:
+    """Logs to Weights & Biases (extra ``wandb``).
+
+    Parameters
+    ----------
+    **options
+        Of ``wandb.init``, such as ``project="clicks"``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = _imported("wandb").init(**options)
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Log the numbers of a line."""
+        # A validation may follow a line of its own step, which wandb's `step` would merge or drop.
+        self._run.log({"step": line["step"], **scalars(line)})
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError(f"{name} is not installed: pip install 'sparsetrain[{name}]'") from None
