@@ -102,7 +102,7 @@ def _sample(data: Any) -> tuple[str, dict[str, list[Any]]]:
         return "table", {name: [array[:SAMPLE_ROWS]] for name, array in columns.items()}
     source = open_source(data, Schema())
     if isinstance(source, BatchSource):
-        raise DataError(f"{source.name}: batches hold no columns; give rows")
+        raise source.rows_wanted()
     names = source.parts[0].schema.names
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
     columns = {column: [] for column in names}

@@ -27,7 +27,6 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
-from sparsetrain.errors import DataError
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table
 
@@ -133,7 +132,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     schema = schema or Schema()
     source = open_source(data, schema)
     if isinstance(source, BatchSource):
-        raise DataError(f"{source.name}: batches hold no columns to describe; give rows")
+        raise source.rows_wanted()
     first = source.parts[0]
     encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
     seen = _Seen(encoder)

@@ -110,3 +110,57 @@ def test_a_dataset_of_arrow_is_read_piece_by_piece(tmp_path):
     assert sorted(encoder.values("c")[2:]) == sorted(ENCODER.values("c")[2:])
     some = joined(Dataset(dataset.filter(ds.field("n") < 10), encoder).batches(4))
     assert len(some) == 10 and some.labels.sum() == 5
+
+
+class Exported:
+    """What implements half of Arrow's PyCapsule interface: one array, not a stream of them."""
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return TABLE.combine_chunks().to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+def test_an_array_of_the_capsule_interface_is_a_table():
+    assert_read(Exported())
+
+
+def test_dictionaries_of_string_views_are_read():
+    """As polars exports categoricals."""
+    codes = pa.array([i % 9 for i in range(1000)], pa.uint32())
+    views = pa.array([f"v{i}" for i in range(9)], pa.string_view())
+    table = TABLE.set_column(2, "c", pa.DictionaryArray.from_arrays(codes, views))
+    assert_read({name: table[name] for name in "yn"} | {"c": table["c"].to_pylist()})
+
+    class Frame:
+        __arrow_c_stream__ = table.__arrow_c_stream__
+
+    assert_read(Frame())
+    encoder = Encoder.fit(Frame(), schema_file=SCHEMA, min_count=1)
+    assert encoder.fingerprint == ENCODER.fingerprint
+
+
+def test_a_pattern_names_files_by_url(tmp_path):
+    for day in ("day=1", "day=2"):
+        (tmp_path / day).mkdir()
+        pq.write_table(TABLE, tmp_path / day / "a.parquet")
+    assert_read(f"file://{tmp_path}/*=2/*.parquet")
+    with pytest.raises(DataError, match=r"file://.*=3/\*: the pattern matches no file"):
+        open_source(f"file://{tmp_path}/*=3/*")
+
+
+def test_batches_of_any_kind_have_nothing_to_learn():
+    with pytest.raises(DataError, match="a generator stands for batches, .*; give files, a table"):
+        Encoder.fit(row for row in TABLE.to_pylist())
+
+
+def test_frames_of_polars_and_relations_of_duckdb_are_read():
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    frame = polars.from_arrow(TABLE)
+    assert_read(frame.with_columns(polars.col("c").cast(polars.Categorical)))
+    assert_read(duckdb.from_arrow(TABLE))
+
+
+def test_a_data_set_of_hugging_face_is_read():
+    datasets = pytest.importorskip("datasets")
+    assert_read(datasets.Dataset(TABLE))
+    with pytest.raises(DataError, match="several splits: give one"):
+        open_source(datasets.DatasetDict(train=datasets.Dataset(TABLE)))

@@ -376,7 +376,7 @@ def _to_learn_from(source: Any, schema: Schema) -> Source:
     """Open rows that something can be learned of."""
     opened = open_source(source, schema)
     if isinstance(opened, BatchSource):
-        raise DataError(f"{opened.name}: batches are encoded already; there is nothing to learn")
+        raise opened.rows_wanted()
     return opened
 
 

@@ -8,6 +8,7 @@ wrong file is reported as wrong. A name with a text suffix is text. Any other fi
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -87,6 +88,12 @@ def _files(path: str) -> Iterator[str]:
     inside = files_in(path)
     if inside is not None:
         yield from _data_files(path, inside)
+    elif is_url(path) and "*" in path:
+        folder = path[: path.rindex("/", 0, path.index("*"))]
+        found = [file for file in files_in(folder) or () if fnmatch.fnmatchcase(file, path)]
+        if not found:
+            raise DataError(f"{path}: the pattern matches no file")
+        yield from found
     elif not is_url(path) and not os.path.lexists(path) and glob.has_magic(path):
         found = sorted(glob.glob(path, recursive=True))
         if not found:

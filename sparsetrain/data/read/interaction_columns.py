@@ -87,7 +87,7 @@ def _text_of(file: str) -> TextFormat:
 
 def _columns(source: Source | BatchSource) -> list[str]:
     if isinstance(source, BatchSource):
-        raise DataError(f"{source.name}: batches have no users and items; give rows")
+        raise source.rows_wanted()
     return list(source.parts[0].schema.names)
 
 

@@ -29,7 +29,7 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
         A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
         dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
-        an Arrow stream will do. A pyarrow dataset and a relation of DuckDB's are read piece
+        Arrow data will do. A pyarrow dataset and a relation of DuckDB's are read piece
         by piece, anew in each epoch.
     data : Batch or iterable of Batch
     schema : Schema, optional
@@ -74,10 +74,12 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
 _FOREIGN = {
     "numpy.ndarray": "its columns have no names: pandas.DataFrame(array, columns=[...]) gives them "
     "some, or Batch(dense, ids, labels) takes arrays",
+    "torch.Tensor": "its columns have no names: Batch(dense, ids, labels) takes arrays",
     "scipy.": "its columns have no names: of a CSR matrix m of categories, each row is a bag: "
     "Batch(dense, [Ragged(m.indices, m.indptr)], labels); of numbers, "
     "pandas.DataFrame(m.toarray(), columns=[...])",
     "polars.lazyframe": "it is lazy: collect() it, or write it by sink_parquet",
+    "_duckdb.DuckDBPyConnection": "give the relation that connection.sql(...) returns",
     "datasets.": "it is streamed, or holds several splits: give one split that is loaded, such as "
     "load_dataset(..., split='train'), or write it by to_parquet",
 }

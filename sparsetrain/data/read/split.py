@@ -147,7 +147,7 @@ def open_rows(source: Any, schema: Schema | None) -> Source:
     """Open anything that has rows, which batches have not."""
     opened = open_source(source, schema)
     if isinstance(opened, BatchSource):
-        raise DataError(f"{opened.name}: batches cannot be split; make two sequences of them")
+        raise opened.rows_wanted()
     return opened
 
 

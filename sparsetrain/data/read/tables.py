@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
 from sparsetrain.data.schema.column_names import candidate_columns, require_column, require_columns
@@ -61,13 +62,16 @@ def _run(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for first in range(0, batch.num_rows, PIECE_ROWS):
-        yield batch.select(list(names)).slice(first, PIECE_ROWS)
+        yield _without_views(batch.select(list(names)).slice(first, PIECE_ROWS))
 
 
 def is_table(data: Any) -> bool:
     """Return whether `data` is an Arrow table, record batches or a frame."""
-    arrow = isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_stream__")
-    return arrow or _is_pandas(data)
+    return _is_arrow(data) or _is_pandas(data)
+
+
+def _is_arrow(data: Any) -> bool:
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
 
 
 def _is_pandas(data: Any) -> bool:
@@ -78,7 +82,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
     """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
     Of anything else None. pandas frames, dicts and rows are converted column by column, and only
-    what `schema` or Criteo's names can mean; what exports an Arrow stream (polars, DuckDB, ...)
+    what `schema` or Criteo's names can mean; what exports Arrow data (polars, DuckDB, ...)
     shares its memory.
     """
     data = _by_column(data)
@@ -92,9 +96,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         for name in names if len({*names}) < len(names) else ():
             require_column(names, name, "given", Location("table"))
         return _from_columns({name: data[name] for name in names}, nan_is_null)
-    if hasattr(data, "__arrow_c_stream__"):
-        return _imported(data)
-    return None
+    return _imported(data) if _is_arrow(data) else None
 
 
 def _is_of(package: str, data: Any) -> bool:
@@ -118,9 +120,23 @@ def _by_column(data: Any) -> Any:
 
 def _imported(data: Any) -> pa.Table:
     try:
-        return pa.table(data)
+        if hasattr(data, "__arrow_c_array__") and not hasattr(data, "__arrow_c_stream__"):
+            data = pa.record_batch(data)
+        return _without_views(pa.table(data))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"{type(data).__name__}: no table ({first_line(error)})") from None
+
+
+def _without_views(data: Any) -> Any:
+    """Return a table or batch without dictionaries of string views, which Arrow cannot filter.
+
+    Such are the categoricals of polars.
+    """
+    for index, field in enumerate(data.schema):
+        if pt.is_dictionary(field.type) and pt.is_string_view(field.type.value_type):
+            type_ = pa.dictionary(field.type.index_type, pa.large_string())
+            data = data.set_column(index, field.name, data.column(index).cast(type_))
+    return data
 
 
 def names_in(data: Any) -> list[str]:
