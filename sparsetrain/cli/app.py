@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Annotated, NoReturn
 
 import typer
@@ -31,6 +31,7 @@ from sparsetrain.cli import (
 )
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
+from sparsetrain.cli.processes import joined
 from sparsetrain.cli.report.command import report
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import (
@@ -41,7 +42,7 @@ from sparsetrain.errors import (
     SparsetrainError,
 )
 from sparsetrain.system.file_locks import is_disk_full
-from sparsetrain.system.launcher import is_first, processes_started
+from sparsetrain.system.launcher import is_first, processes_started, rank
 
 app = typer.Typer(
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
@@ -104,9 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "" in texts:  # an empty path would be the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
         command = next((text for text in texts if not text.startswith("-")), "train")
-        if processes_started() > 1 and command not in ("train", "doctor"):
+        several = processes_started() > 1
+        if several and command not in ("train", "doctor"):
             raise ConfigError("only `train` and `doctor` run in several processes: start one")
-        with data_warnings_as_notes():
+        # Before all that may fail: to begin, MPI waits for every process, even one that has ended.
+        joins = several and command == "train"
+        with joined().comm.guard(Exception) if joins else nullcontext(), data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code
@@ -120,7 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, message = explain(error)
         if isinstance(error, ParallelError) and not is_first():
             return code
-        _print_error(f"sparsetrain: {message}")
+        whose = f"rank {rank()}: " * (processes_started() > 1)
+        _print_error(f"sparsetrain: {whose}{message}")
         return code
 
 

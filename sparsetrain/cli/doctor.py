@@ -15,8 +15,9 @@ import typer
 import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
+from sparsetrain.cli.processes import joined
 from sparsetrain.errors import ResourceError
-from sparsetrain.system.launcher import is_torchrun, processes_started
+from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pyarrow", "pandas", "scipy", "pydantic")
@@ -118,8 +119,7 @@ def _processes() -> str:
     started = processes_started()
     if started == 1:
         return "1; mpiexec -n 2 sparsetrain doctor measures what two say to each other"
-    parallel = sparsetrain.parallel
-    comm = (parallel.torch() if is_torchrun() else parallel.mpi()).comm
+    comm = joined().comm
     array = np.zeros((comm.size, 1 << 20), np.uint8)
     times = []
     for _ in range(_EXCHANGES):

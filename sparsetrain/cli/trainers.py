@@ -10,11 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.processes import joined
 from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.system.launcher import is_torchrun, processes_started
+from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
@@ -158,9 +159,13 @@ def _group(settings: Settings) -> Any:
     import sparsetrain as st
 
     shard, parts = settings.train.shard, settings.train.parts
-    if processes_started() > 1:
-        return (st.parallel.torch if is_torchrun() else st.parallel.mpi)(shard, parts)
-    return None if parts is None else st.parallel.local(parts)
+    if processes_started() == 1:
+        return None if parts is None else st.parallel.local(parts)
+    group = joined(shard, parts)
+    hosts, processes = group.comm.hosts, group.comm.gather(os.getpid())
+    named = (f"{n} is process {pid} of {hosts[n]}" for n, pid in enumerate(processes))
+    note(f"rank {', '.join(named)}")  # a launcher names a process that was killed by its number
+    return group
 
 
 def _accumulate(settings: Settings) -> int:

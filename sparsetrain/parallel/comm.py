@@ -90,13 +90,13 @@ class Comm:
         return f"{self.name}: no word of {self.names_of(ranks)} for {self.deadline:g} s"
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self, errors: type[BaseException] = BaseException) -> Iterator[None]:
         """Tell the other ranks of an error in the block, which ends the work of all."""
         try:
             yield
         except ParallelError:
             raise
-        except BaseException as error:
+        except errors as error:
             text = f"{self.name}: {type(error).__name__}: {_text_of(error)}"
             self.tell(text, getattr(error, "exit_code", 1))
             raise

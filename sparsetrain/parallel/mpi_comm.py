@@ -67,8 +67,9 @@ class MpiComm(Comm):
 
     def tell(self, text: str, exit_code: int) -> None:
         """See `Comm.tell`."""
-        self._failed = exit_code if self._failed is None else self._failed
-        self._spread(text.encode())
+        if self._failed is None:
+            self._failed = exit_code
+            self._spread(text.encode())
 
     def _spread(self, text: bytes) -> None:
         news = np.frombuffer(text, np.uint8)

@@ -13,10 +13,14 @@ def processes_started() -> int:
     return max((number for name in _SIZES if (number := _number(name)) is not None), default=1)
 
 
+def rank() -> int:
+    """Return the number of this process among them, 0 without a launcher."""
+    return max((number for name in _RANKS if (number := _number(name)) is not None), default=0)
+
+
 def is_first() -> bool:
     """Return whether this is the first of them, which prints for all."""
-    ranks = [number for name in _RANKS if (number := _number(name)) is not None]
-    return processes_started() == 1 or not ranks or max(ranks) == 0
+    return processes_started() == 1 or rank() == 0
 
 
 def is_torchrun() -> bool:
