@@ -4,12 +4,13 @@
 `plot` and `report` draw them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 # Score of a validation -> its panel.
 _SCORES = {
-    **{"logloss": "logloss", "auc": "AUC", "gauc": "gAUC", "rmse": "RMSE"},
+    **{"loss": "loss", "logloss": "logloss", "auc": "AUC", "gauc": "gAUC", "rmse": "RMSE"},
     **{"ndcg@10": "NDCG@10", "hr@10": "HR@10"},
 }
 SPEED = "rows per second"
@@ -25,7 +26,10 @@ class Curve(NamedTuple):
     points: list[tuple[float, float]]  # step, value
 
 
-def panels_of(lines: Sequence[Line]) -> dict[str, list[Curve]]:
+Panels = Mapping[str, Sequence[Curve]]
+
+
+def panels_of(lines: Sequence[Line]) -> Panels:
     """Return the panels of a log with the curves in each; those without points are left out."""
     training = [line for line in lines if line.get("split") == "train"]
     valid = [line for line in lines if line.get("split") == "valid"]
@@ -34,7 +38,7 @@ def panels_of(lines: Sequence[Line]) -> dict[str, list[Curve]]:
     panels = {loss: [Curve("training", "training", _points(training, "loss"))]}
     for name in dict.fromkeys(name for line in valid for name in line):
         label, _, score = name.rpartition(".")
-        title = {"loss": "loss", **_SCORES}.get(score.removeprefix("constant_"))
+        title = _SCORES.get(score.removeprefix("constant_"))
         if title is not None:
             kind = "constant" if score.startswith("constant_") else "validation"
             shown = "a constant" if kind == "constant" else kind
@@ -43,6 +47,11 @@ def panels_of(lines: Sequence[Line]) -> dict[str, list[Curve]]:
     panels[SPEED] = [Curve("training", "training", _points(steady(lines), "rows_per_s"))]
     drawn = {title: [c for c in curves if c.points] for title, curves in panels.items()}
     return {title: curves for title, curves in drawn.items() if curves}
+
+
+def titles_of(runs: Iterable[Panels]) -> list[str]:
+    """Return the titles of all panels, the speed last."""
+    return sorted(dict.fromkeys(title for panels in runs for title in panels), key=SPEED.__eq__)
 
 
 def steady(lines: Sequence[Line]) -> list[Line]:
@@ -64,5 +73,5 @@ def steady(lines: Sequence[Line]) -> list[Line]:
 
 
 def _points(lines: Sequence[Line], name: str) -> list[tuple[float, float]]:
-    there = (line for line in lines if line.get(name) is not None and "step" in line)
-    return [(line["step"], line[name]) for line in there]
+    pairs = ((line.get("step"), line.get(name)) for line in lines)
+    return [(x, y) for x, y in pairs if x is not None and y is not None and isfinite(x + y)]

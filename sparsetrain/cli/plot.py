@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.curves import SPEED, Curve, panels_of
+from sparsetrain.cli.curves import SPEED, Panels, panels_of, titles_of
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import replace_file, require_writable
@@ -42,11 +42,11 @@ def plot(
     out = out or runs[0] / "plot.png"
     check_plot("--out", out)
     logs = [st.Run(run).log() for run in runs]
-    for run, lines in zip(runs, logs, strict=True):
-        if not lines:
+    panels = list(map(panels_of, logs))
+    for run, found in zip(runs, panels, strict=True):
+        if not found:
             raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
-    named = zip(names_of(runs), map(panels_of, logs), strict=True)
-    _draw(dict(named), out)
+    _draw(dict(zip(names_of(runs), panels, strict=True)), out)
     count = sum(map(len, logs))
     emit({"out": str(out), "lines": count}, f"{count:,} measurements in {out}", as_json)
 
@@ -57,31 +57,37 @@ def names_of(runs: Sequence[Path]) -> list[str]:
     return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
-def _draw(runs: Mapping[str, Mapping[str, Sequence[Curve]]], out: Path) -> None:
+def _draw(runs: Mapping[str, Panels], out: Path) -> None:
     from matplotlib.figure import Figure
 
-    titles = list(dict.fromkeys(title for panels in runs.values() for title in panels))
-    titles.sort(key=SPEED.__eq__)  # the last one
+    titles = titles_of(runs.values())
     figure = Figure(figsize=(7, 2 + 2 * len(titles)), layout="constrained")
     places = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
+    several = len(runs) > 1
     for axes, title in zip(places, titles, strict=True):
-        for number, (run, panels) in enumerate(runs.items()):
+        for number, panels in enumerate(runs.values()):
             for place, curve in enumerate(panels.get(title, ())):
-                style = {
-                    "label": f"{run}: {curve.label}" if len(runs) > 1 else curve.label,
-                    "color": f"C{number if len(runs) > 1 else place}",
-                    **_STYLES[curve.kind],
-                }
+                color = f"C{number if several else place}"
+                style = {"label": _literal(curve.label), "color": color, **_STYLES[curve.kind]}
                 axes.plot(*zip(*curve.points, strict=True), **style)
         axes.set_ylabel(title)
         axes.grid(alpha=0.3)
-        if len(axes.lines) > 1:
+        if not several and len(axes.lines) > 1:
             axes.legend(frameon=False)
     if SPEED in titles:
         axes.set_ylim(bottom=0)
     axes.set_xlabel("step")
-    figure.suptitle(", ".join(runs))
+    if several:
+        lines = [axes.plot([], [], label=_literal(r), color=f"C{n}")[0] for n, r in enumerate(runs)]
+        figure.legend(handles=lines, loc="outside upper center", ncols=4, frameon=False)
+    else:
+        figure.suptitle(_literal(*runs))
     write_plot(figure, out)
+
+
+def _literal(text: str) -> str:
+    """Return text that Matplotlib does not take for a formula."""
+    return text.replace("$", r"\$")
 
 
 def check_plot(option: str, path: Path) -> None:

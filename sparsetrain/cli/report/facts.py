@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sparsetrain.cli.output import note
 from sparsetrain.cli.saved_model import import_class
 from sparsetrain.errors import CheckpointError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import sparsetrain as st
 
 _ROWS = 1 << 16  # of a table at once
+_OF_MODELS = ("manifest.json", "LATEST")  # files of saved models and of runs with checkpoints
 
 
 class TableFacts(NamedTuple):
@@ -93,7 +95,7 @@ def read_facts(
         raise CheckpointError(f"{folder}: there is no such folder")
     run = st.Run(folder)
     facts = Facts(name, run.log())
-    if run.latest is None and not (folder / "manifest.json").is_file():
+    if not any(path.match("step-*") or path.name in _OF_MODELS for path in folder.iterdir()):
         if not facts.log:
             raise CheckpointError(f"{folder} is neither a run nor a saved model")
         if data is None:
@@ -134,6 +136,7 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
     """Score rows; writes `facts`."""
     import sparsetrain as st
 
+    note(f"{facts.name} scores {data}")
     kinds = predictor.model.label_kinds
     dataset = st.data.Dataset(
         str(data), predictor.encoder, require_label=bool(kinds), read_weights=False

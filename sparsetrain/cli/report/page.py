@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.cli.curves import SPEED, Curve, panels_of, steady
+from sparsetrain.cli.curves import SPEED, Curve, panels_of, steady, titles_of
 from sparsetrain.cli.output import by_label, escape_controls
 from sparsetrain.cli.report.chart import Series, chart
 from sparsetrain.cli.report.facts import Facts, Predicted
@@ -75,8 +75,8 @@ def _summary(runs: Sequence[Facts]) -> str:
     rows = []
     for number, run in enumerate(runs):
         speeds = [line["rows_per_s"] for line in steady(run.log) if line.get("rows_per_s")]
-        best = (run.manifest.get("run") or {}).get("best") or {}
-        plan = (run.manifest.get("run") or {}).get("plan") or {}
+        state = run.manifest.get("run") or {}
+        best, plan = state.get("best") or {}, state.get("plan") or {}
         monitor = (plan.get("early_stopping") or {}).get("monitor") or "score"
         rows.append(
             [
@@ -87,18 +87,18 @@ def _summary(runs: Sequence[Facts]) -> str:
                 run.manifest.get("epochs"),
                 round(median(speeds)) if speeds else None,
                 f"{monitor} {best['value']:.4f}, step {best['step']:,}" if best else None,
+                run.steps,
                 sum(one.bytes for one in run.tables) / 1e6 if run.tables else None,
             ]
         )
-    head = ("run", "model", "optimizer", "steps", "epochs", SPEED, "best validation", "tables, MB")
-    return table(rows, head)
+    facts = ("model", "optimizer", "steps", "epochs", SPEED, "best validation")
+    return table(rows, ("run", *facts, "checkpoint shown", "tables, MB"))
 
 
 def _curves(runs: Sequence[Facts]) -> str:
     panels = [panels_of(run.log) for run in runs]
-    titles = sorted(dict.fromkeys(title for found in panels for title in found), key=SPEED.__eq__)
     charts = []
-    for title in titles:
+    for title in titles_of(panels):
         series = [
             Series(_label(runs, number, curve), _color(runs, number, curve), *curve[1:])
             for number, found in enumerate(panels)

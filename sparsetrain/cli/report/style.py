@@ -27,7 +27,7 @@ table + .charts { margin-top: 1rem; }
 .each { display: flex; flex-wrap: wrap; column-gap: 3rem; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .8rem .28rem 0; border-bottom: 1px solid var(--rule); text-align: right;
-  vertical-align: top; position: relative; overflow-wrap: anywhere; max-width: 26rem; }
+  vertical-align: top; position: relative; overflow-wrap: break-word; max-width: 26rem; }
 td:has(.bar) { min-width: 6rem; }
 th:first-child { text-align: left; font-weight: 500; }
 thead th { color: var(--muted); font-weight: 500; white-space: nowrap; }
