@@ -38,10 +38,16 @@ class FakeEncoder:
     num_dense = 13
     columns = ("C1", "C2")
     tables = {"C1": 3, "C2": 4}
-    share_embedding = {}
     labels = {"label": "binary"}
-    has_bags = False
     schema = SimpleNamespace(weights=None)
+    model_arguments = {
+        "rows": rows,
+        "names": columns,
+        "num_dense": num_dense,
+        "row_weights": False,
+        "share_embedding": {},
+        "labels": labels,
+    }
 
 
 class FakeTrainer:
