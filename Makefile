@@ -9,12 +9,13 @@ STAMP := $(VENV)/.installed
 # in their order: by number of tests, those that start processes would come last, and end apart.
 WORKERS := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help test test-all demo lint format install clean
+.PHONY: help test test-all demo site lint format install clean
 
 help:
 	@echo "make test     lint, types and tests, as CI runs them"
 	@echo "make test-all as make test, and the tests marked slow"
 	@echo "make demo     trains a DLRM on synthetic Criteo data in about a minute"
+	@echo "make site     builds the documentation in site/, with broken links as errors"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make format   lets ruff rewrite what it can"
 	@echo "make clean    removes .venv and every cache"
@@ -27,6 +28,11 @@ test-all: lint
 
 demo: $(STAMP)
 	$(BIN)/sparsetrain demo
+
+site: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/build_site.py
+	$(BIN)/mkdocs build --strict
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -54,5 +60,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

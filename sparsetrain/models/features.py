@@ -48,6 +48,8 @@ class Ids:
     column : str, optional
         Its column in the data; by default it has the feature's name.
 
+    Notes
+    -----
     In the model: ``nn.Tensor`` (B,) or (B, count).
     """
 
@@ -106,6 +108,8 @@ class Sequence:
     column : str, optional
         Its column in the data; by default it has the feature's name.
 
+    Notes
+    -----
     In the model: `RaggedTensor` of N ids in B rows.
     """
 
@@ -163,6 +167,8 @@ class Sequence:
 class Places:
     """Places of some tokens within the rows of a sequence, which only `Model.prepare` can give.
 
+    Notes
+    -----
     In the model: `RaggedTensor` of M integers in B rows, for `RaggedTensor.take`.
     """
 
@@ -199,6 +205,8 @@ class Dense:
     columns : tuple of str, optional
         Which of the encoder's dense columns; by default all.
 
+    Notes
+    -----
     In the model: ``nn.Tensor`` (B, width) float32.
     """
 
