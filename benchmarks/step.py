@@ -7,6 +7,7 @@ take turns, and only one works at a time.
 
     python benchmarks/step.py --config kaggle --batch 2048
     python benchmarks/step.py --config mlperf --against torch --peer-python peers/bin/python
+    python benchmarks/step.py --config mlperf_dcnv2 --against torch,torch_compile
     python benchmarks/step.py --precision bf16 --peer-python peers/bin/python
     python benchmarks/step.py --config small --against none --json
     python benchmarks/step.py --accumulate 2 --against none
@@ -33,7 +34,9 @@ from harness.result import summarize
 from harness.rounds import Rounds
 from harness.task import Task
 
-PEERS = ("torch", "torch_bf16", "fbgemm", "fbgemm_half", "jax", "dropout")  # the last is ours
+PEERS = (  # the last is ours
+    *("torch", "torch_compile", "torch_bf16", "fbgemm", "fbgemm_half", "jax", "dropout"),
+)
 # Precision of our arm -> its default peers.
 AGAINST = {"float32": ("torch", "fbgemm", "jax"), "bf16": ("torch", "torch_bf16", "fbgemm_half")}
 LEAST_STEPS = 30

@@ -15,7 +15,7 @@ def needed_bytes(task: Task, arms: list[str]) -> int:
     """Bytes that the arms hold together, the roofs' table included."""
     total = task.config.table_bytes()
     for arm in arms:
-        ordinary = arm == "torch" and task.optimizer == "rowwise_adagrad"
+        ordinary = arm in ("torch", "torch_compile") and task.optimizer == "rowwise_adagrad"
         slots = 1.0 if ordinary else _SLOTS[task.optimizer]
         width = _WIDTHS.get(arm, 1.0)
         total += int(task.config.table_bytes() * (width + slots)) + _PROCESS_BYTES

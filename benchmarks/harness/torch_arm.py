@@ -59,6 +59,14 @@ class TorchHalf(Torch):
     autocast = True
 
 
+class TorchCompiled(Torch):
+    """The same with its dense part compiled by `torch.compile`; tables stay as they are."""
+
+    def __init__(self, task: Task, device: str = "cpu") -> None:
+        super().__init__(task, device)
+        self.dense.compile()
+
+
 def about_torch(**versions: str) -> dict[str, Any]:
     """Versions and threads."""
     return {

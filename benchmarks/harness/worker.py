@@ -18,6 +18,7 @@ ARMS = {
     "ours": ("ours", "Ours"),
     "dropout": ("ours", "OursWithDropout"),
     "torch": ("torch_arm", "Torch"),
+    "torch_compile": ("torch_arm", "TorchCompiled"),
     "torch_bf16": ("torch_arm", "TorchHalf"),
     "fbgemm": ("fbgemm_arm", "Fbgemm"),
     "fbgemm_half": ("fbgemm_arm", "FbgemmHalf"),

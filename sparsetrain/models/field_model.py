@@ -4,6 +4,9 @@
 The vector of a dense feature is its value times a learnt one, as ``x_i v_i`` in factorization
 machines (Rendle 2010). A model with first-order weights has them as the first columns of its
 tables, one for each label, so that they cost no look-up of their own.
+
+Vectors and weights begin normal with a deviation of 0.01, as libFM's do: with larger ones the
+products of all pairs drown the rest, and few rows get over it.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.data.values.labels import num_logits
 from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int
 
+DEVIATION = 0.01
 _OF_TABLES = ("dim", "table_dtype")
 
 
@@ -63,6 +68,7 @@ class FieldModel(ClickModel):
         self.num_fields = self.num_dense + len(self._config["rows"])
         if self.num_dense:
             self.dense_fields = nn.Parameter((self.num_dense, width))
+            self.dense_fields.attrs["deviation"] = DEVIATION
         if self.has_weights:
             self.bias = nn.Parameter((self.num_labels,))
             self.bias.attrs["initial"] = 0.0
@@ -70,6 +76,10 @@ class FieldModel(ClickModel):
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
         return {**super().config(), "dim": self.dim, **self._options}
+
+    def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
+        """As of `Model`."""
+        return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, D) -> (B, M, D)."""

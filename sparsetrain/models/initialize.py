@@ -51,7 +51,9 @@ def initial_params(
                 draw, stream = model.draw_of_table(table, part.shape)
                 fill_(part, draw, seed, stream)
         else:
-            fill_(view, draw_of(owners.get(name.rpartition(".")[0]), shape), seed, name)
+            owner = owners.get(name.rpartition(".")[0])
+            own = param.attrs.get("deviation")
+            fill_(view, draw_of(owner, shape) if own is None else normal(own), seed, name)
     return initial
 
 

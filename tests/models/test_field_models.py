@@ -79,3 +79,11 @@ def test_a_config_makes_the_model_again_also_of_several_labels(name):
 def test_wrong_options_are_refused(kind, options, said):
     with pytest.raises(ConfigError, match=said):
         st.models.MODELS[kind]([3, 4], **options)
+
+
+@pytest.mark.parametrize("name", ["lr", "deepfm"])
+def test_vectors_and_weights_begin_small(name):
+    params = made(name, rows=[3, 4000]).initialize(0)
+    numbers = [p.numpy() for n, p in params.items() if n.startswith(("embeddings", "dense_fields"))]
+    assert len(numbers) == 2 and all(0.008 < array.std() < 0.012 for array in numbers[:1])
+    assert max(np.abs(array).max() for array in numbers) < 0.06

@@ -140,3 +140,38 @@ class TorchModel(nn.Module):
         both = torch.einsum("bhl,hlr,bhr->b", next(split), self["fusion.weight"], next(split))
         ends = self.linear("fusion.of_left", a) + self.linear("fusion.of_right", b)
         return ends[:, 0] + both
+
+
+class TorchOfLabels(TorchModel):
+    """MMoE and ESMM, whose logits are those of several labels, and DIN."""
+
+    def forward(self, dense: torch.Tensor, ids: Any) -> torch.Tensor:
+        """(B, num_dense), (B, F) -> (B, T); of DIN bags: the item of each row and its history."""
+        if self.kind == "din":
+            return self._din(*ids)
+        columns = zip(self.settings["names"], ids.T, strict=True)
+        e = [F.embedding(column, self[f"embeddings.{n}.weight"]) for n, column in columns]
+        x = torch.cat([dense, *e], dim=1)
+        return self._mmoe(x) if self.kind == "mmoe" else self._esmm(x)
+
+    def _mmoe(self, x: torch.Tensor) -> torch.Tensor:
+        count = self.settings["experts"]
+        experts = [self.mlp(f"experts.{n}", x, last_relu=True) for n in range(count)]
+        stacked, logits = torch.stack(experts, dim=1), []
+        for label in range(2):
+            shares = F.softmax(self.linear(f"gates.{label}", x), dim=1)
+            logits.append(self.mlp(f"towers.{label}", (stacked * shares[:, :, None]).sum(1)))
+        return torch.cat(logits, dim=1)
+
+    def _esmm(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.mlp("click", x), self.mlp("conversion", x)
+        whole = torch.logsumexp(torch.cat([a, b, torch.zeros_like(a)], dim=1), 1, keepdim=True)
+        return torch.cat([a, a + b - whole], dim=1)
+
+    def _din(self, items: Any, histories: Any) -> torch.Tensor:
+        table, rows = self["item.weight"], torch.tensor(histories.rows())
+        wanted, each = table[torch.tensor(items.ids)], table[torch.tensor(histories.ids)]
+        one = wanted[rows]
+        weights = self.mlp("attention", torch.cat([each, one, each - one, each * one], dim=1))
+        interest = torch.zeros_like(wanted).index_add(0, rows, each * weights)
+        return self.mlp("top", torch.cat([wanted, interest], dim=1))
