@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short examples run, and learn what their data hold."""
+
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+NEEDS = {"distributed": "mpi4py", "sklearn_pipeline": "sklearn", "torch_loop": "torch"}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sequences", *NEEDS)]
+LEAST = {"ranking": ("hr@10", 0.4), "sequences": ("hr@1", 0.8)}
+
+
+@pytest.mark.parametrize("name", ["ranking", *SLOW])
+def test_an_example_runs(name, capsys):
+    needed = NEEDS.get(name)
+    if needed and find_spec(needed) is None:
+        pytest.skip(f"needs {needed}")
+    ran = runpy.run_path(str(FOLDER / f"{name}.py"))
+    assert capsys.readouterr().out
+    if name in LEAST:
+        score, least = LEAST[name]
+        assert ran["found"][score] > least
