@@ -184,7 +184,7 @@ def test_a_setting_is_refused(options, make, message):
 
 def test_batches_cannot_be_fitted_nor_encoded():
     batch = Batch([[0.0]], [[0]])
-    with pytest.raises(DataError, match="batches are encoded already"):
+    with pytest.raises(DataError, match="batches, which are encoded already"):
         Encoder.fit([batch])
     with pytest.raises(DataError, match="table: cannot encode a Batch; give an Arrow table"):
         Encoder.fit(table(ROWS)).encode(batch)

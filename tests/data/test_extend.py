@@ -98,7 +98,7 @@ def test_an_encoder_that_was_fitted_anew_extends_none():
 
 def test_what_cannot_be_learnt_from_is_refused():
     known = Encoder.fit(rows([7]), schema_file=SCHEMA, min_count=1)
-    with pytest.raises(DataError, match="batches: batches are encoded already"):
+    with pytest.raises(DataError, match="batches, which are encoded already"):
         known.extended(iter([]))
     with pytest.raises(ConfigError, match="min_count is 0; it must be 1 or more"):
         known.extended(rows([7]), min_count=0)
