@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend import nn
 from tvm.relax.op.grad import no_grad
@@ -74,6 +75,12 @@ class RaggedTensor:
         """Number of each token within its row, from 0: (N,) int64."""
         found = ragged.ragged_positions(self._columns()._expr, self.ends._expr)
         return nn.wrap_nested(found, "positions")
+
+    def distances(self) -> nn.Tensor:
+        """Number of tokens behind each in its row, 0 for the last: (N,) int64."""
+        lengths = nn.op.reshape(self.expand(self.lengths()), (self.values.shape[0],))
+        one = nn.wrap_nested(relax.const(1, "int64"), "one")
+        return nn.op.astype(lengths, "int64") - self.positions() - one
 
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
         """A number for each token by its row and place: (N,) int64; `first_row` (1,) is that of 0.

@@ -14,7 +14,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.ad import densify
 from sparsetrain.embedding import Embedding, RaggedTensor, lookup
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.dropout import Dropout
+from sparsetrain.models.dropout import Dropout, is_drawing
 from sparsetrain.ops.ragged import ragged_attention
 
 
@@ -28,18 +28,41 @@ class SelfAttention(nn.Module):
     heads : int
     causal : bool
         A token sees itself and those before it alone.
+    dropout : float
+        Rate of the dropout of the softmax's weights.
+    length : int, optional
+        The most tokens of a row, which dropout has to know.
     """
 
-    def __init__(self, dim: int, heads: int = 1, *, causal: bool = False) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 1,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        length: int | None = None,
+    ) -> None:
+        if dropout and length is None:
+            raise ConfigError("SelfAttention: dropout needs length=, the most tokens of a row")
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
         self.out = nn.Linear(dim, dim)
         self.heads, self.causal = heads, causal
+        self.dropout, self.places = Dropout(dropout), heads * (length or 0)
 
     def forward(self, x: RaggedTensor) -> RaggedTensor:
         """(N, D) tokens -> (N, D)."""
         q, k, v = (layer(x.values)._expr for layer in (self.query, self.key, self.value))
-        seen = ragged_attention(q, k, v, x.ends._expr, heads=self.heads, causal=self.causal)
+        dropped = self.dropout.rate and is_drawing()
+        factors = x.map(self._factors).values._expr if dropped else None
+        seen = ragged_attention(
+            q, k, v, x.ends._expr, factors, heads=self.heads, causal=self.causal
+        )
         return x.replace(self.out(nn.wrap_nested(seen, "attention")))
+
+    def _factors(self, tokens: nn.Tensor) -> nn.Tensor:
+        """A mask of the weights, (N, heads length)."""
+        return self.dropout(nn.op.ones((tokens.shape[0], self.places), tokens.dtype))
 
 
 class TransformerBlock(nn.Module):
@@ -53,6 +76,9 @@ class TransformerBlock(nn.Module):
         Width of the feed-forward layer; by default 4 D.
     dropout : float
         Rate behind both parts, and within the feed-forward layer.
+    length : int, optional
+        The most tokens of a row; with it, the weights of attention are dropped in place of its
+        output.
     activation : {"relu", "gelu"}
     """
 
@@ -64,6 +90,7 @@ class TransformerBlock(nn.Module):
         hidden: int | None = None,
         causal: bool = False,
         dropout: float = 0.0,
+        length: int | None = None,
         activation: Literal["relu", "gelu"] = "relu",
     ) -> None:
         if activation not in ("relu", "gelu"):
@@ -71,7 +98,11 @@ class TransformerBlock(nn.Module):
                 f"TransformerBlock: activation is 'relu' or 'gelu', not {activation!r}"
             )
         hidden = 4 * dim if hidden is None else hidden
-        self.attention = SelfAttention(dim, heads, causal=causal)
+        in_attention = 0.0 if length is None else dropout
+        self.attention = SelfAttention(
+            dim, heads, causal=causal, dropout=in_attention, length=length
+        )
+        self.behind_attention = Dropout(dropout if length is None else 0.0)
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
         self.up, self.down = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
         self.dropout = Dropout(dropout)
@@ -80,7 +111,7 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: RaggedTensor) -> RaggedTensor:
         """(N, D) tokens -> (N, D)."""
-        seen = self.attention(x.map(self.norms[0])).map(self.dropout)
+        seen = self.attention(x.map(self.norms[0])).map(self.behind_attention)
         return x.replace(x.values + seen.values).map(self._feed_forward)
 
     def _feed_forward(self, x: nn.Tensor) -> nn.Tensor:
@@ -96,12 +127,16 @@ class Positions(nn.Module):
     ----------
     length, dim : int
         Places and width; rows are no longer than `length`.
+    from_end : bool
+        Count from the last token of a row, so that the latest have one place in all rows.
     """
 
-    def __init__(self, length: int, dim: int) -> None:
+    def __init__(self, length: int, dim: int, *, from_end: bool = False) -> None:
         self.table = Embedding(length, dim, deviation=0.02)
+        self.from_end = from_end
 
     def forward(self, x: RaggedTensor) -> RaggedTensor:
         """(N, D) tokens -> (N, D)."""
-        table, places = densify(self.table.weight._expr), x.positions()
+        places = x.distances() if self.from_end else x.positions()
+        table = densify(self.table.weight._expr)
         return x.replace(x.values + nn.wrap_nested(lookup(table, places._expr), "positions"))

@@ -56,6 +56,12 @@ class Dropout(nn.Module):
         return nn.op.wrap_nested(kept, "dropout")
 
 
+def is_drawing() -> bool:
+    """Whether layers of dropout act in the function that is being exported."""
+    mode = training_mode()
+    return mode is not None and mode.key is not None
+
+
 def has_dropout(module: nn.Module) -> bool:
     """Whether a dropout layer with a rate above 0 is among the layers of a module."""
     return any(isinstance(m, Dropout) and m.rate > 0 for _, m in named_modules(module))

@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.ad import densify
 from sparsetrain.embedding import Embedding, RaggedTensor, lookup
+from sparsetrain.models.attention import Positions
 from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Sequence
 from sparsetrain.models.sasrec import SASRec
@@ -57,7 +58,7 @@ class HSTU(SASRec):
         super().__init__(rows, dim, 0, heads, length, dropout, history, item)
         count = require_int("HSTU: buckets", buckets) if ages else None
         layers = (HSTUBlock(dim, heads, length, count, dropout) for _ in range(blocks))
-        self.blocks = nn.ModuleList([*layers])
+        self.positions, self.blocks = Positions(length, dim), nn.ModuleList([*layers])
         events = Sequence("item", length, weighted=ages, column=history)
         self.features = {**self.features, "history": events}
 

@@ -25,7 +25,8 @@ class SASRec(Model):
 
     Each item of a history, and the one behind it, is the positive of what comes before, next to a
     drawn negative: ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,
-    https://arxiv.org/abs/1808.09781). Norms stand before attention and feed-forward layers.
+    https://arxiv.org/abs/1808.09781). Places count from the last item, and norms stand before
+    attention and feed-forward layers.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ class SASRec(Model):
     length : int
         The most items of a history; of more, the last are kept.
     dropout : float
-        Rate of the dropout of the input and in the blocks.
+        Rate of the dropout of the input, of the weights of attention and in feed-forward layers.
     history : str
         Column of the items so far, in order; it shares the table of `item`.
     item : str
@@ -67,9 +68,9 @@ class SASRec(Model):
         require_rows(type(self).__name__, rows, item)
         self.item, self.positions = (
             Embedding(rows[item], dim, deviation=0.02),
-            Positions(length, dim),
+            Positions(length, dim, from_end=True),
         )
-        self.blocks = transformer(blocks, dim, heads, dropout, causal=True)
+        self.blocks = transformer(blocks, dim, heads, dropout, causal=True, length=length)
         self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
         self.features = {
             "history": Sequence("item", length, column=history),
@@ -109,13 +110,11 @@ class SASRec(Model):
         return losses.mean(yes + no)
 
 
-def transformer(
-    blocks: int, dim: int, heads: int, dropout: float, *, causal: bool
-) -> nn.ModuleList:
+def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: Any) -> nn.ModuleList:
     """Blocks whose feed-forward layers are as wide as the tokens."""
     layers = range(blocks)
     return nn.ModuleList(
-        [TransformerBlock(dim, heads, hidden=dim, causal=causal, dropout=dropout) for _ in layers]
+        [TransformerBlock(dim, heads, hidden=dim, dropout=dropout, **options) for _ in layers]
     )
 
 

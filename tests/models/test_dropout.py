@@ -12,7 +12,7 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.data import Ragged
 from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import ClickModel, Dropout, Model, Sequence
+from sparsetrain.models import ClickModel, Dropout, Model, SelfAttention, Sequence
 from sparsetrain.models.dropout import FIRST_ROW, KEY, dropout_inputs
 from sparsetrain.runtime.targets import resolve_target
 from tests import small_dlrm
@@ -52,8 +52,23 @@ class Tokens(Model):
         return self.item(history).map(self.one).map(self.drop).sum()
 
 
+class Attended(Tokens):
+    """The sum of tokens that see each other, by weights that are dropped or doubled."""
+
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.attention = SelfAttention(8, 2, dropout=rate, length=4)
+
+    def forward(self, history):
+        return self.attention(self.item(history)).map(self.one).sum()
+
+
 def dropped_tokens(**options):
     return st.Trainer(Tokens(), st.optim.adagrad(0.05), seed=3, **options)
+
+
+def dropped_weights(**options):
+    return st.Trainer(Attended(), st.optim.adagrad(0.05), seed=3, **options)
 
 
 def bags(rows, seed):
@@ -63,7 +78,7 @@ def bags(rows, seed):
     return st.Batch(np.empty((rows, 0)), [ids], rng.integers(0, 2, rows))
 
 
-BATCHES = {dropped_dlrm: small_dlrm.batch, dropped_tokens: bags}
+BATCHES = {dropped_dlrm: small_dlrm.batch, dropped_tokens: bags, dropped_weights: bags}
 makers = pytest.mark.parametrize("make", BATCHES)
 
 
@@ -160,6 +175,24 @@ def test_scores_know_no_dropout():
     )
     batch = small_dlrm.batch(20)
     np.testing.assert_array_equal(trainer.predict([batch]), plain.predict([batch]))
+
+
+def test_the_weights_of_a_token_alone_are_dropped_or_doubled():
+    """So its vector, 1 by then, counts for 0 or 2 in each head."""
+    trainer = st.Trainer(Attended(), st.optim.sgd(0.0), seed=3)
+    weights = {name: np.zeros_like(array) for name, array in trainer.state_dict().items()}
+    weights["attention.value.bias"] += 1
+    weights["attention.out.weight"] += np.eye(8, dtype="f4")
+    weights["one.weight"] += np.float32([[1, 0, 0, 0, 10, 0, 0, 0]])  # a column of each head
+    trainer.load_state_dict(weights)
+    batch = st.Batch(np.empty((1, 0)), [Ragged(np.array([5]), np.array([0, 1]))], [0])
+    found = [round(float(np.log(np.expm1(float(trainer.step(batch)))))) for _ in range(64)]
+    assert set(found) == {-0, 2, 20, 22} and float(trainer.predict([batch])[0]) > 0.9999
+
+
+def test_dropout_of_weights_has_to_know_the_length_of_rows():
+    with pytest.raises(ConfigError, match="dropout needs length="):
+        SelfAttention(8, dropout=0.1)
 
 
 @pytest.mark.parametrize("rate", [1, 1.5, -0.1, float("nan"), "0.5", None])

@@ -27,8 +27,8 @@ def of_rows(function):
     )
 
 
-def attention(heads, causal):
-    def reference(x, k, v, **_):
+def attention(heads, causal, scaled=False):
+    def reference(x, k, v, factors, **_):
         out, size = np.zeros_like(x), WIDTH // heads
         for start, end in zip(STARTS, ENDS, strict=True):
             for h in range(heads):
@@ -36,7 +36,11 @@ def attention(heads, causal):
                 scores = x[part] @ k[part].T / np.sqrt(size)
                 scores[np.triu(np.ones(scores.shape, bool), 1) & causal] = -np.inf
                 weights = np.exp(scores - scores.max(axis=1, initial=-1e9, keepdims=True))
-                out[part] = weights / weights.sum(axis=1, keepdims=True) @ v[part]
+                weights /= weights.sum(axis=1, keepdims=True)
+                if scaled:
+                    places = np.minimum(np.arange(end - start), DISTANCES - 1)
+                    weights *= factors[start:end, h * DISTANCES + places]
+                out[part] = weights @ v[part]
         return out
 
     return reference
@@ -79,8 +83,14 @@ CASES = {
         )
         for heads, causal in ((1, False), (2, True), (3, False))
     },
+    "scaled_attention of 2 heads, causal": (
+        lambda a: ragged.ragged_attention(
+            a["x"], a["k"], a["v"], a["ends"], a["factors"], heads=2, causal=True
+        ),
+        attention(2, True, scaled=True),
+    ),
     **{
-        f"attention with SiLU of {heads} heads": (
+        f"silu_attention of {heads} heads": (
             lambda a, heads=heads: ragged.ragged_silu_attention(
                 a["x"], a["k"], a["v"], a["bias"], a["ends"], heads=heads, scale=0.1
             ),
@@ -90,7 +100,7 @@ CASES = {
     },
 }
 FLOATS = {name: ["N", WIDTH] for name in "xkv"}
-FLOATS |= {"rows": ["B", WIDTH], "bias": ["N", DISTANCES]}
+FLOATS |= {"rows": ["B", WIDTH], "bias": ["N", DISTANCES], "factors": ["N", 2 * DISTANCES]}
 INTEGERS = {"ends": ["B"], "places": ["M"], "place_ends": ["B"]}
 
 
@@ -116,7 +126,7 @@ def program_of(name):
     method = nn.spec.MethodSpec(module.loss, [*FLOATS, *INTEGERS], specs, "plain", "plain")
     exported, _ = module.export_tvm({"loss": method})
     wrt = ["rows"] if name == "expand" else ["x", *"kv" * ("attention" in name)]
-    wrt += ["bias"] * ("SiLU" in name)
+    wrt += ["bias"] * ("silu" in name)
     return st.value_and_grad(exported, "loss", wrt, target="cpu"), wrt
 
 

@@ -40,10 +40,12 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: of weights p, ``dv = p' c``, ``ds = p (c v' - c . out)``, ``dq = s ds k``."""
+    """Backward: of weights p, ``dv = (f p)' c``, ``ds = p (f c v' - c . out)``, ``dq = s ds k``."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
-    three = emit(ragged.attention_cotangent(*call.args, output, cotangent, **attrs))
-    return [*(relax.TupleGetItem(three, n) for n in range(3)), None]
+    qkv, factors = call.args[:4], call.args[4:]
+    of = ragged.scaled_attention_cotangent if factors else ragged.attention_cotangent
+    three = emit(of(*qkv, output, cotangent, *factors, **attrs))
+    return [*(relax.TupleGetItem(three, n) for n in range(3)), None, *(None for _ in factors)]
 
 
 def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
@@ -60,5 +62,6 @@ RULES = {
     "relax.sparsetrain.ragged_last": _last,
     "relax.sparsetrain.ragged_take": _take,
     "relax.sparsetrain.ragged_attention": _attention,
+    "relax.sparsetrain.ragged_scaled_attention": _attention,
     "relax.sparsetrain.ragged_silu_attention": _silu_attention,
 }

@@ -36,23 +36,30 @@ from sparsetrain.ops.ragged.kernels import each_row, put
 
 
 @cache
-def attention_kernel(of: Attention) -> PrimFunc:
-    """``out[i] = sum over j of softmax_j(scale q[i] . k[j]) v[j]``; also writes `stats`.
+def attention_kernel(of: Attention, places: int | None = None) -> PrimFunc:
+    """``out[i] = sum over j of f[i, j] softmax_j(scale q[i] . k[j]) v[j]``; also writes `stats`.
 
-    Arguments: q, k, v (N, width), ends (B,) int64, out (N, width), stats (N, 2 heads): the largest
-    score of each token and head, and the sum of the exponentials.
+    Arguments: q, k, v (N, width), ends (B,) int64, with `places` the factors f (N, heads places),
+    out (N, width), stats (N, 2 heads): the largest score of each token and head, and the sum of the
+    exponentials.
     """
     with kernel("ragged_attention") as built:
         tokens, rows = extents(2)
         q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
         ends = buffer("ends", (rows,), "int64")
+        factors = _factors(of, tokens, places)
         out = buffer("out", (tokens, of.width), of.dtype)
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
 
         def head(first: Any, count: Any, h: Any) -> None:
             clear_(of, first, count, h, (out,))
             each_block(
-                of, first, count, h, (k,), lambda block: _attend_(of, block, q, v, out, stats)
+                of,
+                first,
+                count,
+                h,
+                (k,),
+                lambda block: _attend_(of, block, q, v, factors, out, stats),
             )
             with T.serial(0, count) as i:
                 total = T.Bind(stats[first + i, of.heads + h])
@@ -63,16 +70,17 @@ def attention_kernel(of: Attention) -> PrimFunc:
 
 
 @cache
-def attention_cotangent_kernel(of: Attention) -> PrimFunc:
+def attention_cotangent_kernel(of: Attention, places: int | None = None) -> PrimFunc:
     """Cotangents of q, k and v; see `attention_kernel`.
 
-    Arguments: q, k, v (N, width), ends (B,), out, cotangent (N, width), dq, dk, dv (N, width),
-    stats (N, 2 heads), which it works in.
+    Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv
+    (N, width), stats (N, 2 heads), which it works in.
     """
     with kernel("ragged_attention_cotangent") as built:
         tokens, rows = extents(2)
         q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
         ends = buffer("ends", (rows,), "int64")
+        factors = _factors(of, tokens, places)
         names = ("out", "cotangent", "dq", "dk", "dv")
         out, cotangent, dq, dk, dv = (buffer(n, (tokens, of.width), of.dtype) for n in names)
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
@@ -93,7 +101,7 @@ def attention_cotangent_kernel(of: Attention) -> PrimFunc:
                 lambda block: attend_back_(
                     of,
                     block,
-                    lambda i: _slopes_(of, block, q, cotangent, stats, i),
+                    lambda i: _slopes_(of, block, q, cotangent, factors, stats, i),
                     (q, k, cotangent),
                     (dq, dk, dv),
                 ),
@@ -137,19 +145,35 @@ def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, i: Any) -> Any
     return state[1]
 
 
+def _factors(of: Attention, tokens: Any, places: int | None) -> Any:
+    return None if places is None else buffer("factors", (tokens, of.heads * places), of.dtype)
+
+
+def _multiply_(of: Attention, block: Block, array: Any, factors: Any, i: Any) -> None:
+    """Multiply what a query has for each key of a block."""
+    if factors is None:
+        return
+    places = int(factors.shape[1]) // of.heads
+    with T.serial(0, wide(BLOCK)) as j:
+        place = block.head * places + tirx.min(block.start + j, places - 1)
+        T.buffer_store(array, array[j] * factors[block.first + i, place], [j])
+
+
 def _slopes_(
-    of: Attention, block: Block, q: Any, cotangent: Any, stats: Any, i: Any
+    of: Attention, block: Block, q: Any, cotangent: Any, factors: Any, stats: Any, i: Any
 ) -> tuple[Any, Any]:
-    """Return the softmax's weights of a query, and its derivatives by the products."""
+    """Return a query's factors of the values, and the loss's derivatives by the products."""
     n = T.Bind(block.first + i)
     weights = _scores_(of, block, q, i)
     slopes = products_(of, block, cotangent, i, block.transposed[1])
+    _multiply_(of, block, slopes, factors, i)
     logarithm, mean = T.Bind(stats[n, block.head]), T.Bind(stats[n, of.heads + block.head])
     with T.vectorized(0, wide(BLOCK)) as j:
         T.buffer_store(weights, tirx.exp(weights[j] - logarithm), [j])
     with T.vectorized(0, wide(BLOCK)) as j:
         slope = weights[j] * (slopes[j] - mean) * of.number(of.scale)
         T.buffer_store(slopes, slope, [j])
+    _multiply_(of, block, weights, factors, i)
     return weights, slopes
 
 
@@ -157,10 +181,13 @@ def _measure_(of: Attention, block: Block, q: Any, stats: Any) -> None:
     queries(of, block, lambda i: _weigh_(of, block, stats, _scores_(of, block, q, i), i))
 
 
-def _attend_(of: Attention, block: Block, q: Any, v: Any, out: Any, stats: Any) -> None:
+def _attend_(
+    of: Attention, block: Block, q: Any, v: Any, factors: Any, out: Any, stats: Any
+) -> None:
     def attend(i: Any) -> None:
         weights = _scores_(of, block, q, i)
         factor = _weigh_(of, block, stats, weights, i)
+        _multiply_(of, block, weights, factors, i)
         add_values_(of, block, i, weights, v, out, lambda before: before * factor)
 
     queries(of, block, attend)

@@ -152,9 +152,23 @@ def _attention_of(call: Any) -> Attention:
 
 
 def _attention_type(call: Any) -> relax.Type:
-    q, k, v, ends = call.args[:4]
+    q, k, v, ends, *factors = call.args
     _check_attention("ragged_attention", q, k, v, ends)
+    heads = int(call.attrs["heads"])
+    for given in factors:
+        kind = given.ty
+        if len(kind.shape) != 2 or kind.dtype != q.ty.dtype or _width(given) % heads:
+            raise ConfigError(
+                f"ragged_attention: factors are (N, {heads} times places) {q.ty.dtype}, not {kind}"
+            )
     return q.ty
+
+
+def _places(call: Any, factors: int) -> int | None:
+    """Places of the factors, if the call has them."""
+    if len(call.args) <= factors:
+        return None
+    return _width(call.args[factors]) // int(call.attrs["heads"])
 
 
 def _check_attention(name: str, q: Any, k: Any, v: Any, ends: Any) -> None:
@@ -172,7 +186,7 @@ def _attention_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     of = _attention_of(call)
     both = call_kernel(
         builder,
-        attention_kernel(of),
+        attention_kernel(of, _places(call, 4)),
         "ragged_attention",
         list(call.args),
         [call.ty, _stats(of, call)],
@@ -180,8 +194,10 @@ def _attention_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return relax.TupleGetItem(builder.emit(both), 0)
 
 
-_attention = define_op(
-    "ragged_attention", ("q", "k", "v", "ends"), _attention_type, _attention_kernel
+_QKV = ("q", "k", "v", "ends")
+_attention = define_op("ragged_attention", _QKV, _attention_type, _attention_kernel)
+_scaled_attention = define_op(
+    "ragged_scaled_attention", (*_QKV, "factors"), _attention_type, _attention_kernel
 )
 
 
@@ -190,13 +206,14 @@ def ragged_attention(
     k: relax.Expr,
     v: relax.Expr,
     ends: relax.Expr,
+    factors: relax.Expr | None = None,
     *,
     heads: int = 1,
     causal: bool = False,
 ) -> relax.Expr:
     """Attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
 
-    ``out[i] = sum over j of softmax_j(q[i] . k[j] / sqrt(D / heads)) v[j]`` for each head.
+    ``out[i] = sum over j of f[i, j] softmax_j(q[i] . k[j] / sqrt(D / heads)) v[j]`` for each head.
 
     Parameters
     ----------
@@ -204,6 +221,9 @@ def ragged_attention(
         Head h has the columns from ``h D / heads`` on.
     ends : (B,) int64
         Where each row ends.
+    factors : (N, heads places) float, optional
+        f, such as a mask of dropout; j counts within the row, and behind the last place the last
+        one counts. They get no gradient.
     heads : int
         Divides D.
     causal : bool
@@ -219,7 +239,10 @@ def ragged_attention(
         If D is no multiple of `heads`.
     """
     scale = 1 / math.sqrt(_size_of_head("ragged_attention", q, heads))
-    return _attention(q, k, v, ends, heads=heads, causal=int(causal), scale=scale)
+    attrs = {"heads": heads, "causal": int(causal), "scale": scale}
+    if factors is None:
+        return _attention(q, k, v, ends, **attrs)
+    return _scaled_attention(q, k, v, ends, factors, **attrs)
 
 
 def _size_of_head(name: str, q: relax.Expr, heads: int) -> int:
@@ -232,17 +255,23 @@ def _size_of_head(name: str, q: relax.Expr, heads: int) -> int:
 def _cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     of = _attention_of(call)
     outs = [call.args[0].ty] * 3 + [_stats(of, call)]
-    kernel = attention_cotangent_kernel(of)
+    kernel = attention_cotangent_kernel(of, _places(call, 6))
     name = "ragged_attention_cotangent"
-    made = builder.emit(call_kernel(builder, kernel, name, list(call.args), outs))
+    arguments = [*call.args[:4], *call.args[6:], *call.args[4:6]]
+    made = builder.emit(call_kernel(builder, kernel, name, arguments, outs))
     return relax.Tuple([relax.TupleGetItem(made, n) for n in range(3)])
 
 
+def _cotangent_type(call: Any) -> relax.Type:
+    return relax.TupleType([call.args[0].ty] * 3)
+
+
+_OUT = (*_QKV, "out", "cotangent")
 attention_cotangent = define_op(
-    "ragged_attention_cotangent",
-    ("q", "k", "v", "ends", "out", "cotangent"),
-    lambda call: relax.TupleType([call.args[0].ty] * 3),
-    _cotangent_kernel,
+    "ragged_attention_cotangent", _OUT, _cotangent_type, _cotangent_kernel
+)
+scaled_attention_cotangent = define_op(
+    "ragged_scaled_attention_cotangent", (*_OUT, "factors"), _cotangent_type, _cotangent_kernel
 )
 
 
