@@ -23,7 +23,7 @@ class Part(NamedTuple):
 # From the lowest part to the highest: a part imports only parts above it in this table.
 PARTS = {
     "errors": Part("every error, with its exit code"),
-    "system": Part("locks, files, memory and threads of the operating system"),
+    "system": Part("files, locks, memory, threads; argument checks; tables of HTML"),
     "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
     "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),

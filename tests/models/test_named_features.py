@@ -219,6 +219,28 @@ def test_hstu_attends_as_its_paper_says(rows):
     np.testing.assert_allclose(found, norm(x)[-1], rtol=1e-4, atol=1e-5)
 
 
+def test_sasrec_attends_as_its_paper_says(rows):
+    """With places that count from the last item."""
+    trainer = trainer_for(SASRec, rows)
+    state = {name: array.astype("f8") for name, array in trainer.state_dict().items()}
+    batch = trainer.encoder.encode(rows, require_label=False)
+    row = int(np.argmax(rows["history"].str.len() == 7))
+    ids = np.split(batch.ids[0].ids, batch.ids[0].offsets[1:-1])[row]
+    x = state["item.weight"][ids] * 8**0.5 + state["positions.table.weight"][6::-1]
+    for block in range(2):
+
+        def linear(name, y, block=block):
+            weight, bias = (state[f"blocks.{block}.{name}.{part}"] for part in ("weight", "bias"))
+            return y @ weight.T + bias
+
+        q, k, v = (linear(f"attention.{name}", norm(x)) for name in ("query", "key", "value"))
+        weights = np.exp(q @ k.T / 8**0.5) * np.tri(7)
+        x = x + linear("attention.out", weights / weights.sum(1, keepdims=True) @ v)
+        x = x + linear("down", np.maximum(linear("up", norm(x)), 0))
+    found = trainer.query_vectors(rows)[row]
+    np.testing.assert_allclose(found, norm(x)[-1], rtol=1e-4, atol=1e-5)
+
+
 def norm(x):
     """Layer norm with the gain and bias that it begins with."""
     return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)

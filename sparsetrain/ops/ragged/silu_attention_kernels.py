@@ -75,9 +75,8 @@ def silu_attention_cotangent_kernel(of: Attention, distances: int) -> PrimFunc:
         def weigh(block: Block, i: Any) -> tuple[Any, Any]:
             weights, gates = _scores_(of, block, q, bias, i)
             slopes = products_(of, block, cotangent, i, block.transposed[1])
-            with T.vectorized(
-                0, wide(BLOCK)
-            ) as j:  # silu'(s) = gate + s gate - s gate gate / scale
+            # silu'(s) = gate + s gate - s gate gate / scale
+            with T.vectorized(0, wide(BLOCK)) as j:
                 inner = 1 - gates[j] / of.number(of.scale)
                 T.buffer_store(slopes, slopes[j] * gates[j] * (1 + weights[j] * inner), [j])
             with T.vectorized(0, wide(BLOCK)) as j:
