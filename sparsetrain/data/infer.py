@@ -91,31 +91,48 @@ def infer(
     roles = {column: role for role, columns in asked.items() for column in columns}
     guess = _Guess(Location(name))
     for column, pieces in sample.items():
+        if column not in ignore:
+            _check_types(pieces)
         _ROLES[roles.get(column) or ""](guess, column, pieces)
     return guess.result(label)
 
 
-def _sample(data: Any) -> tuple[str, dict[str, list[Any]]]:
+_Pieces = list[tuple[Location, Any]]  # where each begins, and its values
+
+
+def _sample(data: Any) -> tuple[str, dict[str, _Pieces]]:
     """Return the name of the data, and of each column some pieces."""
     if names_in(data):
-        columns = as_columns(data)
-        return "table", {name: [array[:SAMPLE_ROWS]] for name, array in columns.items()}
+        table, arrays = Location("table"), as_columns(data)
+        return table.name, {n: [(table.of_column(n), a[:SAMPLE_ROWS])] for n, a in arrays.items()}
     source = open_source(data, Schema())
     if isinstance(source, BatchSource):
         raise source.rows_wanted()
     names = source.parts[0].schema.names
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
-    columns = {column: [] for column in names}
+    columns: dict[str, _Pieces] = {column: [] for column in names}
     for part in chosen:
         require_columns(part.schema.names, names, "first file's", part.location)
         rows = 0
-        for _, piece in part.pieces(names):
+        for location, piece in part.pieces(names):
             for column in names:
-                columns[column].append(piece.column(column))
+                columns[column].append((location.of_column(column), piece.column(column)))
             rows += piece.num_rows
             if rows >= SAMPLE_ROWS // len(chosen):
                 break
     return source.name, columns
+
+
+def _check_types(pieces: _Pieces) -> None:
+    """Refuse lists, or a type that is not read, where the first piece has another."""
+    first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
+    for location, piece in pieces:
+        if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
+            raise location.error(f"type {piece.type}; in {first[0].name} it is {first[1].type}")
+
+
+def _shape(type_: pa.DataType) -> tuple[bool, bool]:
+    return arrow_types.is_bag(type_), arrow_types.kind_of(arrow_types.element(type_)) is None
 
 
 class _Values(NamedTuple):
@@ -162,34 +179,32 @@ class _Guess:
         )
         return Inferred(schema, self.notes)
 
-    def as_label(self, name: str, pieces: list[Any]) -> None:
+    def as_label(self, name: str, pieces: _Pieces) -> None:
         """Take a column for the label."""
-        read = [read_numbers(piece, _NAN, self.location.of_column(name)) for piece in pieces]
-        values = np.concatenate([numbers[~missing] for numbers, missing in read])
+        values = _read(pieces)
         self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
         self.notes[name] = f"label, {self.labels[name]}"
 
-    def as_ignored(self, name: str, pieces: list[Any]) -> None:
+    def as_ignored(self, name: str, pieces: _Pieces) -> None:
         """Leave a column out."""
         self.notes[name] = "ignored, as asked"
 
-    def as_category(self, name: str, pieces: list[Any]) -> None:
+    def as_category(self, name: str, pieces: _Pieces) -> None:
         """Take a column for a category."""
-        self._category(name, _values(pieces, self.location.of_column(name)))
+        self._category(name, _values(pieces))
 
-    def as_dense(self, name: str, pieces: list[Any]) -> None:
+    def as_dense(self, name: str, pieces: _Pieces) -> None:
         """Take a column for numbers."""
-        read = [read_numbers(piece, _NAN, self.location.of_column(name)) for piece in pieces]
-        self._number(name, np.concatenate([numbers[~missing] for numbers, missing in read]))
+        self._number(name, _read(pieces))
 
-    def as_it_looks(self, name: str, pieces: list[Any]) -> None:
+    def as_it_looks(self, name: str, pieces: _Pieces) -> None:
         """Take a column for what its values look like."""
-        type_ = pieces[0].type
+        type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
             self.notes[name] = f"ignored: {type_}"
             return
-        seen = _values(pieces, self.location.of_column(name))
+        seen = _values(pieces)
         for test, take in _RULES:
             if test(name, seen):
                 take(self, name, seen)
@@ -235,7 +250,7 @@ class _Guess:
         self.notes[name] = f"time{': its ' + ' and '.join(made) if made else ''}"
 
 
-_ROLES: dict[str, Callable[[_Guess, str, list[Any]], None]] = {
+_ROLES: dict[str, Callable[[_Guess, str, _Pieces], None]] = {
     "label": _Guess.as_label,
     "ignored": _Guess.as_ignored,
     "category": _Guess.as_category,
@@ -244,12 +259,12 @@ _ROLES: dict[str, Callable[[_Guess, str, list[Any]], None]] = {
 }
 
 
-def _values(pieces: Sequence[Any], location: Location) -> _Values:
+def _values(pieces: _Pieces) -> _Values:
     counts = ValueCounts()
-    numbers, moments = _numbers(pieces, location), None
-    fractions = numbers is not None and bool((numbers != np.trunc(numbers)).any())
+    numbers, moments = _numbers(pieces), None
+    fractions = numbers is not None and _has_fractions(numbers)
     if not fractions:
-        for piece in pieces:
+        for location, piece in pieces:
             count_column(counts, piece, _NAN, location)
     found = resolved(counts)
     texts = [text for text in found.texts if re.match(rb"-?0\d", text)]
@@ -260,11 +275,12 @@ def _values(pieces: Sequence[Any], location: Location) -> _Values:
         if fractions and numbers is not None
         else len(found.numbers) + len(found.texts)
     )
-    if numbers is None and not arrow_types.is_bag(pieces[0].type):
-        moments = _moments(pieces, location)
-    rows = sum(map(len, pieces))
+    type_ = pieces[0][1].type
+    if numbers is None and not arrow_types.is_bag(type_):
+        moments = _moments(pieces)
+    rows = sum(len(piece) for _, piece in pieces)
     missing = rows - (len(numbers) if numbers is not None else _there(found))
-    kind = arrow_types.kind_of(arrow_types.element(pieces[0].type)) or arrow_types.EMPTY
+    kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
     return _Values(kind, rows, distinct, missing, numbers, moments)
 
 
@@ -272,23 +288,35 @@ def _there(found: Any) -> int:
     return int(found.number_times.sum() + found.text_times.sum())
 
 
-def _numbers(pieces: Sequence[Any], location: Location) -> Array | None:
-    """Return all numbers that are there, (n,) float64; None if something is none."""
-    kinds = {arrow_types.kind_of(piece.type) for piece in pieces}
-    if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
-        return None
-    if any(pa.types.is_boolean(piece.type) for piece in pieces):
-        return None
-    try:
-        read = [read_numbers(piece, _NAN, location) for piece in pieces]
-    except DataError:
-        return None
+def _read(pieces: _Pieces) -> Array:
+    """Return all numbers that are there, (n,) float64."""
+    read = [read_numbers(piece, _NAN, location) for location, piece in pieces]
     return np.concatenate([numbers[~missing] for numbers, missing in read])
 
 
-def _moments(pieces: Sequence[Any], location: Location) -> list[Array] | None:
+def _numbers(pieces: _Pieces) -> Array | None:
+    """Return all numbers that are there, (n,) float64; None if something is none."""
+    kinds = {arrow_types.kind_of(piece.type) for _, piece in pieces}
+    if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
+        return None
+    if any(pa.types.is_boolean(piece.type) for _, piece in pieces):
+        return None
+    try:
+        return _read(pieces)
+    except DataError:
+        floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
+        if floats and _has_fractions(_read(floats)):  # which are no names of anything
+            raise
+        return None
+
+
+def _has_fractions(numbers: Array) -> bool:
+    return bool((numbers != np.trunc(numbers)).any())
+
+
+def _moments(pieces: _Pieces) -> list[Array] | None:
     """Return the whole seconds since 1970 of points in time; None if something is none."""
-    found: list[Any] = [to_microseconds(piece, location) for piece in pieces]
+    found: list[Any] = [to_microseconds(piece, location) for location, piece in pieces]
     if any(moments is None for moments in found):
         return None
     there = [moments.drop_null().to_numpy() // 1_000_000 for moments in found]
@@ -299,7 +327,7 @@ def _is_useless(name: str, seen: _Values) -> bool:
     there = seen.rows - seen.missing
     if not seen.distinct or (seen.distinct == 1 and not seen.missing):
         return True
-    fraction = seen.numbers is not None and bool((seen.numbers != np.trunc(seen.numbers)).any())
+    fraction = seen.numbers is not None and _has_fractions(seen.numbers)
     unique = there >= 100 and seen.distinct >= _UNIQUE * there
     return unique and not fraction and seen.moments is None and not _is_moment(name, seen)
 
@@ -328,7 +356,7 @@ def _is_category(name: str, seen: _Values) -> bool:
     values = seen.numbers
     if values is None:
         return True
-    if _IS_COUNT(name) or (values != np.trunc(values)).any():
+    if _IS_COUNT(name) or _has_fractions(values):
         return False
     named = bool(_IS_ID(name)) or seen.distinct <= _FEW or values.max() >= _HASH
     return named or (values.min() >= 0 and not _has_tail(values))

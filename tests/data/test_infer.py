@@ -105,6 +105,24 @@ def test_what_cannot_be_is_refused(rows, arguments, error, message):
         infer(rows, **arguments)
 
 
+LATE = {
+    "text": (["x"], "column amount: 'x' is no number"),
+    "lists": ([[0.5]], "column amount: type list<.*>; in .*0.parquet it is double"),
+    "structs": ([{"a": 1}], "column amount: type struct<.*>; in .*0.parquet it is double"),
+}
+
+
+@pytest.mark.parametrize("values, message", LATE.values(), ids=LATE.keys())
+def test_a_file_whose_column_is_something_else_is_named(values, message, tmp_path):
+    for number, amount in enumerate(([0.5], values)):
+        rows = {"click": [1], "site": ["a"], "amount": amount}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet")
+    with pytest.raises(DataError, match=r"1\.parquet: row group 0, .*" + message):
+        infer(tmp_path, "click")
+    found = infer(tmp_path, "click", categories=["site"], ignore=["amount"])
+    assert found.schema.categories == ("site",)
+
+
 def test_timestamps_and_booleans_are_read_wherever_numbers_are():
     schema = Schema("y", ("day", "ok"), ("when", "seen"))
     days = pa.array([0, 86_400, None]).cast(pa.timestamp("s"))
