@@ -40,11 +40,16 @@ def test_values_and_columns_give_the_same_bits(found, fitted):
     np.testing.assert_array_equal(few.ids, batch.ids)
     assert few.dense.tobytes() == batch.dense.tobytes()
     assert few.dense.flags.c_contiguous and few.ids.dtype == batch.ids.dtype
+    columns = encode_few(fitted, {name: [row[name] for row in found] for name in found[0]})
+    assert columns is not None and columns.dense.tobytes() == few.dense.tobytes()
+    np.testing.assert_array_equal(columns.ids, few.ids)
 
 
 ROW = {"price": 1, "degrees": 2.5, "user": 7, "site": "a"}
 LEFT = {
-    "no list": {"price": [1]},
+    "columns that lack some": {"price": [1]},
+    "columns of several lengths": {name: [value] * len(name) for name, value in ROW.items()},
+    "columns of arrays": {name: np.array([value]) for name, value in ROW.items()},
     "a boolean": [ROW | {"price": True}],
     "a number of NumPy's": [ROW | {"price": np.float32(1)}],
     "NaN": [ROW | {"price": np.nan}],

@@ -22,7 +22,11 @@ _MOST = 16  # rows, from which on columns are as fast
 
 
 def encode_few(rules: Rules, rows: Any) -> Batch | None:
-    """Return the batch of a short list of dicts; None where only columns can tell."""
+    """Return the batch of few dicts, or of a dict of short lists; None where columns must tell."""
+    if type(rows) is dict and all(type(values) is list for values in rows.values()):
+        lists = rows.values()
+        if len(set(map(len, lists))) == 1:
+            rows = [dict(zip(rows, values, strict=True)) for values in zip(*lists, strict=True)]
     if not isinstance(rows, list) or not 0 < len(rows) <= _MOST:
         return None
     if rules.encoded or rules.has_bags or rules.schema.derived:
