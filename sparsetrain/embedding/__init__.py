@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedding lookups: the Relax operators, and modules that place features in tables."""
 
+from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.embedding.collection import EmbeddingBag as EmbeddingBag
 from sparsetrain.embedding.collection import EmbeddingBagCollection as EmbeddingBagCollection
 from sparsetrain.embedding.collection import Table as Table

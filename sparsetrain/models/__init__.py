@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models, their layers, and base classes of your own: `Model` and, for clicks, `ClickModel`."""
 
+from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.models.attention import Positions as Positions
 from sparsetrain.models.attention import SelfAttention as SelfAttention
 from sparsetrain.models.attention import TransformerBlock as TransformerBlock

@@ -9,6 +9,7 @@ Folders: `formulas` (the optimizers of this package), `exact` (deferred updates 
 dense optimizer), `cuda` (kernels for a GPU).
 """
 
+from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.optim.average import averages as averages
 from sparsetrain.optim.average import ema as ema
 from sparsetrain.optim.average import swa as swa

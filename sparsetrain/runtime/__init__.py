@@ -4,9 +4,10 @@
 The machine: `host`, `gpu`, `targets`, `threads`. Memory: `tensors`, `workspace`
 (of a program), `device_pool`, `staging` and `streams` (to a GPU). Code: `compiling`, with
 `lowering`, `exponential`, `parallel`, `object_files` and `library_cache` (both on disk).
-Signals: `interrupts`.
+Signals: `interrupts`. TVM itself, without PyTorch: `import_tvm`.
 """
 
+from sparsetrain.runtime import import_tvm as _import_tvm  # noqa: F401
 from sparsetrain.runtime import interrupts as _interrupts  # noqa: F401
 from sparsetrain.runtime.tensors import NDArray as NDArray
 from sparsetrain.runtime.tensors import as_numpy as as_numpy
