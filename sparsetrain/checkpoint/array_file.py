@@ -10,7 +10,7 @@ block of 4 MiB, for writing as for checking.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from math import prod
@@ -47,17 +47,25 @@ def file_size(dtype: str, shape: tuple[int, ...]) -> int:
 
 def write_array(file: IO[bytes], array: np.ndarray) -> int:
     """Write `array`, of any layout and byte order, and return the file's CRC-32."""
-    dtype = _in_file(DTYPES[array.dtype.name])
-    header = header_of(array.dtype.name, array.shape)
-    array = array.view(_BITS) if array.dtype == BFLOAT16 else array
     # In one run, a slice is a view; else it is copied.
     run = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    step = _BLOCK // array.itemsize
+    blocks = (run[start : start + step] for start in range(0, array.size, step))
+    return write_blocks(file, array.dtype.name, array.shape, blocks)
+
+
+def write_blocks(
+    file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterable[np.ndarray]
+) -> int:
+    """Write the array that consists of `blocks`, one after another; return the file's CRC-32."""
+    header, stored = header_of(dtype, shape), _in_file(DTYPES[dtype])
     file.write(header)
-    crc, step = zlib.crc32(header), _BLOCK // array.itemsize
-    for start in range(0, array.size, step):
-        block = np.ascontiguousarray(run[start : start + step], dtype).view(np.uint8).data
-        file.write(block)
-        crc = zlib.crc32(block, crc)
+    crc = zlib.crc32(header)
+    for block in blocks:
+        bits = block.view(_BITS) if block.dtype == BFLOAT16 else block
+        data = np.ascontiguousarray(bits, stored).reshape(-1).view(np.uint8).data
+        file.write(data)
+        crc = zlib.crc32(data, crc)
     return crc
 
 

@@ -22,7 +22,7 @@ from sparsetrain.checkpoint.array_file import DTYPES, check_array, in_parallel, 
 from sparsetrain.checkpoint.manifest import FILE, MAX_BYTES, Entry, parse, pieces
 from sparsetrain.errors import CheckpointError, ResourceError
 
-_BLOCK = 4 << 20  # bytes read at a time
+_BLOCK = 1 << 20  # bytes read at a time
 _ATTEMPTS = 3  # a save may replace the folder while it is read
 
 Found = TypeVar("Found")

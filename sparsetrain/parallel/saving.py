@@ -3,13 +3,14 @@
 
 Files hold ranges of rows. Of a table that is dealt by rows they are collected, some files at a
 time, each by one rank; other arrays are written by their owner. So nothing in a checkpoint depends
-on the ranks, and any number of them, or one process, reads it. Memory is a file's rows on a rank.
+on the ranks, and any number of them, or one process, reads it. Memory is a few blocks on a rank.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain.checkpoint import Saved, errors_of, folders, require_room
-from sparsetrain.checkpoint.array_file import file_size, write_array
+from sparsetrain.checkpoint.array_file import file_size, write_blocks
 from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_shape
 from sparsetrain.errors import CheckpointError
 from sparsetrain.optim.state_dict import named_tables
-from sparsetrain.parallel.comm import Comm
+from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.parallel.plan import DEALT, Placed
 from sparsetrain.parallel.shards import Shards
 
-PIECE_BYTES = 32 << 20
+PIECE_BYTES = 32 << 20  # of a file
+BLOCK_BYTES = 1 << 20  # of a file, that ranks send at a time
 
 
 class _Whole(NamedTuple):
@@ -93,14 +95,10 @@ def _cut(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Piece]:
     """Cut all arrays, by rows, into files; those of dealt tables go to the ranks in turn."""
     number = dealt = 0
     for whole in _wholes(shards, arrays):
-        first, end = all_rows(whole.shape)
-        row_bytes = max(1, int(np.prod(whole.shape[1:])) * whole.dtype.itemsize)
-        step = max(1, PIECE_BYTES // row_bytes)
         owner = whole.table.owner if whole.table is not None else 0
-        for start in range(first, end, step) or (0,):
+        for piece in _cut_rows(_Piece(whole, all_rows(whole.shape), "", owner), PIECE_BYTES):
             writer = dealt % shards.size if owner == DEALT else owner
-            rows = start, min(start + step, end)
-            yield _Piece(whole, rows, f"{number:03}.npy", writer)
+            yield piece._replace(file=f"{number:03}.npy", writer=writer)
             number, dealt = number + 1, dealt + (owner == DEALT)
 
 
@@ -132,11 +130,14 @@ def _write_pieces(
     dealt = [p for p in pieces if p.array.table is not None and p.array.table.owner == DEALT]
     for piece in pieces:
         if piece not in dealt and piece.writer == shards.rank:
-            own[piece.file] = _write(draft, piece, _rows(arrays[piece.array.name], piece))
+            own[piece.file] = _write(draft, piece, [_rows(arrays[piece.array.name], piece)])
     for at in range(0, len(dealt), shards.size):
-        mine, rows = _collect(shards, arrays, dealt[at : at + shards.size])
-        if mine is not None:
-            own[mine.file] = _write(draft, mine, rows)
+        group = dealt[at : at + shards.size]
+        blocks = _collect(shards, arrays, group)
+        mine = [piece for piece in group if piece.writer == shards.rank]
+        own |= {piece.file: _write(draft, piece, blocks) for piece in mine}
+        for _ in blocks:
+            pass  # of others
     found: dict[str, int] = {}
     for crcs in shards.comm.gather(own):
         found |= crcs
@@ -155,44 +156,57 @@ def _rows(array: np.ndarray, piece: _Piece) -> np.ndarray:
     return array[slice(*piece.rows)] if array.shape else array
 
 
-def _write(draft: Path, piece: _Piece, rows: np.ndarray) -> int:
+def _write(draft: Path, piece: _Piece, blocks: Iterable[np.ndarray]) -> int:
     with folders.new_file(draft / piece.file) as file:
-        return write_array(file, rows)
+        return write_blocks(file, *_kind(piece), blocks)
 
 
 def _collect(
     shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
-) -> tuple[_Piece | None, np.ndarray]:
-    """Send each rank its rows of the pieces that others write; return this rank's piece, if any."""
+) -> Iterator[np.ndarray]:
+    """Send ranks their rows of the pieces that they write; yield the rows of this rank's piece.
+
+    All ranks do so together, some rows of each piece at a time, until none has any left.
+    """
+    blocks = [_cut_rows(piece, BLOCK_BYTES) for piece in pieces]
+    for together in zip_longest(*blocks):
+        yield _exchange(shards, arrays, [piece for piece in together if piece is not None])
+
+
+def _exchange(shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]) -> np.ndarray:
     rank, size = shards.rank, shards.size
-    by_writer = {piece.writer: piece for piece in pieces}
-    sent: list[np.ndarray] = []
-    counts = []
-    for writer in range(size):
-        piece = by_writer.get(writer)
-        part = arrays[piece.array.name][_dealt(piece.rows, rank, size)] if piece else None
-        counts.append(0 if part is None else part.nbytes)
-        if part is not None:
-            sent.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-    mine = by_writer.get(rank)
-    row_bytes, rows = 0, [range(0)] * size
-    if mine is not None:
-        row_bytes = int(np.prod(mine.array.shape[1:])) * mine.array.dtype.itemsize
-        rows = [
-            range(mine.rows[0] + (r - mine.rows[0]) % size, mine.rows[1], size) for r in range(size)
-        ]
-    received = [len(each) * row_bytes for each in rows]
-    came = np.empty(sum(received), np.uint8)
-    shards.comm.exchange(np.concatenate([*sent, np.empty(0, np.uint8)]), counts, came, received)
+    sent, counts = [np.empty(0, np.uint8)], [0] * size
+    for piece in pieces:
+        part = arrays[piece.array.name][_dealt(piece.rows, rank, size)]
+        sent.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        counts[piece.writer] = part.nbytes
+    mine = next((piece for piece in pieces if piece.writer == rank), None)
+    spans = [_dealt(mine.rows, r, size) for r in range(size)] if mine else [slice(0, 0)] * size
+    name, shape = _kind(mine) if mine else ("uint8", (0,))
+    row_bytes = _row_bytes(mine.array) if mine else 0
+    rows = np.empty(shape, name)
+    received = [(span.stop - span.start) * row_bytes for span in spans]
+    shards.comm.exchange(np.concatenate(sent), counts, as_bytes(rows), received)
     if mine is None:
-        return None, came
-    out = np.empty(_kind(mine)[1], mine.array.dtype)
-    at = 0
-    for each, count in zip(rows, received, strict=True):
-        part = came[at : at + count].view(out.dtype).reshape(len(each), *out.shape[1:])
-        out[each.start - mine.rows[0] :: size] = part
+        return rows
+    out, at = np.empty_like(rows), 0
+    for r, span in enumerate(spans):
+        count = span.stop - span.start
+        out[(r - mine.rows[0]) % size :: size] = rows[at : at + count]
         at += count
-    return mine, out
+    return out
+
+
+def _row_bytes(array: _Whole) -> int:
+    return max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
+
+
+def _cut_rows(piece: _Piece, size: int) -> Iterator[_Piece]:
+    """Cut a piece by rows, into pieces of at most `size` bytes where a row has no more."""
+    first, end = piece.rows
+    step = max(1, size // _row_bytes(piece.array))
+    for start in range(first, end, step) or (first,):
+        yield piece._replace(rows=(start, min(start + step, end)))
 
 
 def _dealt(rows: tuple[int, int], rank: int, size: int) -> slice:
