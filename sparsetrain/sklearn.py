@@ -75,7 +75,7 @@ class _Estimator(BaseEstimator, ABC):
     random_state : int, RandomState or None
         Decides initial weights and the order of rows.
     target : str
-        As of `Trainer`.
+        As in `Trainer`.
     verbose : bool
         Whether the progress is shown.
 
@@ -166,7 +166,7 @@ class _Estimator(BaseEstimator, ABC):
         Parameters
         ----------
         X, y, sample_weight
-            As of `fit`.
+            As in `fit`.
         classes : array, optional
             Both classes, in the first call, if its rows may lack one.
         """

@@ -75,7 +75,7 @@ class DIN(nn.Module):
         return self.item(history), self.item(item), history != 0
 
     def forward(self, each: Tensor, wanted: Tensor, there: Tensor) -> Tensor:
-        """(B, length, D), (B, D) and which items are no padding -> (B,) logits."""
+        """(B, length, D), (B, D) and which items are not padding -> (B,) logits."""
         one = wanted[:, None].expand_as(each)
         weights = self.attention(torch.cat([each, one, each - one, each * one], dim=2))
         interest = (each * (weights * there[:, :, None])).sum(1)

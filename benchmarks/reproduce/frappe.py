@@ -50,6 +50,7 @@ WIDE = (400, 400, 400)
 SETTINGS = {
     "lr": Setting("lr", {}, 0.0, {"auc": 0.9356, "logloss": 0.3076}),
     "fm": Setting("fm", {"dim": 10}, 0.0, {"auc": 0.9671, "logloss": 0.2065}),
+    "fwfm": Setting("fwfm", {"dim": 10}, 0.0, {}),
     "dlrm": Setting(
         "dlrm",
         {"interaction": "concat", "bottom": (), "top": WIDE, "dropout": 0.4, **DEEP},
@@ -68,6 +69,11 @@ SETTINGS = {
         0.05,
         {"auc": 0.98382, "logloss": 0.1520},
     ),
+    # With DeepFM's options, which are not those that the benchmark tuned for each of them.
+    **{
+        kind: Setting(kind, {"hidden": WIDE, "dropout": 0.2, **DEEP}, 0.05, {})
+        for kind in ("widedeep", "dcn", "xdeepfm", "autoint", "finalmlp")
+    },
 }
 
 

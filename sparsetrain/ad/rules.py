@@ -10,9 +10,9 @@ a shape); for one that depends on a wanted parameter it is an error.
 
 A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
-``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. Rules that create or
-carry a row-sparse cotangent are here, the others in `dense_rules`. A new operator is one `defvjp`
-and one line in ``tests/ad/cases.py``.
+``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. Rules of TVM's
+operators that create or carry a row-sparse cotangent are here, those of lookups in
+`embedding.operators`, dense ones in `dense_rules`; each has a case in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
     """
     try:
         tvm.ir.Op.get(name)
-    except Exception:  # an error of TVM's own, of no one type
+    except Exception:  # TVM raises several types
         raise ConfigError(
             f"defvjp: there is no operator {name!r}; names are like 'relax.take'"
         ) from None

@@ -61,11 +61,11 @@ def require_replaceable(target: Path) -> None:
     names = sorted(os.listdir(target))
     foreign = [name for name in names if not _is_ours(name)]
     if foreign:
-        reason = f"it holds {foreign[0]!r}, which is no part of a checkpoint"
+        reason = f"it holds {foreign[0]!r}, which is not part of a checkpoint"
     elif not names or _is_manifest(target / FILE):
         return
     else:
-        reason = "it is no checkpoint of sparsetrain"
+        reason = "it is not a checkpoint of sparsetrain"
     raise CheckpointError(f"{target} is not replaced: {reason}; choose another folder")
 
 

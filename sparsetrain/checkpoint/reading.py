@@ -236,7 +236,9 @@ def _reading(target: Path) -> Iterator[None]:
         if not os.path.lexists(target):
             raise CheckpointError(f"there is no checkpoint at {target}") from None
         missing = error.filename
-        raise CheckpointError(f"{target} is no complete checkpoint: {missing} is missing") from None
+        raise CheckpointError(
+            f"{target} is not a complete checkpoint: {missing} is missing"
+        ) from None
     except OSError as error:
         raise CheckpointError(f"{target} cannot be read: {error.strerror}") from None
 

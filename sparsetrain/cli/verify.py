@@ -52,7 +52,7 @@ def verify(
     if (run is None) != (data is None):
         raise ConfigError("--run and --data go together: a model, and rows to check it on")
     if data is not None and not data.is_file():
-        raise ConfigError(f"--data {data}: is no file")
+        raise ConfigError(f"--data {data}: is not a file")
     if inject not in (None, "all", *CHECKS):
         raise ConfigError(f"--inject {inject}: the checks are {', '.join(CHECKS)}, or all")
     if out is not None:

@@ -161,7 +161,7 @@ def _crossing(swept: Sequence[Measurement]) -> Crossing | None:
     if faster[0] == faster[-1]:
         exceptions = tuple(r for r, arm in zip(rows, faster, strict=True) if arm != faster[0])
         return Crossing(formula, lookups, None, *ends, exceptions)
-    # The last change of sign: noise before it is no crossing.
+    # The last change of sign: noise before it is not a crossing.
     n = max(n for n in range(len(gains) - 1) if (gains[n] > 0) != (gains[n + 1] > 0))
     return Crossing(formula, lookups, _interpolate(rows[n : n + 2], gains[n : n + 2]), *ends)
 

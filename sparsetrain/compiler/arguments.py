@@ -40,7 +40,7 @@ class Argument:
 
     def __init__(self, name: str, ty: relax.TensorType, device: tvm.runtime.Device) -> None:
         self.device = device
-        shape = getattr(ty, "shape", None)  # what is no tensor has none
+        shape = getattr(ty, "shape", None)  # what is not a tensor has none
         self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
         self.shape = None if shape is None else tuple(_extent(n) for n in shape)
         self.rows: int | None = None  # what its ids must lie below, if it is looked up with
@@ -183,7 +183,7 @@ class Arguments:
         Raises
         ------
         ConfigError
-            If an argument is missing, or what should hold them is no mapping.
+            If an argument is missing, or what should hold them is not a mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """

@@ -134,7 +134,7 @@ class Program:
         ConfigError
             If they are in no mapping.
         DataError
-            If an array is no array of numbers.
+            If an array is not an array of numbers.
         ResourceError
             If the device has no memory left.
         """
@@ -161,7 +161,7 @@ class Program:
         Raises
         ------
         ConfigError
-            If an argument is missing, or what should hold them is no mapping.
+            If an argument is missing, or what should hold them is not a mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """

@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
     FileNotFoundError
         If there is no such file.
     DataError
-        If it is no regular file, or damaged.
+        If it is not a regular file, or damaged.
     """
     try:
         values: dict[str, Any] = json.loads(read_regular_file(path, _MAX_BYTES))

@@ -71,7 +71,7 @@ def infer(
     Raises
     ------
     DataError
-        If a column that is named is missing, or the label is no number.
+        If a column that is named is missing, or the label is not a number.
     ConfigError
         If a column is named twice, or there is no category.
 
@@ -142,7 +142,7 @@ class _Values(NamedTuple):
     rows: int
     distinct: int
     missing: int
-    numbers: Array | None  # (n,) float64 of those that are there; None where one is no number
+    numbers: Array | None  # (n,) float64 of those that are there; None where one is not a number
     moments: list[Any] | None  # seconds since 1970
 
 

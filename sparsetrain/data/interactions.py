@@ -184,7 +184,7 @@ class Interactions:
         seed : int
             Another seed is another split.
         each, max_length, ages
-            As of `leave_one_out`.
+            As in `leave_one_out`.
         """
         if not all(is_number(share) and 0 <= share < 1 for share in (valid, test)):
             raise ConfigError(f"valid is {valid!r} and test {test!r}; both are from 0 to below 1")
@@ -209,9 +209,9 @@ class Interactions:
         Parameters
         ----------
         valid_from, test_from : float, datetime or str
-            Moments as of `split_time`; without the second nothing is tested on.
+            Moments as in `split_time`; without the second nothing is tested on.
         each, max_length, ages
-            As of `leave_one_out`.
+            As in `leave_one_out`.
         """
         if self.time is None:
             raise ConfigError("a split by time needs times: name their column")
@@ -230,9 +230,9 @@ class Interactions:
         Parameters
         ----------
         unit : {"hour", "day", "week", "month"} or float
-            As of `split_windows`, which names the windows.
+            As in `split_windows`, which names the windows.
         each, max_length, ages
-            As of `leave_one_out`.
+            As in `leave_one_out`.
         """
         require_unit(unit)
         if self.time is None:

@@ -107,7 +107,7 @@ def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
     Raises
     ------
     DataError
-        If ids or offsets are no integers, the offsets do not cut N ids into `num_rows` bags, or an
+        If ids or offsets are not integers, the offsets do not cut N ids into `num_rows` bags, or an
         id is negative.
     """
     what = f"feature {feature}: "

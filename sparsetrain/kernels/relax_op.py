@@ -71,12 +71,12 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     Raises
     ------
     ConfigError
-        If it is no module, has no such function, or two of its arguments have one name.
+        If it is not a module, has no such function, or two of its arguments have one name.
     """
     if not isinstance(module, tvm.IRModule):
         raise ConfigError(
-            f"a {type(module).__name__} is no IRModule: export_tvm of a nn.Module gives one, with "
-            "its parameters: module, named = model.export_tvm(...)"
+            f"a {type(module).__name__} is not an IRModule: export_tvm of a nn.Module gives one, "
+            "with its parameters: module, named = model.export_tvm(...)"
         )
     names = {v.name_hint: f for v, f in module.functions.items() if isinstance(f, relax.Function)}
     if name not in names:

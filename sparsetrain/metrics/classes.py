@@ -44,7 +44,7 @@ class ClassMetrics:
         ConfigError
             If the shapes do not fit.
         DataError
-            If a label is no class.
+            If a label is not a class.
         NumericalError
             If a logit is NaN. Rows are counted from the first that was added.
         """
@@ -87,7 +87,7 @@ class ClassMetrics:
         Returns
         -------
         dict
-            `logloss`, `ne`, `rows`, `constant_logloss` : as of `ClickMetrics`; the constant is the
+            `logloss`, `ne`, `rows`, `constant_logloss` : as in `ClickMetrics`; the constant is the
             shares of the classes.
 
             `accuracy` : share of rows whose class has the highest logit.

@@ -151,18 +151,18 @@ def rank_items(
     users : ndarray (U, D)
     items : ndarray (I, D)
     chosen, seen : Ragged of U lists
-        As of `RankingMetrics.update`.
+        As in `RankingMetrics.update`.
     k : int or sequence of int
 
     Returns
     -------
     dict
-        As of `RankingMetrics.result`.
+        As in `RankingMetrics.result`.
 
     Raises
     ------
     ConfigError, DataError, NumericalError
-        As of `RankingMetrics.update`.
+        As in `RankingMetrics.update`.
 
     Examples
     --------

@@ -71,7 +71,7 @@ class TransformerBlock(nn.Module):
     Parameters
     ----------
     dim, heads, causal
-        As of `SelfAttention`.
+        As in `SelfAttention`.
     hidden : int, optional
         Width of the feed-forward layer; by default 4 D.
     dropout : float

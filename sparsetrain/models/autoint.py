@@ -60,7 +60,7 @@ class AutoInt(DeepModel):
     Parameters
     ----------
     rows, dim
-        As of `DeepModel`.
+        As in `DeepModel`.
     attention_layers : int
         L.
     attention_width : int
@@ -68,7 +68,7 @@ class AutoInt(DeepModel):
     heads : int
         Heads of each layer, see `FieldAttention`.
     **rest
-        As of `DeepModel`.
+        As in `DeepModel`.
 
     References
     ----------

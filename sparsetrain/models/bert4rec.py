@@ -33,7 +33,7 @@ class BERT4Rec(Model):
     Parameters
     ----------
     rows
-        As of `SASRec`.
+        As in `SASRec`.
     dim : int
         Width of an item.
     blocks : int

@@ -185,7 +185,7 @@ class ClickModel(Model):
         weights: nn.Tensor | None = None,
         row_weights: nn.Tensor | None = None,
     ) -> nn.Tensor:
-        """Sum of the mean losses of all labels, as of `Model`."""
+        """Sum of the mean losses of all labels, as in `Model`."""
         logits = self.logits(dense, rows, offsets, weights)  # (B, S)
         return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
 
@@ -220,7 +220,7 @@ class ClickModel(Model):
         return module
 
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
-        """As of `Model`.
+        """As in `Model`.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class ClickModel(Model):
         return super().initialize(seed, fill=fill)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As of `Model`."""
+        """As in `Model`."""
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
@@ -301,7 +301,7 @@ class ClickModel(Model):
             (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
             thread alone. Arguments that no kernel writes are arrays.
         draws, function
-            As of `Model`; a click model draws nothing here, and its functions read the same.
+            As in `Model`; a click model draws nothing here, and its functions read the same.
 
         Raises
         ------

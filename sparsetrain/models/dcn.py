@@ -21,11 +21,11 @@ class DCN(DeepModel):
     Parameters
     ----------
     rows, dim
-        As of `DeepModel`.
+        As in `DeepModel`.
     cross_layers : int
         L.
     **rest
-        As of `DeepModel`.
+        As in `DeepModel`.
 
     References
     ----------
@@ -66,7 +66,7 @@ class DCNv2(DeepModel):
     Parameters
     ----------
     rows, dim
-        As of `DeepModel`.
+        As in `DeepModel`.
     structure : {"parallel", "stacked"}
         How cross layers and MLP are combined.
     cross_layers : int
@@ -76,7 +76,7 @@ class DCNv2(DeepModel):
     experts : int
         K; more than one need a rank.
     **rest
-        As of `DeepModel`.
+        As in `DeepModel`.
 
     References
     ----------

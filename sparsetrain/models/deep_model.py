@@ -16,7 +16,7 @@ class DeepModel(FieldModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of the vectors v.
     hidden : sequence of int
@@ -26,7 +26,7 @@ class DeepModel(FieldModel):
     batch_norm : bool
         Whether it has batch norm.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
     """
 
     def __init__(

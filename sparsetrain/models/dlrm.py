@@ -51,7 +51,7 @@ class DLRM(ClickModel):
     batch_norm : bool
         Whether both have batch norm, see `MLP`.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     References
     ----------

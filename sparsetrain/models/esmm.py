@@ -26,7 +26,7 @@ class ESMM(ClickModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of all tables.
     tower : sequence of int
@@ -34,7 +34,7 @@ class ESMM(ClickModel):
     dropout : float
         Rate of their dropout.
     **rest
-        As of `ClickModel`; the labels are two, clicked and converted, 0 or 1 each.
+        As in `ClickModel`; the labels are two, clicked and converted, 0 or 1 each.
     """
 
     kind = "esmm"

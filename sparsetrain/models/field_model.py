@@ -35,9 +35,9 @@ class FieldModel(ClickModel):
     Parameters
     ----------
     rows, dim, num_dense
-        As of `ClickModel`; there are M = num_dense + F fields of `dim` numbers.
+        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class FieldModel(ClickModel):
         return {**super().config(), "dim": self.dim, **self._options}
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As of `Model`."""
+        """As in `Model`."""
         return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:

@@ -60,7 +60,7 @@ class FinalMLP(FieldModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of the vectors v.
     hidden, hidden2 : sequence of int
@@ -72,7 +72,7 @@ class FinalMLP(FieldModel):
     batch_norm : bool
         Whether they have batch norm.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     References
     ----------

@@ -35,11 +35,11 @@ class FM(FieldModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of the vectors v.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     References
     ----------

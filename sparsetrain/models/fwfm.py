@@ -19,11 +19,11 @@ class FwFM(FieldModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of the vectors v.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     References
     ----------

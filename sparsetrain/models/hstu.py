@@ -32,7 +32,7 @@ class HSTU(SASRec):
     Parameters
     ----------
     rows, dim, blocks, heads, length, dropout, history, item
-        As of `SASRec`.
+        As in `SASRec`.
     ages : bool
         Read the age of each item of `history` in seconds, as its weight, which is the column
         ``history_age`` of splits of `Interactions`; without, there is no b.

@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError
 def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
     """Mean of all numbers, each times its weight, a () tensor; weights do not divide it.
 
-    It is 0 without any, as of a batch whose histories are all empty.
+    It is 0 without any, as for a batch whose histories are all empty.
     """
     weighed = each if weights is None else each * weights
     count = _emit(op.sum(nn.op.ones(weighed.shape, weighed.dtype)._expr))
@@ -68,7 +68,7 @@ def in_batch_softmax(
         Logarithm of the probability with which each item comes into a batch, subtracted from its
         scores (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996).
     ids : (B,) integers, optional
-        Of the items; an equal one in another row is no negative.
+        Of the items; an equal one in another row is not a negative.
     """
     scores = nn.op.matmul(queries, nn.op.permute_dims(items, [1, 0]))  # (B, B)
     if log_q is not None:

@@ -17,9 +17,9 @@ class LR(FieldModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
 
     References
     ----------

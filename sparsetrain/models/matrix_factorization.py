@@ -74,7 +74,7 @@ class BPR(Model):
     Parameters
     ----------
     rows
-        As of `MatrixFactorization`.
+        As in `MatrixFactorization`.
     dim : int
         Width of p and q.
     user : str
@@ -82,7 +82,7 @@ class BPR(Model):
     item : str
         Column of the item that was chosen.
     history : str, optional
-        Column of items that the user chose, which are no negatives and no candidates; it shares
+        Column of items that the user chose, which are neither negatives nor candidates; it shares
         the table of `item`.
     """
 

@@ -23,7 +23,7 @@ class MMoE(ClickModel):
     Parameters
     ----------
     rows, num_dense
-        As of `ClickModel`.
+        As in `ClickModel`.
     dim : int
         Width of all tables.
     experts : int
@@ -33,7 +33,7 @@ class MMoE(ClickModel):
     tower : sequence of int
         Hidden widths of a tower, of which each label has one.
     **rest
-        As of `ClickModel`.
+        As in `ClickModel`.
     """
 
     kind = "mmoe"

@@ -39,7 +39,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 class Model(nn.Module):
-    """A model of one's own, trained by `Trainer`.
+    """Base class of models trained by `Trainer`.
 
     A subclass constructs its layers and sets `features` (and, of these, what its data need), and
     defines some of
@@ -243,7 +243,7 @@ class Model(nn.Module):
     def item_rows(self, encoder: Encoder | None, count: int) -> np.ndarray:
         """Which of `count` rows of the item table are items, (count,) bool.
 
-        Rows of missing and of rare values are none, and those behind the encoder's, such as a mask.
+        Rows of missing and of rare values are not, nor are those behind the encoder's, as a mask.
         """
         rows = np.ones(count, bool)
         name = self.target or self.seen
@@ -354,7 +354,7 @@ class Model(nn.Module):
         Raises
         ------
         ConfigError
-            If the seed is no integer of 0 or more.
+            If the seed is not an integer of 0 or more.
         ResourceError
             If there is no memory for a parameter.
         """

@@ -35,7 +35,7 @@ def require_model(model: Any) -> None:
     cls = type(model)
     if not isinstance(model, Model):
         raise ConfigError(
-            f"a {cls.__name__} is no sparsetrain.models.Model, which Trainer needs: derive it "
+            f"a {cls.__name__} is not a sparsetrain.models.Model, which Trainer needs: derive it "
             "from that; whatever can be exported trains by sparsetrain.value_and_grad and an "
             "optimizer, see examples/dlrm/train.py"
         )
@@ -70,7 +70,7 @@ def table_dtype_of(model: Any) -> str:
     Raises
     ------
     ConfigError
-        If it is no model, by what it lacks or hides.
+        If it is not a model, by what it lacks or hides.
     """
     require_model(model)
     return str(config_of(model).get("table_dtype", "float32"))

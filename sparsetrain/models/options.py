@@ -38,7 +38,7 @@ class Option(NamedTuple):
 def options_of(model: type[Model]) -> dict[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
-    A click model has `OF_CLICK_MODEL` besides. What is positional alone is none.
+    A click model has `OF_CLICK_MODEL` besides. Positional-only arguments are not options.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}

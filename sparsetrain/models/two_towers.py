@@ -19,7 +19,7 @@ class TwoTowers(Model):
 
     The loss of a row is the cross-entropy of its item in the softmax of its scores with all items
     of the batch (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996); an equal item in another
-    row is no negative.
+    row is not a negative.
 
     Parameters
     ----------

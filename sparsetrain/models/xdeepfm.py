@@ -55,11 +55,11 @@ class XDeepFM(DeepModel):
     Parameters
     ----------
     rows, dim
-        As of `DeepModel`.
+        As in `DeepModel`.
     cin : sequence of int
         Feature maps of the layers of the compressed interaction network, see `CIN`.
     **rest
-        As of `DeepModel`.
+        As in `DeepModel`.
 
     References
     ----------

@@ -61,7 +61,7 @@ def accumulate_(
     Raises
     ------
     ConfigError
-        If a gradient differs from what is accumulated under its name, or the weight is no finite
+        If a gradient differs from what is accumulated under its name, or the weight is not a finite
         number; nothing is changed then.
     """
     if not (is_number(weight) and isfinite(weight)):

@@ -48,13 +48,13 @@ def make_optimizer(
     Parameters
     ----------
     formula, hyper
-        As of `Optimizer`.
+        As in `Optimizer`.
     options : mapping
-        Keyword arguments of the constructor that are no arguments of its own.
+        Keyword arguments of the constructor that are not arguments of its own.
     excluded : sequence of str
         Options that this formula does not have.
     arguments : sequence of str
-        Arguments of the constructor that are no hyper-parameters, for the message.
+        Arguments of the constructor that are not hyper-parameters, for the message.
     fixed : mapping, optional
         Options that the formula decides.
 

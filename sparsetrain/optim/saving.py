@@ -122,7 +122,7 @@ def _spans(state: State) -> dict[str, dict[str, list[int]]]:
 
 
 def require_tensors(params: Mapping[str, NDArray], state: State) -> None:
-    """Refuse what is no state, and parameters that are missing or no tensors.
+    """Refuse what is not a state, and parameters that are missing or not tensors.
 
     Raises
     ------

@@ -221,10 +221,10 @@ class Target(NamedTuple):
         return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
 
 
-def matrix_shape(param: NDArray) -> tuple[int, int]:
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     """Return rows and columns of a parameter; a vector has rows of one element."""
-    shape = tuple(map(int, param.shape))
-    return rows_of(shape), shape[-1] if len(shape) > 1 else 1
+    extents = tuple(map(int, shape))
+    return rows_of(extents), extents[-1] if len(extents) > 1 else 1
 
 
 def describe_tables(state: State) -> list[str]:

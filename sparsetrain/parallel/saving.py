@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of shards: folders as of one process, written and read by all ranks.
+"""Checkpoints of shards: folders as from one process, written and read by all ranks.
 
 Files hold ranges of rows. Of a table that is dealt by rows they are collected, some files at a
 time, each by one rank; other arrays are written by their owner. So nothing in a checkpoint depends

@@ -150,7 +150,7 @@ def _read_short(a: _Arguments, f: Any, row: Any, at: Any, eight: Any, done: Any)
 
 
 def _read_digits(a: _Arguments, f: Any, row: Any, at: Any, regular: Any) -> None:
-    """Read a field, which is not empty, digit by digit; one that is no number gets any value."""
+    """Read a field, which is not empty, digit by digit; one that is not a number gets any value."""
     negative = T.Bind(_byte(a, at[0]) == _MINUS)
     _set(at, at[0] + tirx.Cast("int64", negative))
     first, begin = T.Bind(_byte(a, at[0])), T.Bind(at[0])
@@ -204,7 +204,7 @@ def _are_hex(eight: Any) -> Any:
 
 
 def _is_hex_alone(eight: Any) -> Any:
-    """Whether 8 hex digits are no decimal number: a letter is among them, or the first is 0."""
+    """Whether 8 hex digits are not decimal number: a letter is among them, or the first is 0."""
     letters = (eight & _bytes(0x40)) != _u64(0)
     return tirx.Or(letters, (eight & _u64(0xFF)) == _u64(_ZERO))
 

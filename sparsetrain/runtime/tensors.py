@@ -65,7 +65,7 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
     source = np.asarray(array)
     wanted = np.dtype(dtype) if dtype else source.dtype.newbyteorder("=")
     if source.dtype.kind not in "biuf" and source.dtype != BFLOAT16:
-        raise DataError(f"an array of dtype {source.dtype} is no array of numbers")
+        raise DataError(f"an array of dtype {source.dtype} is not an array of numbers")
     if wanted.kind in "iu" and not _fits(source, wanted):
         raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
     tensor = empty(source.shape, wanted.name)

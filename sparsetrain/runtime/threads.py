@@ -17,7 +17,7 @@ def _check_setting() -> None:
     text = os.environ["TVM_NUM_THREADS"]
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_THREADS):
         raise ConfigError(
-            f"environment variable TVM_NUM_THREADS: {text!r:.40} is no number from 1 to "
+            f"environment variable TVM_NUM_THREADS: {text!r:.40} is not a number from 1 to "
             f"{MAX_THREADS:,}; unset it to use every core"
         )
 

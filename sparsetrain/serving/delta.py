@@ -68,7 +68,7 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
     Raises
     ------
     CheckpointError
-        If one of them is no export.
+        If one of them is not an export.
     ConfigError
         If `out` exists.
     """
@@ -148,7 +148,9 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
         plan = json.loads((new.folder / PLAN).read_text())
         since, of_rows = plan["since"], dict(plan["rows"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{delta}: it is no delta: give what export --since wrote") from None
+        raise CheckpointError(
+            f"{delta}: it is not a delta: give what export --since wrote"
+        ) from None
     if since != old.checksum:
         raise CheckpointError(
             f"{delta}: it is for another export than {folder}: deltas follow one another"

@@ -31,7 +31,7 @@ from sparsetrain.training import retrieval
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
-MAX_ROWS = 4096  # of one call of the program, as of `predict`
+MAX_ROWS = 4096  # of one call of the program, as in `predict`
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
 assert tuple(_CODES) == KINDS
 

@@ -49,7 +49,7 @@ def read(folder: Path) -> list[list[str]]:
     if not text.startswith(head + b"%d\n" % FORMAT):
         found = text[len(head) :].split(b"\n")[0][:20] if text.startswith(head) else b"none"
         raise CheckpointError(
-            f"{folder}: it is no export of format {FORMAT} ({found!r}): export it again"
+            f"{folder}: it is not an export of format {FORMAT} ({found!r}): export it again"
         )
     body, _, last = text.rpartition(b"end\t")
     if last != b"%08x\n" % zlib.crc32(body):

@@ -297,7 +297,7 @@ def _utf8(text: str | bytes, name: str) -> bytes:
     try:
         return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:
-        raise DataError(f"column {name}: {text!r:.40} is no text that UTF-8 has") from None
+        raise DataError(f"column {name}: {text!r:.40} is not text that UTF-8 has") from None
 
 
 def _integers(values: Sequence[int], name: str) -> Any:

@@ -102,7 +102,7 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
     Raises
     ------
     ConfigError
-        If one is no feature, or the model has several `Dense` features.
+        If one is not a feature, or the model has several `Dense` features.
     """
     dense = list(encoder.dense_columns)
     flags = encoder.num_dense > len(dense)
@@ -138,7 +138,7 @@ def _feature_of(model: Model, argument: str) -> tuple[str, Feature, str]:
         name = argument.removesuffix(end)
         if argument.endswith(end) and name in model.features:
             return name, model.features[name], kind
-    raise ConfigError(f"export: {type(model).__name__} reads {argument!r}, which is no feature")
+    raise ConfigError(f"export: {type(model).__name__} reads {argument!r}, which is not a feature")
 
 
 def _read(name: str, feature: Feature, found: dict[str, tuple[int, ReadFeature]]) -> ReadFeature:

@@ -31,13 +31,13 @@ def from_json(body: bytes, names: Sequence[str]) -> dict[str, Column]:
     try:
         read = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"the body is no JSON: {first_line(error)}") from None
+        raise DataError(f"the body is not JSON: {first_line(error)}") from None
     rows = read.get("rows") if isinstance(read, dict) else None
     if not isinstance(rows, list) or not rows:
         raise DataError('rows: give {"rows": [{"column": value, ...}, ...]}, at least one row')
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise DataError(f"row {number}: it is no object of columns and values")
+            raise DataError(f"row {number}: it is not an object of columns and values")
     there = [name for name in names if any(name in row for row in rows)]
     return {name: as_column([row.get(name) for row in rows], name) for name in there}
 
@@ -57,7 +57,7 @@ def from_arrow(body: bytes, names: Sequence[str]) -> dict[str, Column]:
             table = stream.read_all()
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"the body is no Arrow stream: {first_line(error)}") from None
+        raise DataError(f"the body is not an Arrow stream: {first_line(error)}") from None
     return {
         name: _from_arrow(table.column(name).combine_chunks(), name)
         for name in names
@@ -92,7 +92,7 @@ def _from_arrow(array: Any, name: str) -> Column:
     if kind in (None, arrow_types.MOMENT):
         moments = to_microseconds(array, Location(name))
         if moments is None:
-            raise DataError(f"column {name}: a column of {array.type} is no feature")
+            raise DataError(f"column {name}: a column of {array.type} is not a feature")
         array = pc.floor(pc.divide(moments.cast(pa.float64()), 1e6)).cast(pa.int64())
     values, missing = fill_nulls(array)
     nulls = missing.astype(np.uint8)

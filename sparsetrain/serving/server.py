@@ -2,7 +2,7 @@
 """HTTP server of an exported model, on Starlette and uvicorn (extra `serve`).
 
 ``POST /predict`` takes JSON or an Arrow stream and answers in kind; ``GET /health`` and
-``GET /metrics`` are for who watches it. SIGTERM ends it after the requests that it has. SIGHUP
+``GET /metrics`` are for monitoring. SIGTERM ends it after the requests that it has. SIGHUP
 opens the folder again, beside what answers meanwhile: each answer comes from one version.
 
 Limits hold whatever a client does: bytes of a body, seconds from the first byte of a request to the

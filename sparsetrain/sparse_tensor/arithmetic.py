@@ -86,7 +86,7 @@ class Arithmetic:
         Raises
         ------
         IndexError, TypeError
-            If there is no such row, or `row` is no integer.
+            If there is no such row, or `row` is not an integer.
         """
         try:
             number = operator.index(row)

@@ -150,7 +150,7 @@ def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
 
 
 def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
-    """Of the first `entries` sorted ids, which are no padding."""
+    """Of the first `entries` sorted ids, which are not padding."""
     chunks = a.notes.shape[0]
 
     def starts(n: Any) -> Any:

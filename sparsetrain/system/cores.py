@@ -51,5 +51,5 @@ def _quota(group: Path) -> float | None:
             quota = (group / "cpu.cfs_quota_us").read_text().strip()
             period = (group / "cpu.cfs_period_us").read_text()
         return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError):  # "max" is no limit
+    except (OSError, ValueError):  # "max" is not a limit
         return None

@@ -47,7 +47,7 @@ def _totals() -> Iterator[int]:
     with suppress(OSError, KeyError, ValueError):
         swap = meminfo("SwapTotal")
         yield meminfo("MemTotal") + swap
-        most = int((_GROUP / "memory.max").read_text())  # or "max", which is no number
+        most = int((_GROUP / "memory.max").read_text())  # or "max", which is not a number
         with suppress(OSError, ValueError):
             swap = int((_GROUP / "memory.swap.max").read_text())
         yield most + swap

@@ -19,7 +19,7 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
     Raises
     ------
     OSError
-        If it cannot be read, is no regular file, is larger, or is a link that is not to be
+        If it cannot be read, is not a regular file, is larger, or is a link that is not to be
         followed; `strerror` says which.
     """
     try:

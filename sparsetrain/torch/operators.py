@@ -113,7 +113,7 @@ def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
         name = buffer.removeprefix("module.")
         layer = name.rpartition(".")[0]
         raise ConfigError(
-            f"from_torch: buffer {name!r} changes in every step, as of batch norm in training "
+            f"from_torch: buffer {name!r} changes in every step, as in batch norm in training "
             f"mode: module.{layer}.eval() leaves it as it is"
         )
     for node in program.graph.nodes:

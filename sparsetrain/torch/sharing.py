@@ -23,7 +23,7 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
     Raises
     ------
     ConfigError
-        If it lies on another device than the CPU, is no float32 or float64, or has another layout.
+        If it is not on the CPU, is not float32 or float64, or has another layout.
     """
     if tensor.device.type != "cpu":
         raise ConfigError(

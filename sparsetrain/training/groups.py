@@ -11,7 +11,7 @@ from sparsetrain.models import Model
 
 
 def check_group_feature(model: Model, group_by: str | None) -> None:
-    """Refuse a name that is none of a feature with one id in each row.
+    """Refuse a name that is not a feature with one id per row.
 
     Raises
     ------

@@ -68,14 +68,14 @@ def load(
         Needed only if the model is not part of this package: its class, which is called with the
         configuration that was saved.
     parallel : from `sparsetrain.parallel`, optional
-        As of `Trainer`; of a run its parts go on, if `parallel` names none.
+        As in `Trainer`; of a run its parts go on, if `parallel` names none.
 
     Raises
     ------
     ConfigError
         If this machine lacks the target or the precision that is asked for.
     CheckpointError
-        If the folder is damaged or is no saved trainer.
+        If the folder is damaged or is not a saved trainer.
     """
     require_class(model)
     asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model, parallel)
@@ -101,7 +101,7 @@ def load_predictor(
     ConfigError
         If this machine lacks the target or the precision that is asked for.
     CheckpointError
-        If the folder is damaged or is no saved model.
+        If the folder is damaged or is not a saved model.
     """
     require_class(model)
     asked = _Asked(_checked(target, precision), None, precision, None, model)
@@ -114,7 +114,7 @@ def load_predictor(
 
 
 def _checked(target: Any, precision: Precision | None) -> Any:
-    """What cannot be, by the caller's words alone, is refused before a folder is read.
+    """Refuse impossible arguments before a folder is read.
 
     What "auto" is depends on the model.
     """

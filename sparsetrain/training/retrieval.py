@@ -196,7 +196,7 @@ def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:
-    """(B, V) scores, -inf for rows of the table that are no items."""
+    """(B, V) scores, -inf for rows of the table that are not items."""
     scores = _queries(predictor, batch) @ items.T
     _require_finite(scores)
     scores[:, no_items] = -np.inf

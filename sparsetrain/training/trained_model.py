@@ -155,7 +155,7 @@ class TrainedModel(Predictor):
         Raises
         ------
         DataError
-            If it is no batch, has no labels or does not fit the model.
+            If it is not a batch, has no labels or does not fit the model.
         NumericalError
             If the loss or a gradient is not finite; nothing is updated then. With
             ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so

@@ -146,7 +146,7 @@ class Trainer(TrainedModel):
         reduce_lr : ReduceLROnPlateau, optional
             When to lower the learning rate, by validation scores.
         group_by : str, optional
-            As of `evaluate`, for validations.
+            As in `evaluate`, for validations.
         check_numerics : bool
             If a step is not finite, find the first value of the program that is not.
         allow_changed : collection of str
@@ -258,7 +258,7 @@ class Trainer(TrainedModel):
 
         Known values keep their rows, weights and slots. A new value's row begins as that of rare
         values, by which it was scored so far, so no prediction changes; its slots begin anew. Steps
-        and schedules go on; epochs count from 0, as of a run of its own. This trainer stays as it
+        and schedules go on; epochs count from 0, as in a new run. This trainer stays as it
         is: both are in memory.
 
         Parameters

@@ -190,6 +190,8 @@ def test_every_rule_has_a_case():
     elsewhere = {f"relax.sparsetrain.ragged_{name.split()[0]}" for name in RAGGED_CASES}
     elsewhere |= {"relax.sparsetrain.softmax_loss"} if "full softmax" in LOSS_CASES else set()
     assert (set(DENSE) | set(ROW_SPARSE)) - elsewhere == covered
+    ended = {"relax.sparsetrain.densify"}  # its result is dense
+    assert set(ROW_SPARSE) - ended <= {case.rule for case in SPARSE_CASES}
 
 
 @pytest.mark.parametrize("name", ["max", "min"])

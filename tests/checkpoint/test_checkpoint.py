@@ -369,8 +369,8 @@ def make_other_manifest(folder: Path) -> None:
         (make_file, "is a file: choose another folder"),
         (make_notes, "is not replaced: it holds 'notes.txt'"),
         (make_notes_in_checkpoint, "is not replaced: it holds 'notes.txt'"),
-        (make_arrays, "is not replaced: it is no checkpoint of sparsetrain"),
-        (make_other_manifest, "is not replaced: it is no checkpoint of sparsetrain"),
+        (make_arrays, "is not replaced: it is not a checkpoint of sparsetrain"),
+        (make_other_manifest, "is not replaced: it is not a checkpoint of sparsetrain"),
     ],
 )
 def test_what_is_not_a_checkpoint_is_not_replaced(tmp_path, make, message):
@@ -459,7 +459,9 @@ def test_a_file_cut_off_or_grown_is_found(tmp_path, name):
 @pytest.mark.parametrize("name", ["000.npy", "manifest.json"])
 def test_a_missing_file_is_named(tmp_path, name):
     (saved(tmp_path / "run") / name).unlink()
-    with pytest.raises(CheckpointError, match=f"run is no complete checkpoint: {name} is missing"):
+    with pytest.raises(
+        CheckpointError, match=f"run is not a complete checkpoint: {name} is missing"
+    ):
         checkpoint.read(tmp_path / "run")
 
 

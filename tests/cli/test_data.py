@@ -327,7 +327,7 @@ NO_SPLIT = {
         "--valid-from and --valid-share: use one of them",
     ),
     "no share": (["--valid-share", "1.5"], 2, "--valid-share: data.valid_share = 1.5 must be"),
-    "no time": (["--valid-from", "never"], 2, "'never' is no moment"),
+    "no time": (["--valid-from", "never"], 2, "'never' is not a moment"),
     "no column": (["--valid-from", "3", "--time-column", "day"], 3, "column day: the time column"),
     "no rows": (["--valid-from", "3"], 3, "no row has hour < 3"),
     "no use": (["--time-column", "hour"], 2, "goes with data.valid_from"),

@@ -49,7 +49,7 @@ def test_a_fault_that_cannot_be_looked_for_is_an_error(capsys):
     [
         (["--run", "here"], "--run and --data go together"),
         (["--data", "here"], "--run and --data go together"),
-        (["--run", "here", "--data", "nowhere"], "--data nowhere: is no file"),
+        (["--run", "here", "--data", "nowhere"], "--data nowhere: is not a file"),
         (["--inject", "luck"], "--inject luck: the checks are gradients, "),
     ],
 )

@@ -126,7 +126,7 @@ def test_windows_begin_at_calendar_units_or_multiples():
         assert sum(rows.num_rows for _, rows in found) == 4
     with pytest.raises(ConfigError, match="window is 'year'; it is 'hour', 'day', 'week', 'mon"):
         split_windows({"at": moments}, "at", "year")
-    with pytest.raises(DataError, match="row 1, column at: 10+.0 is no date in sec"):
+    with pytest.raises(DataError, match="row 1, column at: 10+.0 is not a date in sec"):
         split_windows({"at": [1.0, 1e15]}, "at", "day")
 
 

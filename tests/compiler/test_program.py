@@ -175,10 +175,14 @@ BAD_ARGUMENTS = {
     "text": (
         _change("dense", lambda a: a.astype(str)),
         DataError,
-        "'dense': .* is no array of num",
+        "'dense': .* is not an array of num",
     ),
-    "complex numbers": (_change("dense", lambda a: a + 1j), DataError, "no array of numbers"),
-    "nothing": (_change("labels", lambda a: np.full(len(a), None)), DataError, "no array of num"),
+    "complex numbers": (_change("dense", lambda a: a + 1j), DataError, "not an array of numbers"),
+    "nothing": (
+        _change("labels", lambda a: np.full(len(a), None)),
+        DataError,
+        "not an array of num",
+    ),
     "lists of unequal length": (
         lambda inputs: {**inputs, "dense": [[1.0], [1.0, 2.0]]},
         DataError,
@@ -269,7 +273,7 @@ def test_a_parameter_that_is_laid_out_otherwise_is_refused(case, called):
 
 
 BAD_OFFSETS = {
-    "a number of them that is no multiple of the features": (
+    "a number of them that is not a multiple of the features": (
         lambda offsets: offsets[:-1],
         r"'offsets' has 111 offsets, but must have 3 \* B \+ 1",
     ),
@@ -297,7 +301,7 @@ def test_weights_of_another_number_than_the_ids_are_refused():
         trainer.program(trainer.params, {**inputs, "weights": inputs["weights"][1:]})
 
 
-# --- Programs that are no models ----------------------------------------------------------------
+# --- Programs that are not models ----------------------------------------------------------------
 
 
 def _module(body, **shapes) -> tvm.IRModule:
@@ -334,7 +338,7 @@ def test_what_is_no_module_or_has_no_such_function_is_refused_at_once(make):
     module = _module(lambda v, _: v["table"], table=(4, 3))
     with pytest.raises(ConfigError, match=r"no Relax function 'los' .* it has \['loss'\]"):
         make(module, "los")
-    with pytest.raises(ConfigError, match="a tuple is no IRModule: .* = model.export_tvm"):
+    with pytest.raises(ConfigError, match="a tuple is not an IRModule: .* = model.export_tvm"):
         make((module, []), "loss")
 
 

@@ -53,7 +53,7 @@ VALUES = {
     ),
     "a label that is a word": (
         lambda: as_text(set_value("label", 3, "yes")),
-        "row group 0, row 3, column label: 'yes' is no number",
+        "row group 0, row 3, column label: 'yes' is not a number",
     ),
     "NaN in a dense column": (
         lambda: floats(set_value("I2", 40, float("nan"))),
@@ -67,7 +67,7 @@ VALUES = {
     ),
     "a word in a dense column": (
         lambda: as_text(set_value("I3", 59, "1,5")),
-        "row group 3, row 59, column I3: '1,5' is no number",
+        "row group 3, row 59, column I3: '1,5' is not a number",
     ),
     "text NaN in a dense column": (
         lambda: as_text(set_value("I3", 59, "nan")),
@@ -75,14 +75,14 @@ VALUES = {
         "if it stands for a missing value, give a null (None), or learn the encoding with "
         "nan='missing'",
     ),
-    "a category that is no whole number": (
+    "a category that is not a whole number": (
         lambda: table(
             set_value("C2", 20, 1.5)
             | {f"C{i}": [1.0] * ROWS for i in (1, 3, 4)}
             | {"C2": [1.5 if row == 20 else 1.0 for row in range(ROWS)]},
             category=pa.float64(),
         ),
-        "row group 1, row 20, column C2: category 1.5 is no whole number below 2**53; "
+        "row group 1, row 20, column C2: category 1.5 is not a whole number below 2**53; "
         "store it as text",
     ),
 }

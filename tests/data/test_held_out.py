@@ -130,7 +130,11 @@ REFUSED = {
         "table: a share of 0.5 of 1 rows leaves one side none",
     ),
     "no column": (lambda data: split_time(data, "day", 1), DataError, "column day: the time colum"),
-    "no moment": (lambda data: split_time(data, "hour", "soon"), ConfigError, "'soon' is no momen"),
+    "no moment": (
+        lambda data: split_time(data, "hour", "soon"),
+        ConfigError,
+        "'soon' is not a momen",
+    ),
     "no time": (
         lambda data: split_time(data.set_column(3, "hour", pa.nulls(WIDE)), "hour", 1),
         DataError,

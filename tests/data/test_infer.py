@@ -88,7 +88,7 @@ WRONG = {
         DataError,
         "column clik: .* nearest name there is click",
     ),
-    "a label of words": (LABEL, {"label": "kind"}, DataError, "column kind: 'a' is no number"),
+    "a label of words": (LABEL, {"label": "kind"}, DataError, "column kind: 'a' is not a number"),
     "two roles": (LABEL, {"label": "click", "ignore": ["click"]}, ConfigError, "given twice"),
     "no category": (
         {"click": [0, 1] * 9, "x": [0.5, 1.5] * 9},

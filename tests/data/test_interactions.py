@@ -134,7 +134,7 @@ BAD = {
     "an item": ({"user": [1], "thing": [1]}, "column item: the item column is missing"),
     "null": ({"user": [1, None], "item": [1, 2]}, "row 1, column user: the value is null"),
     "list": ({"user": [1], "item": [[1]]}, "column item: holds lists"),
-    "time": ({"user": [1], "item": [1], "time": ["soon"]}, "column time: 'soon' is no number"),
+    "time": ({"user": [1], "item": [1], "time": ["soon"]}, "column time: 'soon' is not a number"),
 }
 
 

@@ -142,10 +142,10 @@ def test_days_are_derived_from_points_in_time(array):
 @pytest.mark.parametrize(
     "array, message",
     [
-        (pa.array([3], pa.time32("s")), "type time32.s. is no point in time"),
-        (pa.array(["noon"]), "'noon' is no number"),
-        (pa.array(["0x10"]), "'0x10' is no number"),
-        (pa.array([2.0**60]), r"1.15\S* is no whole number"),
+        (pa.array([3], pa.time32("s")), "type time32.s. is not a point in time"),
+        (pa.array(["noon"]), "'noon' is not a number"),
+        (pa.array(["0x10"]), "'0x10' is not a number"),
+        (pa.array([2.0**60]), r"1.15\S* is not a whole number"),
     ],
 )
 def test_what_is_neither_number_nor_moment_derives_nothing(array, message):

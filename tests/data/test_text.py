@@ -93,7 +93,7 @@ def test_quoted_fields_may_hold_delimiters_and_newlines(tmp_path):
     path.write_text('label,I1,C1\n1,2,"a,b"\n0,3,"c\nd"\n0,x,"say ""no"""\n')
     encoder = Encoder.fit(path, min_count=1)
     assert encoder.rows == [5]
-    with pytest.raises(DataError, match=r"a\.csv: line 5, column I1: 'x' is no number"):
+    with pytest.raises(DataError, match=r"a\.csv: line 5, column I1: 'x' is not a number"):
         list(Dataset(path, encoder).batches(4))
 
 

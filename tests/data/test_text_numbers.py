@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text read by the numbers it spells: encoding, errors and bad rows as of text read by Arrow."""
+"""Text read by the numbers it spells: encoding, errors and bad rows as in text read by Arrow."""
 
 import json
 import re

@@ -2,7 +2,7 @@
 """Thousands of faults over all commands, counted by what came of them.
 
 A fault is refused (a code from 2 to 6 and one line), or harmless (the result is that without it).
-Silent is another result, a crash what is no error of ours, a hang what takes a minute.
+Silent is another result, a crash what is not an error of ours, a hang what takes a minute.
 
     python -m tests.faults.campaign bits files kills --seed 0
 """

@@ -159,7 +159,7 @@ _VALUES = (None, True, -1, 0, 1, 2**70, 1.5, "", "x", "../x", "\udcff", [], [1],
 
 
 def _regrown(data: bytes, rng: random.Random) -> bytes:
-    """Change one value somewhere in a JSON text; what is no JSON stays as it is."""
+    """Change one value somewhere in a JSON text; what is not JSON stays as it is."""
     try:
         body = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):

@@ -9,6 +9,7 @@ from sparsetrain.errors import ConfigError
 from tests import small_dlrm
 from tests.helpers import slow_except
 from tests.models import equations
+from tests.models import test_named_features as named_features
 
 # Name -> kind and options.
 CASES = {
@@ -35,6 +36,11 @@ def made(name, rows=small_dlrm.ROWS, **more):
     kind, options = CASES[name]
     width = {} if kind == "lr" else {"dim": 4}
     return st.models.MODELS[kind](rows, **width, **options, **more)
+
+
+def test_every_model_has_a_case_here_or_among_those_of_named_features():
+    tested = {kind for kind, _ in CASES.values()} | {model.kind for model in named_features.MODELS}
+    assert tested == set(st.models.MODELS)
 
 
 QUICK = ("deepfm", "dcnv2, stacked, low rank", "xdeepfm")

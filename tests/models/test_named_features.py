@@ -147,7 +147,7 @@ def test_recommendations_leave_out_what_was_seen_unless_told(sasrec, rows):
     for row in range(ROWS):
         bag = seen.ids[seen.offsets[row] : seen.offsets[row + 1]]
         assert not {*ids[row]} & {*bag}
-    assert ids.min() >= 2  # the rows of missing and of rare values are no items
+    assert ids.min() >= 2  # the rows of missing and of rare values are not items
     assert (np.diff(scores) <= 0).all()
     items, queries = trainer.item_vectors(), trainer.query_vectors(rows)
     best, _ = trainer.recommend(rows, k=1, include_seen=True)

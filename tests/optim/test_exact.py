@@ -45,6 +45,10 @@ def test_every_formula_and_width_gives_the_bits_of_the_dense_optimizer(name, wid
     assert_same(exact, dense)
 
 
+def test_every_formula_is_among_them():
+    assert {name.split()[0].rstrip(",") for name in MAKERS} == set(optim.OPTIMIZERS)
+
+
 def test_an_evaluation_in_the_middle_changes_nothing():
     exact, dense = pair("adamw", 300, 8, 60)
     for part in range(3):

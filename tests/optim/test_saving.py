@@ -227,7 +227,7 @@ def test_what_a_trainer_saved_and_what_a_loop_saved_say_who_reads_them(tmp_path)
 
 def test_a_folder_of_other_things_is_not_replaced(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match="'notes.txt', which is no part of a checkpoint"):
+    with pytest.raises(CheckpointError, match="'notes.txt', which is not part of a checkpoint"):
         case("sgd float32").save(tmp_path)
 
 

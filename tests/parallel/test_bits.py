@@ -19,7 +19,7 @@ from tests.parallel.threads import all_of, run_ranks
 from tests.small_dlrm import bags
 
 TABLES = [3, 40, 2000, 300]
-ROWS = (37, 37, 3, 37)  # of the batches: 37 are no multiple of 4 parts, of 3 one is empty
+ROWS = (37, 37, 3, 37)  # of the batches: 37 are not a multiple of 4 parts, of 3 one is empty
 LR = st.optim.warmup(3) * 0.05
 # Name -> what differs from a model of single ids, by Adagrad.
 CASES = {

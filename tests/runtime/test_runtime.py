@@ -79,9 +79,9 @@ def test_the_gate_converts_what_fits(given, dtype, expected):
         (np.array([2**63], "uint64"), "int64", "values of dtype uint64 do not fit int64 "),
         ([1.0], "int64", "values of dtype float64 do not fit int64 without loss"),
         ([float("nan")], "int32", "values of dtype float64 do not fit int32 without loss"),
-        (["a"], None, "an array of dtype <U1 is no array of numbers"),
-        ([None, 1], None, "an array of dtype object is no array of numbers"),
-        ([1j], None, "an array of dtype complex128 is no array of numbers"),
+        (["a"], None, "an array of dtype <U1 is not an array of numbers"),
+        ([None, 1], None, "an array of dtype object is not an array of numbers"),
+        ([1j], None, "an array of dtype complex128 is not an array of numbers"),
     ],
 )
 def test_the_gate_refuses_what_would_be_lost(given, dtype, message):

@@ -80,7 +80,7 @@ BAD_VALUES = {
     "nan": ({"price": [float("nan")]}, "row 0, column price: the value is NaN"),
     "infinity": ({"price": [float("inf")]}, "row 0, column price: the value is infinite"),
     "too large": ({"price": [1e300]}, "row 0, column price: the value is too large for float32"),
-    "half an id": ({"user": [1.5]}, "row 0, column user: it is no whole number below 2"),
+    "half an id": ({"user": [1.5]}, "row 0, column user: it is not a whole number below 2"),
     "lists": ({"user": [[1]]}, "column user: it holds lists"),
     "text in time": ({"time": ["noon"]}, "column time: hour is derived from it"),
     "mixed": ({"user": [1, "x"]}, "column user: it holds int and str"),
@@ -133,7 +133,7 @@ def edited(folder, before: str, after: str) -> None:
 
 
 OTHERS = {
-    "format": ("sparsetrain.serving\t2", "sparsetrain.serving\t1", "no export of format 2"),
+    "format": ("sparsetrain.serving\t2", "sparsetrain.serving\t1", "not an export of format 2"),
     "cpu": (
         "cpu\tnative\t",
         "cpu\tnative\tavx1024 ",

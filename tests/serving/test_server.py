@@ -90,14 +90,14 @@ def test_json_and_arrow_get_the_predictions_of_the_trainer(exported, server):
 
 
 REFUSED = {
-    "no JSON": (b"{", JSON, 400, "the body is no JSON"),
-    "deep": (b"[" * 100_000, JSON, 400, "the body is no JSON"),
+    "no JSON": (b"{", JSON, 400, "the body is not JSON"),
+    "deep": (b"[" * 100_000, JSON, 400, "the body is not JSON"),
     "no rows": (b'{"rows": []}', JSON, 400, "rows: give"),
-    "no row": (b'{"rows": [1]}', JSON, 400, "row 0: it is no object"),
+    "no row": (b'{"rows": [1]}', JSON, 400, "row 0: it is not an object"),
     "no column": (b'{"rows": [{"age": 1}]}', JSON, 400, "column price is missing"),
     "an object": (b'{"rows": [{"age": {"a": 1}}]}', JSON, 400, "column age: it holds dict"),
     "half a pair": (b'{"rows": [{"site": "\\ud800"}]}', JSON, 400, "column site"),
-    "no arrow": (b"x" * 99, {"content-type": ARROW}, 400, "the body is no Arrow stream"),
+    "no arrow": (b"x" * 99, {"content-type": ARROW}, 400, "the body is not an Arrow stream"),
     "pickle": (b"x", {"content-type": "application/x-pickle"}, 415, "content-type: give"),
     "large": (b" " * (BODY + 1), JSON, 413, "more than 200,000 bytes"),
 }

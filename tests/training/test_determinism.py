@@ -29,7 +29,7 @@ RUNS = {
     "bags with weights": (lambda: small_dlrm.model("weighted"), {"kind": "weighted"}),
     "cross layers": (lambda: small_dlrm.model("cross"), {"kind": "cross"}),
 }
-SIZES = (128, 37)  # 37 rows are no multiple of any tile, vector or number of threads
+SIZES = (128, 37)  # 37 rows are not a multiple of any tile, vector or number of threads
 _BIG_CORES = 1  # TVM's word for any core where all are alike
 
 

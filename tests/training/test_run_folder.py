@@ -134,7 +134,7 @@ def test_a_digit_that_changed_in_a_log_is_found(run):
     with pytest.raises(CheckpointError, match=r"log\.jsonl: line 1 is damaged or was edited"):
         st.Run(run).log()
     path.write_text(good[:-1] + "\v")  # the newline behind the last
-    with pytest.raises(CheckpointError, match=f"line {len(lines)} is no line of a log"):
+    with pytest.raises(CheckpointError, match=f"line {len(lines)} is not a line of a log"):
         st.Run(run).log()
     path.write_text(good + good[:30])  # as a kill cuts it
     assert st.Run(run).log() == lines
@@ -147,7 +147,7 @@ def test_a_lock_with_another_name_is_not_written(run, tmp_path):
     (tmp_path / "mine").write_text("mine")
     (run / ".lock").unlink()
     os.link(tmp_path / "mine", run / ".lock")
-    with pytest.raises(CheckpointError, match=r"\.lock is no file of a run's own"):
+    with pytest.raises(CheckpointError, match=r"\.lock is not a file of a run's own"):
         fit(loaded(run), run, epochs=2, resume=True)
     assert (tmp_path / "mine").read_text() == "mine"
 

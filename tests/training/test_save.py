@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trainer that was saved and loaded is the trainer; what is no saved trainer is refused."""
+"""A trainer that was saved and loaded is the trainer; what is not a saved trainer is refused."""
 
 import copy
 

@@ -80,7 +80,7 @@ def test_a_setting_that_is_no_number_of_threads_is_refused_by_name(setting):
     )
     assert done.returncode == 6  # something that is needed does not work
     said = [line for line in done.stdout.splitlines() if "TVM_NUM_THREADS" in line]
-    assert f"environment variable TVM_NUM_THREADS: '{setting}' is no number from 1" in said[0]
+    assert f"environment variable TVM_NUM_THREADS: '{setting}' is not a number from 1" in said[0]
 
 
 def test_an_empty_setting_is_none():

@@ -47,7 +47,7 @@ def test_a_model_of_another_kind_is_told_what_to_derive_from_and_another_way():
     class Half:
         def export(self): ...
 
-    with pytest.raises(ConfigError, match="a Half is no .*models.Model, .*value_and_grad"):
+    with pytest.raises(ConfigError, match="a Half is not a .*models.Model, .*value_and_grad"):
         st.Trainer(Half(), optimizer=st.optim.sgd(0.1))
     with pytest.raises(ConfigError, match=r"model is the class DLRM; make one: DLRM\(rows\)"):
         st.Trainer(st.models.DLRM, optimizer=st.optim.sgd(0.1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense reverse rules that models need and TVM 0.27 lacks, has wrong or in another form.
 
-Registered with `defvjp` like anybody's own; `tests/ad` checks each against central differences.
+Registered with `defvjp` as a user's rules are; `tests/ad` checks each against central differences.
 """
 
 from sparsetrain.ad.dense_rules import (

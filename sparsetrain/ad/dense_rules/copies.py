@@ -65,7 +65,7 @@ def _collapse_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list
 
 
 def _constant(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: numbers that the argument has no part in but by its shape."""
+    """Forward: a result that depends on the argument's shape alone."""
     return [op.grad.no_grad(argument) for argument in call.args]
 
 

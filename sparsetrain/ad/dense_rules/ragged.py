@@ -49,7 +49,7 @@ def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
 
 
 def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: of scores s and weights silu(s), ``ds = (c v') silu'(s)``, then as of a product."""
+    """Backward: of scores s and weights silu(s), ``ds = (c v') silu'(s)``, then as a product."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
     four = emit(ragged.silu_attention_cotangent(*call.args, cotangent, **attrs))
     return [*(relax.TupleGetItem(four, n) for n in range(4)), None]

@@ -87,7 +87,7 @@ def read_facts(
     Raises
     ------
     CheckpointError
-        If the folder is not there, is no run or is damaged.
+        If the folder is not there, is not a run or is damaged.
     """
     import sparsetrain as st
 

@@ -187,7 +187,7 @@ class ModelSettings(Section):
         return st.models.MODELS[self.name].forward is not st.models.Model.forward
 
     def build(self, rows: Sequence[int], names: Sequence[str], **arguments: Any) -> Any:
-        """Construct the model; one that is no click model takes rows by name alone."""
+        """Construct the model; one that is not a click model takes rows by name alone."""
         import sparsetrain as st
 
         options, cls = self.model_dump(exclude={"name"}), st.models.MODELS[self.name]
@@ -202,8 +202,8 @@ class ModelSettings(Section):
         lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
         if lacking:
             raise ConfigError(
-                f"model.{lacking[0]} is {named[lacking[0]]!r}, which is no category column; there "
-                f"are {', '.join(sizes)}"
+                f"model.{lacking[0]} is {named[lacking[0]]!r}, which is not a category column; "
+                f"there are {', '.join(sizes)}"
             )
         made: Any = cls
         return made(sizes, **options)

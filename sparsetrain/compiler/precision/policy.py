@@ -161,7 +161,7 @@ def policy_of(precision: Precision, target: Any) -> Policy | None:
     Raises
     ------
     ConfigError
-        If it is no name, or the target lacks the instructions.
+        If it is not a name, or the target lacks the instructions.
     """
     if not isinstance(precision, str):
         raise ConfigError(

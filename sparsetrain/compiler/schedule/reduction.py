@@ -162,7 +162,7 @@ def _accumulate_rows(
     """One vector of partial results per row; a second pass combines it lane by lane.
 
     The passes stay apart: moving the first under the second would drop the guard of a row whose
-    length is no multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without it).
+    length is not a multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without it).
     """
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:

@@ -54,7 +54,7 @@ class Chunk:
         return size_and_time(self.location.name)[0] * self.rows / max(1, self.file_rows)
 
     def pieces(self, encoder: Encoder, numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
-        """Return the record batches with their locations, and the lines that are no rows.
+        """Return the record batches with their locations, and the lines that are not rows.
 
         With `numbers`, those that text spells come as such; see `Part.pieces`.
         """
@@ -80,7 +80,7 @@ def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     parts = tuple(file_parts(file, encoder.schema))
     first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda names: iter(()))
     bound = encoder.bind(parts or [first], require_label=label)
-    full = tuple(part for part, _ in bound if part.num_rows)
+    full = tuple(part for part, _ in bound if part.num_rows != 0)
     rows = sum(part.num_rows or 0 for part in full)
     read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None

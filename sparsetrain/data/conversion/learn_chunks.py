@@ -37,7 +37,7 @@ from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
 
 _META = b"chunk"
-# Values as of `ValueCounts`, and how often each occurs.
+# Values as in `ValueCounts`, and how often each occurs.
 _PARTS = ("numbers", "number_counts", "eights", "eight_counts", "texts", "text_counts")
 
 

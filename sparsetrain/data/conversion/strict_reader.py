@@ -122,9 +122,9 @@ POLICIES = ("error", "skip", "quarantine")
 
 
 class BadRow(NamedTuple):
-    """A bad row of a piece, or a line that is no row."""
+    """A bad row of a piece, or a line that is not a row."""
 
-    row: int  # of the piece; -1 for a line that is no row
+    row: int  # of the piece; -1 for a line that is not a row
     number: int  # of the row or line in the file
     column: str | None
     reason: str  # the whole message

@@ -207,7 +207,7 @@ class Encoder(Rules):
         source : anything `open_source` takes, except batches and what `convert` wrote
         min_count : int, optional
             Times a new value must occur in `source` to get a row; by default what this encoder was
-            fitted or last extended with. A column's own rule in the schema goes before. Under
+            fitted or last extended with. A column's rule in the schema wins. Under
             `max_rows`, values for which there is no room stay with the rare ones.
 
         Raises
@@ -215,7 +215,7 @@ class Encoder(Rules):
         DataError
             If the data cannot be read, or are encoded by `convert`.
         ConfigError
-            If `min_count` is no whole number of 1 or more.
+            If `min_count` is not a whole number of 1 or more.
         """
         settings = self.settings
         if min_count is not None:

@@ -49,7 +49,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any] | None:
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndarray | None:
-    """Return (n, F) float64, NaN where a number is missing; None if something is no number."""
+    """Return (n, F) float64, NaN where a number is missing; None if something is not a number."""
     found = np.empty((len(names), len(rows)))
     for index, name in enumerate(names):
         values = _column(rows, name)

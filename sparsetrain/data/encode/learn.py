@@ -76,7 +76,7 @@ def learn_rules(
 def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int, ValueCounts]:
     """Count the values of every category column; those of one table are counted together.
 
-    `owners` are as of `Rules`; the result has the counts of each that has a table.
+    `owners` are as in `Rules`; the result has the counts of each that has a table.
     """
     counts = {owner: ValueCounts() for owner in owners}
     rows = 0

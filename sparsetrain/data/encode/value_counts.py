@@ -7,7 +7,7 @@ in exactly 8 lower-case hex digits, and an int32 is taken as the unsigned 32-bit
 A timestamp is its whole seconds since 1970. Any other text keeps its bytes.
 
 Text such as `12345678` is a number in both systems. It is hexadecimal in a column that has text of
-8 hex digits that is no decimal number, so it is counted apart until all of the column was seen.
+8 hex digits that is not a decimal number, so it is counted apart until all of the column was seen.
 
 Each piece is reduced to its distinct keys; reduced pieces are merged whenever they outgrow what is
 merged already, so a key moves a logarithmic number of times. Memory: 16 bytes a distinct number at
@@ -44,7 +44,7 @@ class Keys(NamedTuple):
 
     numbers: Array  # (n,) int64: the key where it is a number, 0 elsewhere
     missing: Array  # (n,) bool: null or empty text
-    is_text: Array  # (n,) bool: text that is no number
+    is_text: Array  # (n,) bool: text that is not a number
     texts: Any  # pyarrow binary array: the values where `is_text`, in order
     eights: Array | None = None  # (n,) bool: `numbers` are hexadecimal, may be decimal; None: none
     hexadecimal: bool | None = None  # some text is 8 hex digits and no decimal; None without text
@@ -80,7 +80,7 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Keys:
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     location.refuse(
         odd,
-        lambda row: f"category {values[row]} is no whole number below 2**53; store it as text",
+        lambda row: f"category {values[row]} is not a whole number below 2**53; store it as text",
     )
     return _all_numbers(values.astype(np.int64), missing)
 

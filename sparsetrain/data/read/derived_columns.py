@@ -93,6 +93,6 @@ def _integers(array: pa.Array, location: Location) -> tuple[np.ndarray, np.ndarr
     values, missing = read_numbers(array, NanRule("missing"), location)
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     location.refuse(
-        odd, lambda row: f"{values[row]} is no whole number, which a derived column needs"
+        odd, lambda row: f"{values[row]} is not a whole number, which a derived column needs"
     )
     return values.astype(np.int64), missing

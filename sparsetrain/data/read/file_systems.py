@@ -49,7 +49,7 @@ def size_and_time(path: str) -> tuple[int, int]:
 
 
 def files_in(path: str) -> list[str] | None:
-    """Return all files below a folder, sorted; None if it is no folder."""
+    """Return all files below a folder, sorted; None if it is not a folder."""
     if not is_url(path):
         if not os.path.isdir(path):
             return None

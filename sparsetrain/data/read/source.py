@@ -43,7 +43,7 @@ class Part:
         None for a stream, whose length shows only at its end.
     read : callable
         Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows. If it has
-        a method `coded`, see `pieces`, that one's are of at most `CODED_ROWS`.
+        a method `coded`, see `pieces`, it yields at most `CODED_ROWS`.
     ranges : callable, optional
         Given a column name, returns its least and greatest value where they are known without
         reading, else None.

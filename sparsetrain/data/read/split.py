@@ -113,7 +113,7 @@ def split_time(
     Raises
     ------
     ConfigError
-        If `at` is a text that is no moment.
+        If `at` is a text that is not a moment.
     DataError
         If the column is missing or a value of it is, or one side has no rows.
     """
@@ -139,7 +139,9 @@ def timestamp(at: float | str | datetime) -> float:
     try:
         point = datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError:
-        raise ConfigError(f"{at!r} is no moment; give a number or one such as 2014-10-30") from None
+        raise ConfigError(
+            f"{at!r} is not a moment; give a number or one such as 2014-10-30"
+        ) from None
     return (point if point.tzinfo else point.replace(tzinfo=timezone.utc)).timestamp()
 
 

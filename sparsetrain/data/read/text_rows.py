@@ -42,7 +42,7 @@ from sparsetrain.errors import DataError, first_line
 
 
 class BadLine(NamedTuple):
-    """A line that is no row: its number from 1, its text and what is wrong."""
+    """A line that is not a row: its number from 1, its text and what is wrong."""
 
     number: int
     text: str
@@ -50,7 +50,7 @@ class BadLine(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The rows of a block, the number of the line each begins at, and the lines that are none."""
+    """The rows of a block, the number of the line each begins at, and lines that are not rows."""
 
     table: pa.Table
     lines: Array
@@ -145,7 +145,7 @@ def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOption
 
 
 def _line_numbers(data: Array, dialect: Dialect) -> Array:
-    """Return the line, from 0, at which each row begins; blank lines are no rows."""
+    """Return the line, from 0, at which each row begins; blank lines are not rows."""
     every = np.flatnonzero(data == NEWLINE)
     ends = row_ends(data) if dialect.quoted else every
     starts = np.r_[0, ends + 1]
@@ -177,7 +177,7 @@ def _drop_header(parsed: Parsed, dialect: Dialect, block: Block) -> Parsed:
 
 
 def bad_line_error(file: str, bad: BadLine) -> DataError:
-    """Return the error about a line that is no row."""
+    """Return the error about a line that is not a row."""
     return Location(file, unit="line", first_row=bad.number).error(
         f"{bad.reason}; correct or drop the line (convert --bad-rows skip leaves it out)", 0
     )

@@ -55,7 +55,7 @@ def split_windows(
     ConfigError
         If the unit is something else.
     DataError
-        If the column is missing or a value of it is, or a number is no second that has a date.
+        If the column is missing or a value of it is, or a number is not a second that has a date.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def window_starts(times: Array, unit: Unit, location: Location | None = None) ->
         return np.floor(times / unit) * unit
     location = location or Location("table")
     dated = np.abs(times) < _YEARS
-    location.refuse(~dated, lambda row: f"{times[row]} is no date in seconds since 1970")
+    location.refuse(~dated, lambda row: f"{times[row]} is not a date in seconds since 1970")
     if unit == "week":
         return np.floor((times - _MONDAY) / (7 * _DAY)) * 7 * _DAY + _MONDAY
     seconds = np.floor(times).astype("datetime64[s]")

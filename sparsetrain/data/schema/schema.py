@@ -260,7 +260,7 @@ def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
     given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if given is None or not all(isinstance(name, str) for name in given):
         raise ConfigError(f"{key} is {names!r:.60}; give a list of the names of columns")
-    return tuple(map(str, given))  # NumPy's texts are no plain ones
+    return tuple(map(str, given))  # NumPy's strings are not plain ones
 
 
 def _check(schema: Schema) -> None:

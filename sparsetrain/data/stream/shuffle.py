@@ -87,7 +87,7 @@ class Window:
                 _copy_(self._array(name, values)[begin : self.size], values)
 
     def rows(self) -> Rows:
-        """Return all rows, as views where they are no bags."""
+        """Return all rows, as views where they are not bags."""
         found = {name: array[: self.size] for name, array in self._arrays.items()}
         ids: Ids = (
             tuple(concat_bags(list(feature)) for feature in zip(*self._bags, strict=True))

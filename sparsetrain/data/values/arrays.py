@@ -54,7 +54,9 @@ def to_float32(array: Array, what: str) -> Array:
         with np.errstate(over="ignore"):
             return np.array(array, dtype=np.float32, order="C", copy=True)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} holds something that is no number: {first_line(error)}") from None
+        raise DataError(
+            f"{what} holds something that is not a number: {first_line(error)}"
+        ) from None
 
 
 def to_dense(value: object) -> Array:
@@ -82,7 +84,7 @@ def to_row_weights(value: object, num_rows: int) -> Array:
 
 
 def first_bad_weight(weights: Array) -> int | None:
-    """Return the first row whose weight is no finite number of 0 or more, or None."""
+    """Return the first row whose weight is not a finite number of 0 or more, or None."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     return int(np.argmax(bad)) if bad.any() else None
 

@@ -23,7 +23,7 @@ class Spelled(pa.ExtensionType):
     Attributes
     ----------
     hexadecimal : bool
-        Whether some text was 8 hex digits that are no decimal number.
+        Whether some text was 8 hex digits that are not a decimal number.
     eights : bool
         Whether some was 8 digits that can be read in two ways; then all was 8 hex digits.
     """

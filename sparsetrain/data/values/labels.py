@@ -48,7 +48,7 @@ def _num_logits(kind: LabelKind) -> int:
 
 
 def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
-    """Return which of the labels are none of their kind; with `missing`, NaN is allowed."""
+    """Return which of the labels are not of their kind; with `missing`, NaN is allowed."""
     if kind == "real":
         bad = ~np.isfinite(labels)
     else:
@@ -58,7 +58,7 @@ def bad_labels(labels: Array, kind: LabelKind, missing: bool) -> Array:
 
 
 def describe_bad_label(number: float, shown: object, kind: LabelKind) -> str:
-    """Say what is wrong with a label that is none of its kind."""
+    """Say what is wrong with a label that is not of its kind."""
     wanted = {"binary": "0 or 1", "real": "a number"}.get(str(kind), f"a class below {kind}")
     if np.isnan(number):
         return f"the label is null; drop the row or give it {wanted}"
@@ -93,7 +93,7 @@ def check_labels(labels: np.ndarray, kinds: Mapping[str, LabelKind]) -> None:
     Raises
     ------
     DataError
-        With the shape that is wanted, or the first row whose label is none of its kind.
+        With the shape that is wanted, or the first row whose label is not of its kind.
     """
     count = labels.shape[1] if labels.ndim == 2 else 1
     if count != len(kinds):
@@ -117,7 +117,7 @@ def read_labels(
     values = _numbers(array, location)
     with np.errstate(over="ignore"):
         labels = values.astype(np.float32)
-    # A number that float32 rounds to a whole one is none.
+    # Checked before float32 can round a number to a whole one.
     bad = bad_labels(labels if kind == "real" else values, kind, missing)
     location.refuse(bad, lambda row: describe_bad_label(values[row], f"{values[row]:g}", kind))
     return labels

@@ -142,7 +142,7 @@ def _parsed(array: Any, location: Location) -> Any:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
-        raise location.error(f"{value[:_SHOWN]!r} is no number{_advice(value)}", row) from None
+        raise location.error(f"{value[:_SHOWN]!r} is not a number{_advice(value)}", row) from None
 
 
 def _without_booleans(text: Any) -> Any:
@@ -203,7 +203,7 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     try:
         return array.cast(_MOMENT, safe=False).cast(pa.int64())
     except pa.ArrowException:
-        raise location.error(f"type {array.type} is no point in time") from None
+        raise location.error(f"type {array.type} is not a point in time") from None
 
 
 def _from_text(array: Any) -> Any | None:

@@ -15,8 +15,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 LANES = 16
 
@@ -34,11 +32,6 @@ define linkonce_odr i32 @sparsetrain_fence() alwaysinline nounwind {{
 }}
 !0 = !{{i32 1}}
 """
-
-
-def can_stream(target: Target) -> bool:
-    """Whether a target has the instructions."""
-    return target.kind.name == "llvm" and bool(target_has_features("sse2", target))
 
 
 def stream_(array: Any, place: list[Any], numbers: Any) -> None:

@@ -29,7 +29,7 @@ def check_interaction(
     Raises
     ------
     ConfigError
-        For an unknown interaction, or a number that is no positive integer or not an option of it.
+        For an unknown interaction, a number that is not a positive integer, or another's option.
     """
     if name not in get_args(Interaction):
         raise ConfigError(f"DLRM: interaction is 'dot', 'cross' or 'concat', not {name!r}")

@@ -236,7 +236,7 @@ def ragged_attention(
     Raises
     ------
     ConfigError
-        If D is no multiple of `heads`.
+        If D is not a multiple of `heads`.
     """
     scale = 1 / math.sqrt(_size_of_head("ragged_attention", q, heads))
     attrs = {"heads": heads, "causal": int(causal), "scale": scale}
@@ -304,7 +304,7 @@ def ragged_silu_attention(
     heads: int = 1,
     scale: float = 1.0,
 ) -> relax.Expr:
-    """Causal attention without a softmax, as of HSTU (Zhai et al. 2024, arXiv:2402.17152).
+    """Causal attention without a softmax, as in HSTU (Zhai et al. 2024, arXiv:2402.17152).
 
     ``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]`` for each head.
 
@@ -328,7 +328,7 @@ def ragged_silu_attention(
     Raises
     ------
     ConfigError
-        If D is no multiple of `heads`.
+        If D is not a multiple of `heads`.
     """
     _size_of_head("ragged_silu_attention", q, heads)
     return _silu(q, k, v, bias, ends, heads=heads, causal=1, scale=float(scale))

@@ -37,7 +37,7 @@ class RowUpdate:
 
     def __init__(self, target: Target, rule: Rule) -> None:
         self._spec, self._target = rule.spec, target
-        self._views = target.views(rule.spec, *matrix_shape(target.param))
+        self._views = target.views(rule.spec, *matrix_shape(target.param.shape))
         self._kernels: dict[Any, Any] = {}
 
     def __call__(
@@ -72,7 +72,7 @@ class RowUpdate:
 
     def _kernel(self, index_dtype: str, pooled: bool, stamped: bool) -> Any:
         param = self._target.param
-        kind = matrix_shape(param)[1], str(param.dtype), index_dtype
+        kind = matrix_shape(param.shape)[1], str(param.dtype), index_dtype
         return _row_kernel(target_of(param), self._spec, *kind, pooled, stamped)
 
 
@@ -118,7 +118,7 @@ def update_dense_(
 ) -> None:
     """Update rows [first, end) by a gradient (end - first, D) of any shape."""
     spec = rule.spec
-    height, width = matrix_shape(target.param)
+    height, width = matrix_shape(target.param.shape)
     first, end = rows
     shape = (end - first, width)
     if not spec.formula.by_row:  # one row of all elements

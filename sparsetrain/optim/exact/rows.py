@@ -41,7 +41,7 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
     for name, indices in rows.items():
         if not state.is_tracked(name):
             continue
-        height = matrix_shape(params[name])[0]
+        height = matrix_shape(params[name].shape)[0]
         tensor = _checked_rows(name, indices, height)
         plan = make_plan(to_device(tensor, params[name].device), height)
         state.caught[name] = runtime.as_numpy(tensor), plan
@@ -78,7 +78,7 @@ def exact_tables(state: State) -> dict[str, list[str]]:
 def restored_(state: State, before: Collection[str] | None = None) -> None:
     """Begin new histories at the steps that were loaded.
 
-    All rows are current, as of every checkpoint. Those for which `last` does not say so are noted
+    All rows are current, as in every checkpoint. Those for which `last` does not say so are noted
     as current: of a table that is tracked from now on, and where a row without a step had nothing
     to catch up with before, but has from now on.
 
@@ -187,7 +187,7 @@ def replay_range_(
     part, history = state.ranges[name][number], state.histories[name, number]
     plan, span = (None, (part.first, part.end)) if segments is None else segments
     param, limit = params[name], part.rule.max_replayed_steps
-    rows, width = matrix_shape(param)
+    rows, width = matrix_shape(param.shape)
     kernel = _catch_up_kernel(
         target_of(param),
         history.spec._replace(scaled=False, clipped=False),

@@ -29,7 +29,7 @@ def adamw(
     Parameters
     ----------
     lr, beta1, beta2, eps
-        As of `adam`.
+        As in `adam`.
     weight_decay : float
         Decay rate, which `lr` multiplies. In lazy mode only touched rows decay.
     **options

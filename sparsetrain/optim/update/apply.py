@@ -156,7 +156,7 @@ def check_arguments(
     Raises
     ------
     ConfigError
-        If something is missing, is no tensor, has another shape or dtype, or lies elsewhere.
+        If something is missing, is not a tensor, has another shape or dtype, or lies elsewhere.
     """
     for name, gradient in gradients.items():
         if name not in params or name not in state:

@@ -109,7 +109,7 @@ def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
 
     Arguments: found (K, CHUNKS), from the search; counts (2,) of each plan; report
     (1 + K + tables,) int64: whether anything is wrong, whether array k is not finite, how many ids
-    of a table are no rows of it.
+    of a table are not rows of it.
     """
     with kernel() as built:
         found = buffer("found", (arrays, CHUNKS), "int32")

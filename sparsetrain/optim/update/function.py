@@ -17,7 +17,7 @@ from tvm import relax
 
 from sparsetrain.kernels.table_formats import computed_in, seen_as
 from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.state import LAST, rows_of, slot_shape
+from sparsetrain.optim.state import LAST, matrix_shape, slot_shape
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel
 from sparsetrain.optim.update.layout import (
@@ -157,7 +157,7 @@ class _Tail:
             for name, spec in self._specs().items()
         }
         self.last = {
-            name: _variable(slot_name(name, LAST), (self._matrix_shape(name)[0],), "int32")
+            name: _variable(slot_name(name, LAST), (matrix_shape(self._shape(name))[0],), "int32")
             for name in dict.fromkeys(each.name for each in layout.rows if each.stamped)
         }
         chunks = tvm.tirx.Var("chunks", "int64")
@@ -183,10 +183,6 @@ class _Tail:
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(map(int, self.params[name].ty.shape))
-
-    def _matrix_shape(self, name: str) -> tuple[int, int]:
-        shape = self._shape(name)
-        return rows_of(shape), shape[-1] if len(shape) > 1 else 1
 
     def _slot_kind(self, name: str, slot: Any) -> tuple[tuple[int, ...], str]:
         return slot_shape(slot, self._shape(name)), computed_in(str(self.params[name].ty.dtype))
@@ -252,7 +248,7 @@ class _Tail:
         ]
         span = update.rows
         if span is not None and not spec.formula.by_row:
-            width = self._matrix_shape(update.names[0])[1]
+            width = matrix_shape(self._shape(update.names[0]))[1]
             span = span[0] * width, span[1] * width
         dtype = str(own[0][0].ty.dtype)
         ranks = tuple(len(array[0].ty.shape) for array in own)
@@ -269,7 +265,7 @@ class _Tail:
         update = self.layout.rows[place]
         spec, gradient = self.layout.specs[update.rule], self.gradients[update.name]
         plan, param = self.plans[update.name], self.params[update.name]
-        dtype, (rows, width) = str(param.ty.dtype), self._matrix_shape(update.name)
+        dtype, (rows, width) = str(param.ty.dtype), matrix_shape(self._shape(update.name))
         kind = RowsKind(
             width,
             dtype,

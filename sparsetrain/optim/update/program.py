@@ -97,7 +97,7 @@ class UpdateStep:
             for place, (name, number) in enumerate(ranges)
             if (name, number) in state.histories or state.is_half(name)
         ]
-        self._lookups = -1  # that there is room for
+        self._lookups = -1  # for which there is room
         self._bound: tuple[list[str], list[NDArray]] = [], []
         self._arguments: dict[str, NDArray] = {}
 

@@ -32,7 +32,7 @@ from sparsetrain.optim.kernel_parts import (
     zero,
 )
 
-ROWS = 256  # that one task goes through where every row is updated
+ROWS = 256  # per task when every row is updated
 LINES = 256  # prefetched and not used yet
 VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
 

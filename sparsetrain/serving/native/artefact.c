@@ -336,7 +336,7 @@ static int read_manifest(st_model *model, char *error) {
   int format = 0;
   if (sscanf(text, "sparsetrain.serving\t%d\n", &format) != 1 || format != ST_FORMAT)
     return st_fail(error, ST_ARTEFACT,
-                   "%s: it is no export of format %d, which this library reads: export it again",
+                   "%s: it is not an export of format %d, which this library reads: export it again",
                    model->path, ST_FORMAT);
   if (!end || strlen(text) != file.size || strlen(end + 5) != 9 ||
       strtoul(end + 5, NULL, 16) != st_crc32((uint8_t *)text, (size_t)(end + 1 - text)))

@@ -64,7 +64,7 @@ static int read_integer(const st_column *column, const char *name, int64_t at, i
   if (!isfinite(number))
     return refuse(error, column, name, at, "the value is not finite; give a number, or none");
   if (number != trunc(number) || fabs(number) >= EXACT)
-    return refuse(error, column, name, at, "it is no whole number below 2**53; give it as text");
+    return refuse(error, column, name, at, "it is not a whole number below 2**53; give it as text");
   *value = (int64_t)number;
   return ST_OK;
 }

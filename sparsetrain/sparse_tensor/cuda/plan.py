@@ -71,7 +71,7 @@ def short_plan_kernel(index_dtype: str) -> PrimFunc:
 def plan_kernel(index_dtype: str) -> PrimFunc:
     """Plan of any number of ids, by as many blocks as `tallies` has rows.
 
-    Arguments as of `short_plan_kernel`, with tallies (blocks, 512) and found (2, blocks), int32,
+    Arguments as in `short_plan_kernel`, with tallies (blocks, 512) and found (2, blocks), int32,
     before the numbers, which are scratch, and the rows of 1,024 ids of a block behind them.
     """
     with kernel("plan") as built:

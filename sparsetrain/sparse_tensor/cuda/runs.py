@@ -94,7 +94,7 @@ def clear(total: Any, lanes: int, dtype: str) -> None:
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
     """Sum the value rows of each run; one writer for each output row.
 
-    Arguments as of the CPU's kernel, with `chunks` and `blocks` before `out`.
+    Arguments as in the CPU's kernel, with `chunks` and `blocks` before `out`.
     """
     with kernel("segment_sum") as built:
         plan = _Entries(width, dtype, pooled)
@@ -144,7 +144,7 @@ class _Entries:
 def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
     """Sums of the chunks that lie within one run; what the others hold is undefined.
 
-    Arguments as of `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and `blocks`
+    Arguments as in `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and `blocks`
     (ceil(N / 1024), D) receive them.
     """
     with kernel("chunk_sums") as built:

@@ -72,7 +72,7 @@ def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
 def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
     """The sum of what threads before this one gave, and of what all did.
 
-    Only what threads of `warps` warps from `first` on give counts; what others are told is no sum.
+    Only what threads of `warps` warps from `first` on give counts; others are told no sum.
     All threads must come here, and `totals` is free for another use after the next barrier.
     """
     upto = T.Bind(sum_to(mine))

@@ -68,7 +68,7 @@ class Fit:
         self._plan, self._state = plan, state
         self._record = Record(run, plan.group_by is not None, on_log)
         self._best = Best(plan.early_stopping, run)
-        make_progress(progress)  # refuses what is none
+        make_progress(progress)  # checks it
         self._progress, self._stop = progress, stop or (lambda: False)
         self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = False

@@ -62,7 +62,7 @@ class EarlyStopping:
         Parameters
         ----------
         kinds, grouped
-            As of `LabelMetrics`.
+            As in `LabelMetrics`.
 
         Raises
         ------

@@ -83,7 +83,7 @@ def checkpoint_in(
     Raises
     ------
     CheckpointError
-        If the folder is no run that has such a checkpoint.
+        If the folder is not a run that has such a checkpoint.
     ConfigError
         If `checkpoint` is another word.
     """

@@ -257,7 +257,7 @@ class Run:
         return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
 
     def _name_the_best(self, step: int | None) -> None:
-        """Do what a save could not that ended between its two pointers."""
+        """Finish a save that was killed between its two pointers."""
         if step is None:
             return
         name = step_name(step)
@@ -319,8 +319,8 @@ def is_free(folder: Path) -> bool:
 def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:
     """Return "latest" or "best" for "auto", any other word as it is.
 
-    A run of early stopping is asked for its best weights, so its last ones are what it only needed
-    to find them. Any other run is asked for its last.
+    A run with early stopping gives its best weights; the last only served to find them. Any other
+    run gives its last.
 
     Raises
     ------

@@ -57,7 +57,7 @@ def _require_own(folder: Path, status: os.stat_result) -> None:
     """Raise unless the lock is a regular file with one name: what it holds is overwritten."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise CheckpointError(
-            f"{folder / FILE} is no file of a run's own: remove it if no run is writing there"
+            f"{folder / FILE} is not a file of a run's own: remove it if no run is writing there"
         )
 
 

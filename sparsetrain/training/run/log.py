@@ -119,7 +119,7 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        If another line is no object of the log's fields, or the file is no regular one.
+        If another line is not an object of the log's fields, or the file is not a regular one.
     """
     path = Path(folder) / JSONL
     try:
@@ -140,13 +140,13 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
-        raise CheckpointError(f"{path}: line {number} is no line of a log")
+        raise CheckpointError(f"{path}: line {number} is not a line of a log")
     if _CRC in line and line.pop(_CRC) != _crc32(line):  # logs of older versions have none
         raise CheckpointError(f"{path}: line {number} is damaged or was edited")
     numbers = (int, float, type(None))
     for name, value in line.items():
         if not (_is_field(name) and isinstance(value, str if name == "split" else numbers)):
-            raise CheckpointError(f"{path}: line {number} is no line of a log")
+            raise CheckpointError(f"{path}: line {number} is not a line of a log")
     return line
 
 

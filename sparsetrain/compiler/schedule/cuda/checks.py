@@ -27,7 +27,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @tvm.transform.module_pass(opt_level=0, name="NameForC")
 class NameForC:
-    """Rename kernels whose names are no identifiers of C++."""
+    """Rename kernels whose names are not identifiers of C++."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
