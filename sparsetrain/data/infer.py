@@ -305,7 +305,7 @@ def _numbers(pieces: _Pieces) -> Array | None:
         return _read(pieces)
     except DataError:
         floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
-        if floats and _has_fractions(_read(floats)):  # which are no names of anything
+        if floats and _has_fractions(_read(floats)):  # which are not names of anything
             raise
         return None
 
