@@ -64,6 +64,8 @@ class Exchange:
                 first,
             )
         )
+        self._width, self._size, self._stride = plan.width, plan.size, plan.stride
+        self._num_rows = plan.rows(comm.rank)
         self._keys = plan.size * plan.stride
         self._dtype = "int32" if self._keys < 2**31 else "int64"
         self._arrays = 0  # that were placed; of several, gradients have an order of their own
@@ -82,7 +84,7 @@ class Exchange:
         if arrays:
             np.concatenate(flat, out=runtime.as_numpy(whole, writable=True))
         keys = self._room("keys", (count,), self._dtype)
-        size, stride = self._plan.size, self._plan.stride
+        size, stride = self._size, self._stride
         find_keys(dtype, self._dtype, size, stride)(whole, *self._tables, keys)
         self.entries = make_plan(keys, self._keys)
         places = self._room("places", (count,), dtype)
@@ -102,7 +104,7 @@ class Exchange:
         """
         self.answered = answered
         unique = runtime.as_numpy(self.entries.rows)
-        of = np.repeat(self._plan.stride * np.arange(self._plan.size), self.asked)
+        of = np.repeat(self._stride * np.arange(self._size), self.asked)
         local = (unique - of).astype(self._dtype, copy=False)
         self.rows = self._room("asked", (int(answered.sum()),), self._dtype)
         out = runtime.as_numpy(self.rows, writable=True)
@@ -111,22 +113,23 @@ class Exchange:
 
     def fetch(self, table: NDArray) -> NDArray:
         """Return the rows that were asked for, (U, D), and send others theirs of `table`."""
-        width = self._plan.width
+        width = self._width
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, "float32", self._dtype)(table, self.rows, own)
         # At least one, that nobody reads: kernels take no empty table.
         rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
         return self._send(own, self.answered, rows, self.asked, "rows")
 
-    def give(self, gradients: Sequence[RowSparse | None], num_rows: int) -> RowSparse:
+    def give(self, gradients: Sequence[RowSparse | None]) -> RowSparse:
         """Send the gradients of the rank's parts to the owners; return that of this rank's rows.
 
         A row has at most two entries: the last sum of the tree is left to the optimizer.
         """
         values = self._sum_of_parts(gradients)
-        came = self._room("gradients", (self._served, self._plan.width), "float32")
-        self._send(values, self.asked, came, self.answered, "gradients of rows")
-        return self._sum_of_ranks(came, num_rows)
+        came = self._room("gradients", (self._served, self._width), "float32")
+        return self._sum_of_ranks(
+            self._send(values, self.asked, came, self.answered, "gradients of rows")
+        )
 
     def _sum_of_parts(self, gradients: Sequence[RowSparse | None]) -> NDArray:
         there = [each for each in gradients if each is not None]
@@ -134,7 +137,7 @@ class Exchange:
             return segment_sum(self.entries, there[0].values, there[0].source)
         total = tree([each and each.coalesce() for each in gradients], _joined)
         if total is None:
-            return runtime.empty((0, self._plan.width), "float32")
+            return runtime.empty((0, self._width), "float32")
         if int(total.values.shape[0]) != self.asked.sum():
             raise ConfigError(
                 f"parallel: some rows of {self._plan.tables[0].name} are looked up without a "
@@ -142,10 +145,11 @@ class Exchange:
             )
         return total.values
 
-    def _sum_of_ranks(self, values: NDArray, num_rows: int) -> RowSparse:
-        ends = np.cumsum(self.answered).tolist()
-        if len(ends) <= 2:
+    def _sum_of_ranks(self, values: NDArray) -> RowSparse:
+        num_rows = self._num_rows
+        if self._size <= 2:
             return RowSparse(self.rows, values, num_rows)
+        ends = np.cumsum(self.answered).tolist()
         rows, numbers = runtime.as_numpy(self.rows), runtime.as_numpy(values)
         parts: list[Any] = [
             RowSparse.from_numpy(rows[first:end], numbers[first:end], num_rows)
@@ -162,6 +166,8 @@ class Exchange:
     def _send(
         self, array: NDArray, counts: Any, out: NDArray, received: Any, purpose: str
     ) -> NDArray:
+        if self._size == 1 and self._served:
+            return array
         given, taken = runtime.as_numpy(array), runtime.as_numpy(out, writable=True)
         self._comm.exchange(given, counts.tolist(), taken, received.tolist(), purpose)
         return out

@@ -173,10 +173,10 @@ class Shards:
             trainer.optimizer.catch_up_(trainer.params, asked, trainer.state)
         return {s: each.fetch(params[s]) for s, each in self._exchanges.items()}
 
-    def give(self, trainer: Any, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
+    def give(self, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
         """Send row-sparse gradients of this rank's parts to owners; return those of its rows."""
         return {
-            storage: exchange.give(gradients[storage], self.plan[storage].rows(self.rank))
+            storage: exchange.give(gradients[storage])
             for storage, exchange in self._exchanges.items()
         }
 

@@ -18,7 +18,7 @@ from sparsetrain import runtime
 from sparsetrain.ad.gradient import LOSS_SCALE, gradient
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.optim import StepResult
-from sparsetrain.optim.gradients import global_norm, nonfinite
+from sparsetrain.optim.gradients import is_finite, nonfinite, problem_of
 from sparsetrain.optim.result import skip_step
 from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.check_kernel import which_nonfinite
@@ -28,7 +28,7 @@ from sparsetrain.parallel.reading import Share
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.sums import DenseSums, exact_norm
 from sparsetrain.runtime import NDArray
-from sparsetrain.training.step import loss_inputs, scale_of
+from sparsetrain.training.step import TrainingStep, loss_inputs, scale_of
 
 
 class ShardedStep:
@@ -60,7 +60,7 @@ class ShardedStep:
         """A buffer for each of the rank's parts."""
         structure = self._cut[0].gradient.structure
         shapes = {n: self._shape(n) for n, template in structure.items() if template is None}
-        return [DenseSums(shapes, 1 + len(self._shards.plan)) for _ in self._shards.own_parts]
+        return [DenseSums(shapes) for _ in self._shards.own_parts]
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(map(int, self._trainer.params[name].shape))
@@ -87,18 +87,17 @@ class ShardedStep:
         trainer, program = self._trainer, self._cut[0]
         scale = scale_of(trainer.scaling).loss_scale
         own, buffers = self._shards.own_parts, trainer.state.buffers
+        params = {name: param for name, param in trainer.params.items() if name not in rows}
         sparse: dict[str, list[Any]] = {name: [None] * len(own) for name in self._shards.plan}
         filled: list[DenseSums | None] = [None] * len(own)
         for part, given in inputs.items():
             share, slot = batch.sizes[part] / len(batch), part - own.start
             given[LOSS_SCALE] = np.float32(scale * share)
-            loss, gradients = program({**trainer.params, **rows}, given, checked=True)
-            bad = which_nonfinite([gradients[name].values for name in sparse])
-            flags = np.isin(np.arange(len(sparse)), bad)
-            numbers = [np.float32(share) * runtime.as_numpy(loss), *flags]
+            loss, gradients = program(params, {**given, **rows}, checked=True)
+            number = np.float32(share) * runtime.as_numpy(loss)
             # Buffers are values and no gradients of the loss, so that its scale is not in them.
             shares = dict.fromkeys(buffers, np.float32(share))
-            filled[slot] = self._sums[slot].fill_(gradients, numbers, shares)
+            filled[slot] = self._sums[slot].fill_(gradients, number, shares)
             for name, values in sparse.items():
                 values[slot] = gradients[name]
         return tree(filled, DenseSums.add_) or self._sums[0].clear_(), sparse
@@ -106,20 +105,13 @@ class ShardedStep:
     def _apply_(self, sums: DenseSums, sparse: dict[str, list[Any]]) -> tuple[NDArray, StepResult]:
         trainer, shards = self._trainer, self._shards
         scale = scale_of(trainer.scaling)
-        loss = runtime.as_tensor(sums.numbers[0].copy())
-        bad = [name for name, flag in zip(sparse, sums.numbers[1:], strict=True) if flag > 0]
-        if bad:
-            first = nonfinite(loss, sums.gradients)
-            problem = first or f"the gradient of {bad[0]!r} is not finite"
-            overflowed = scale.may_overflow and bool(np.isfinite(sums.numbers[0]))
+        loss = runtime.as_tensor(sums.number[0].copy())
+        gradients = {**sums.gradients, **shards.give(sparse)}
+        if bad := self._nonfinite_anywhere([gradients[name].values for name in sparse]):
+            problem = nonfinite(loss, sums.gradients) or problem_of(bad[0], None, sparse)
+            overflowed = scale.may_overflow and is_finite(loss)
             return loss, skip_step(trainer.state, problem, scale, overflowed)
-        gradients = {**sums.gradients, **shards.give(trainer, sparse)}
-        # Duplicates were added up meanwhile: on all ranks alike, before the first write.
-        if shards.comm.any(bool(which_nonfinite([gradients[name].values for name in sparse]))):
-            problem = "a sum of gradients is not finite"
-            return loss, skip_step(trainer.state, problem, scale, scale.may_overflow)
         order = self._cut[0].gradient.structure
-        norm_of = lambda g: exact_norm(g, shards.comm)  # noqa: E731
         _, result = apply_(
             trainer.optimizer,
             trainer.params,
@@ -128,6 +120,22 @@ class ShardedStep:
             loss,
             scale.loss_scale,
             scale.may_overflow,
-            norm_of if shards.parts > 1 else global_norm,
+            lambda found: exact_norm(found, shards.comm),
         )
         return loss, result
+
+    def _nonfinite_anywhere(self, arrays: list[NDArray]) -> list[int]:
+        """Places of the arrays that hold NaN or infinity on a rank, alike on all."""
+        comm = self._shards.comm
+        flags = np.zeros(len(arrays), np.int64)
+        flags[which_nonfinite(arrays)] = 1
+        return np.flatnonzero(comm.swap(np.tile(flags, (comm.size, 1))).any(axis=0)).tolist()
+
+
+class LocalStep(TrainingStep):
+    """Steps of one rank and one part: nothing is exchanged."""
+
+    def run_(self, batch: Any) -> tuple[NDArray, StepResult]:
+        """See `TrainingStep.run_`."""
+        (part,) = batch.parts.values()
+        return super().run_(part)

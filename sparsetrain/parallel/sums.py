@@ -29,19 +29,17 @@ _INFINITE = _BINS - 1  # a place that no exponent has
 
 
 class DenseSums:
-    """Dense gradients and a few numbers beside them, of one part or of a sum, in one buffer.
+    """Dense gradients and a number beside them, of one part or of a sum, in one buffer.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
         Of the gradients.
-    numbers : int
-        How many numbers come with them.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], numbers: int) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         sizes = [-(-prod(shape) // _LINE) * _LINE for shape in shapes.values()]
-        ends = np.cumsum([*sizes, numbers]).tolist()
+        ends = np.cumsum([*sizes, 1]).tolist()
         self._memory = runtime.empty((ends[-1],), "float32")
         self.buffer = runtime.as_numpy(self._memory, writable=True)
         self.buffer[...] = -0.0
@@ -51,15 +49,15 @@ class DenseSums:
             for name, shape in shapes.items()
         }
         self.gradients: dict[str, NDArray] = {n: tensor_at(v) for n, v in self._views.items()}
-        self.numbers = self.buffer[ends[-1] - numbers :]
+        self.number = self.buffer[-1:]
 
     def fill_(
-        self, gradients: Mapping[str, Any], numbers: Any, factors: Mapping[str, Any]
+        self, gradients: Mapping[str, Any], number: Any, factors: Mapping[str, Any]
     ) -> DenseSums:
         """Copy those of a part, some times a factor."""
         for name, view in self._views.items():
             np.multiply(runtime.as_numpy(gradients[name]), factors.get(name, 1), out=view)
-        self.numbers[...] = numbers
+        self.number[...] = number
         return self
 
     def clear_(self) -> DenseSums:

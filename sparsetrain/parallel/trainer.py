@@ -30,7 +30,7 @@ from sparsetrain.parallel.reading import Share, SharedRows
 from sparsetrain.parallel.reading import cut as cut_batch
 from sparsetrain.parallel.run import SharedRun
 from sparsetrain.parallel.shards import Shards
-from sparsetrain.parallel.step import ShardedStep
+from sparsetrain.parallel.step import LocalStep, ShardedStep
 from sparsetrain.parallel.traffic import Watch
 from sparsetrain.runtime import NDArray, gpu
 from sparsetrain.training import save
@@ -106,6 +106,8 @@ class ShardedTrainer(Trainer):
         return self.parallel.initialize(seed, fill)
 
     def _new_step(self) -> Any:
+        if self.parallel.parts == 1:
+            return LocalStep(self)
         return ShardedStep(self, self.parallel)
 
     def step(self, batch: Any) -> Loss:
