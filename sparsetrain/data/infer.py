@@ -2,10 +2,10 @@
 """`infer`: a schema by the types and values of a sample of rows.
 
 Whole numbers are counts, which become logarithms, if few values are large: the greatest is over
-eight times the median. Others, and those whose name ends in `id`, are categories. Columns that
-cannot help (one value, or another in nearly every row) are left out. Points in time give their hour
-and weekday. Every guess is an entry of the result, and `dense`, `categories` and `ignore` overrule
-it.
+eight times the median, or over 8 if that is below 1. Others, and those whose name ends in `id`, are
+categories. Columns that cannot help (one value, or another in nearly every row) are left out.
+Points in time give their hour and weekday. Every guess is an entry of the result, and `dense`,
+`categories` and `ignore` overrule it.
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ def _is_category(name: str, seen: _Values) -> bool:
 
 def _has_tail(values: Array) -> bool:
     """Whether few of the numbers are large."""
-    return bool(values.max() > _TAIL * max(np.median(values), 0.0) and values.min() >= -3)
+    return bool(values.max() > _TAIL * max(np.median(values), 1.0) and values.min() >= -3)
 
 
 # The first that holds decides.

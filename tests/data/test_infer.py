@@ -27,6 +27,7 @@ COLUMNS = {
     "views": ("number, by its logarithm", RNG.zipf(1.5, ROWS) % 10**6),
     "price": ("number, by its logarithm", RNG.lognormal(0, 2, ROWS)),
     "degrees": ("number, shifted and scaled", RNG.normal(-5, 9, ROWS)),
+    "standardised": ("number, shifted and scaled", RNG.normal(-0.1, 1, ROWS).clip(-1.9)),
     "delta": ("number, shifted and scaled", RNG.integers(-99, 99, ROWS)),
     "when": ("time: its hour and weekday", pa.array(SECONDS).cast(pa.timestamp("s"))),
     "created": (
