@@ -84,9 +84,11 @@ def _other_pools() -> str:
 
 
 def _memory() -> str:
-    pages = {name: os.sysconf(name) for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")}
-    total, free = (count * os.sysconf("SC_PAGE_SIZE") / 2**30 for count in pages.values())
-    return f"{total:.1f} GiB, {free:.1f} GiB of it free"
+    page = os.sysconf("SC_PAGE_SIZE") / 2**30
+    total = f"{os.sysconf('SC_PHYS_PAGES') * page:.1f} GiB"
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:  # as on macOS
+        return total
+    return f"{total}, {os.sysconf('SC_AVPHYS_PAGES') * page:.1f} GiB of it free"
 
 
 def _cache() -> str:
@@ -97,7 +99,7 @@ def _cache() -> str:
         return f"off: every process compiles anew; {place}"
     sizes = [path.stat().st_size for path in place.glob("*.*") if path.is_file()]
     held = f"{format_count(len(sizes), 'file')}, {sum(sizes) / 2**20:.0f} MiB"
-    return f"{os.readlink(place)} ({held}; SPARSETRAIN_CACHE names another folder)"
+    return f"{place.resolve()} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 
 def _cuda() -> str:

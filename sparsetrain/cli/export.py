@@ -19,6 +19,7 @@ from sparsetrain.cli.saved_model import (
 )
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.cores import default_level
 
 
 def export(
@@ -33,7 +34,7 @@ def export(
             metavar="x86-64-v3|x86-64-v4|native",
             help="Instructions that the kernels may use; native: those of this machine.",
         ),
-    ] = "x86-64-v3",
+    ] = default_level(),
     since: Annotated[
         Path | None,
         typer.Option(

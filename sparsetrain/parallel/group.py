@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from sparsetrain.errors import ConfigError
@@ -12,7 +11,7 @@ from sparsetrain.parallel.mpi_comm import MpiComm
 from sparsetrain.parallel.plan import Shard
 from sparsetrain.parallel.torch_comm import TorchComm
 from sparsetrain.system.argument_checks import is_number, require_int
-from sparsetrain.system.cores import available_cores
+from sparsetrain.system.cores import available_cores, own_cores
 
 
 class Group:
@@ -101,7 +100,7 @@ def _share_cores(comm: Comm) -> None:
     """Run kernels on this rank's share of the cores, unless TVM_NUM_THREADS says otherwise."""
     from sparsetrain.runtime.threads import num_threads, set_num_threads
 
-    cores: list[Any] = comm.gather(sorted(os.sched_getaffinity(0)))
+    cores: list[Any] = comm.gather(sorted(own_cores()))
     here = [
         own for own, host in zip(cores, comm.hosts, strict=True) if host == comm.hosts[comm.rank]
     ]

@@ -29,6 +29,7 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_get_cpu_features, target_has_features
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.cores import is_x86
 
 _CPUINFO = Path("/proc/cpuinfo")
 # Linux's flag -> LLVM's feature, for all that decide which kernels are used.
@@ -106,7 +107,7 @@ def host_flags() -> tuple[str, ...]:
 
 def _flags() -> set[str] | None:
     """Flags of the first processor; None where the system does not list them."""
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if not is_x86():
         return None
     try:
         lines = _CPUINFO.read_text().splitlines()
@@ -185,10 +186,12 @@ def cpu_level(name: str) -> tuple[Target, tuple[str, ...]]:
     Raises
     ------
     ConfigError
-        If the name is none.
+        If the name is none, or the level of another kind of processor.
     """
     if name == "native":
         return without_amx(host_target()), host_flags()  # which names no tile
     if name not in LEVELS:
         raise ConfigError(f"cpu is {name!r}; it must be 'x86-64-v3', 'x86-64-v4' or 'native'")
+    if not is_x86():
+        raise ConfigError(f"cpu {name!r} is no level of {platform.machine()}; use 'native'")
     return Target({"kind": "llvm", "mcpu": name}), LEVELS[name]

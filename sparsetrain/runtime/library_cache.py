@@ -55,8 +55,8 @@ def cache_folder() -> Path | None:
 def locate() -> Path | str:
     """The cache's folder, or why there is none.
 
-    The path leads through a descriptor: whoever exchanges a folder on the way to it changes nothing
-    between the check of a library and its loading.
+    On Linux the path leads through a descriptor: whoever exchanges a folder on the way to it
+    changes nothing between the check of a library and its loading.
     """
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
@@ -77,7 +77,10 @@ def locate() -> Path | str:
     if not _private(status, stat.S_ISDIR):
         return f"{path} is not this user's alone: it needs mode 0700"
     opened = next(filter(_is_open, path.parents), None)
-    return f"anybody may rename {opened}/*" if opened else Path(f"/proc/self/fd/{kept}")
+    if opened:
+        return f"anybody may rename {opened}/*"
+    through = Path(f"/proc/self/fd/{kept}")
+    return through if through.exists() else path
 
 
 _handles: dict[tuple[int, int], int] = {}  # of folders that were used, by device and inode

@@ -27,6 +27,7 @@ from sparsetrain.serving.encoder_tables import Values, encoder_records
 from sparsetrain.serving.folders import new_folder, sync
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
+from sparsetrain.system.cores import default_level
 from sparsetrain.training import retrieval
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
@@ -40,7 +41,7 @@ def export(
     trained: Predictor | str | Path,
     out: str | Path,
     *,
-    cpu: str = "x86-64-v3",
+    cpu: str = default_level(),
     since: str | Path | None = None,
     **loading: Any,
 ) -> None:
@@ -55,7 +56,8 @@ def export(
     out : path
         A new folder.
     cpu : {"x86-64-v3", "x86-64-v4", "native"}
-        The instructions that its kernels may use; "native": those of this machine.
+        The instructions that its kernels may use; "native": those of this machine, and the default
+        on a processor that is not x86.
     since : path, optional
         An older export: write a delta instead, from which `sparsetrain.serving.delta.apply` makes
         the newer export.

@@ -7,6 +7,7 @@ The system's C compiler does it, or that of the package ziglang (extra `export`)
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -33,14 +34,17 @@ def compiler() -> list[str]:
     Raises
     ------
     ConfigError
-        If there is none.
+        If there is none, or this is not Linux, whose libraries are written.
     """
+    if sys.platform != "linux":
+        raise ConfigError("export writes libraries of Linux: run it there, or write a FILE.onnx")
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]
     if find_spec("ziglang"):
         # Zig's own default is the newest glibc that it knows.
-        return [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.28"]
+        target = f"{platform.machine()}-linux-gnu.2.28"
+        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
     raise ConfigError(
         "export links a library: install a C compiler, or pip install 'sparsetrain[export]'"
     )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cores that this process may use: its affinity mask, and the CPU quota of its control group.
 
+Also the processor's kind, as far as an export must know it.
+
 A container with a quota of one CPU sees all cores of its host. Threads above the quota are stopped
 for the rest of each period, and kernels that wait for all their threads with them.
 """
@@ -8,14 +10,31 @@ for the rest of each period, and kernels that wait for all their threads with th
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
+def is_x86() -> bool:
+    """Whether this machine's processor is one of x86-64."""
+    return platform.machine() in ("x86_64", "AMD64")
+
+
+def default_level() -> str:
+    """Return the level of instructions that an export has unless told otherwise."""
+    return "x86-64-v3" if is_x86() else "native"
+
+
+def own_cores() -> set[int]:
+    """Return the cores of the affinity mask; all where the system, such as macOS, has none."""
+    mask = getattr(os, "sched_getaffinity", None)
+    return set(range(os.cpu_count() or 1)) if mask is None else set(mask(0))
+
+
 def available_cores() -> int:
     """Return the cores of the affinity mask, or the whole CPUs of the quota if these are fewer."""
-    cores, quota = len(os.sched_getaffinity(0)), cpu_quota()
+    cores, quota = len(own_cores()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
