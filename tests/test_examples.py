@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-NEEDS = {"distributed": "mpi4py", "sklearn_pipeline": "sklearn", "torch_loop": "torch"}
+NEEDS = {"distributed": "mpi4py", "torch_loop": "torch"}
+NEEDS |= dict.fromkeys(("sklearn_pipeline", "sklearn_ranking"), "sklearn")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sequences", *NEEDS)]
 LEAST = {"ranking": ("hr@10", 0.4), "sequences": ("hr@1", 0.8)}
 

@@ -17,7 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 import sparsetrain as st
-from sparsetrain.sklearn import ClickClassifier, RatingRegressor
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.sklearn import ClickClassifier, Ranker, RatingRegressor
 
 SMALL = {"dim": 4, "model_options": {"bottom": (8,), "top": (8,)}, "lr": 0.1, "random_state": 0}
 # Checks that fail, and why.
@@ -84,6 +85,27 @@ def test_training_goes_on_and_stops_early():
     assert stopped.history_["stopped_early"]
     with pytest.raises(ValueError, match="none of"):
         steps.partial_fit(X[:1], ["maybe"])
+
+
+def test_a_ranker_recommends_items_of_the_sort_that_a_user_chose():
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(60), 8)
+    log = pd.DataFrame({"who": user, "what": user % 2 + 2 * rng.integers(0, 15, len(user))})
+    log = log.drop_duplicates()
+    last = ~log.duplicated("who", keep="last")
+    model = Ranker(dim=8, lr=0.02, epochs=10, batch_size=32, user="who", item="what")
+    model = clone(model).set_params(random_state=0).fit(log[~last])
+    assert model.score(log[last]) == model.score(log[last].astype(str)) > 0
+    found = model.recommend(np.arange(60), k=3)[0]
+    assert (found % 2 == np.arange(60)[:, None] % 2).mean() > 0.8
+    items, scores = model.recommend([3, 4, 999], k=4)
+    assert items.shape == scores.shape == (3, 4)
+    assert not {*items[0]} & {*log[~last].query("who == 3").what}
+    assert model.predict(log[:2]).tolist() == [model.recommend([0], 1)[0][0, 0]] * 2
+    with pytest.raises(DataError, match="users are string, unlike those of fit"):
+        model.recommend(["x"])
+    with pytest.raises(ConfigError, match="DLRM predicts labels"):
+        Ranker("dlrm").fit(log)
 
 
 @pytest.mark.slow

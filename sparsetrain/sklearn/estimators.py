@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators in scikit-learn's conventions, around an encoder and a trainer.
+"""Estimators of a label: `ClickClassifier` and `RatingRegressor`.
 
-`ClickClassifier` predicts one of two classes, `RatingRegressor` a number. Columns of a frame get
-the roles that `sparsetrain.data.infer` finds, or those of a schema; an array of numbers is dense.
-Needs scikit-learn (the extra ``sklearn``), which nothing else of this package imports.
+Columns of a frame get the roles that `sparsetrain.data.infer` finds, or those of a schema; an array
+of numbers is dense.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import assert_all_finite, check_random_state, compute_sample_weight
+from sklearn.utils import assert_all_finite, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -28,8 +27,9 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sparsetrain import data, models, optim
+from sparsetrain import data
 from sparsetrain.errors import ConfigError
+from sparsetrain.sklearn.parameters import class_of, optimizer_of, seed_of
 from sparsetrain.training.fit import EarlyStopping
 from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
@@ -285,19 +285,13 @@ class _Estimator(BaseEstimator, ABC):
             treat_as="raw",
             schema_file=self.schema_,
         )
-        made = models.MODELS.get(self.model, self.model)
-        if not isinstance(made, type):
-            raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
-        model = made(dim=self.dim, **encoder.model_arguments, **(self.model_options or {}))
-        if self.optimizer not in optim.OPTIMIZERS:
-            known = ", ".join(optim.OPTIMIZERS)
-            raise ConfigError(f"optimizer is {self.optimizer!r:.60}; give one of {known}")
-        options = {"lr": self.lr, **(self.optimizer_options or {})}
-        optimizer = optim.OPTIMIZERS[self.optimizer](**options)
+        made, options = class_of(self.model), self.model_options or {}
+        model = made(dim=self.dim, **encoder.model_arguments, **options)
+        optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
         return Trainer(model, optimizer, target=self.target, seed=self._seed(), encoder=encoder)
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        return seed_of(self.random_state)
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

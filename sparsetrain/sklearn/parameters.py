@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of estimators as what they stand for: a class, an optimizer, a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sklearn.utils import check_random_state
+
+from sparsetrain import models, optim
+from sparsetrain.errors import ConfigError
+
+
+def class_of(model: Any) -> type:
+    """Return the class that a parameter `model` stands for."""
+    made = models.MODELS.get(model, model)
+    if not isinstance(made, type):
+        raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
+    return made
+
+
+def optimizer_of(name: str, lr: float, options: Mapping[str, Any] | None) -> optim.Optimizer:
+    """Return the optimizer that the parameters stand for."""
+    if name not in optim.OPTIMIZERS:
+        raise ConfigError(f"optimizer is {name!r:.60}; give one of {', '.join(optim.OPTIMIZERS)}")
+    return optim.OPTIMIZERS[name](**{"lr": lr, **(options or {})})
+
+
+def seed_of(random_state: Any) -> int:
+    """Return a seed by scikit-learn's rules."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

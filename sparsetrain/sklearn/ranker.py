@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Ranker`: an estimator of the items that a user chooses, learnt from pairs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from sparsetrain import models
+from sparsetrain.data import Interactions
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.sklearn.parameters import class_of, optimizer_of, seed_of
+from sparsetrain.training.trainer import Trainer
+
+
+class Ranker(BaseEstimator):
+    """Ranks all items for a user, by a model of queries and items.
+
+    It learns from pairs, a frame with a row for each choice, and has no `y`: checks of
+    `check_estimator` fit arrays of numbers, which have neither users nor items, so none applies.
+
+    Parameters
+    ----------
+    model : str or class
+        A name in `sparsetrain.models.MODELS` of a model that ranks items, such as "bpr" or
+        "sasrec", or a `Model` of one's own.
+    dim : int
+        Width of the embeddings.
+    model_options : dict, optional
+        Other arguments of the model.
+    optimizer : str
+        A name in `sparsetrain.optim.OPTIMIZERS`.
+    lr : float
+        Learning rate.
+    optimizer_options : dict, optional
+        Other arguments of the optimizer, such as ``{"mode": "exact"}``.
+    epochs, batch_size : int
+        As `Trainer.fit`.
+    user, item : str
+        Columns.
+    time : str, optional
+        Column; by default "time" or "timestamp", if there is one, else the order of the rows
+        counts.
+    random_state : int, RandomState or None
+        Decides initial weights and the order of rows.
+    target : str
+        As of `Trainer`.
+    verbose : bool
+        Whether the progress is shown.
+
+    Attributes
+    ----------
+    trainer_ : Trainer
+        ``trainer_.save(folder)`` keeps the model, as `sparsetrain.load` reads it.
+    log_ : Interactions
+        The choices of `fit`.
+    history_ : History
+    """
+
+    def __init__(
+        self,
+        model: Any = "bpr",
+        *,
+        dim: int = 32,
+        model_options: Mapping[str, Any] | None = None,
+        optimizer: str = "adam",
+        lr: float = 0.01,
+        optimizer_options: Mapping[str, Any] | None = None,
+        epochs: int = 20,
+        batch_size: int = 256,
+        user: str = "user",
+        item: str = "item",
+        time: str | None = None,
+        random_state: Any = None,
+        target: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.dim = dim
+        self.model_options = model_options
+        self.optimizer = optimizer
+        self.lr = lr
+        self.optimizer_options = optimizer_options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.user = user
+        self.item = item
+        self.time = time
+        self.random_state = random_state
+        self.target = target
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: None = None) -> Ranker:
+        """Learn from choices, a row of `X` for each: a frame, or what `Interactions.read` takes."""
+        made: Any = class_of(self.model)
+        if getattr(made, "forward", None) is not models.Model.forward:
+            raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
+        optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
+        self.log_ = self._read(X)
+        split = self.log_.split_random(0, 0, each=made.training_rows)
+        encoder = split.encoder()
+        rows = dict(zip(encoder.columns, encoder.rows, strict=True))
+        known = {"history"} & {*inspect.signature(made).parameters}  # lets BPR leave out seen items
+        options = {**dict.fromkeys(known, "history"), **(self.model_options or {})}
+        model, seed = made(rows, dim=self.dim, **options), seed_of(self.random_state)
+        self.trainer_ = Trainer(model, optimizer, target=self.target, seed=seed, encoder=encoder)
+        self.history_ = self.trainer_.fit(
+            split.train,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            progress="auto" if self.verbose else None,
+        )
+        return self
+
+    def recommend(
+        self, users: Any, k: int = 10, *, include_seen: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best items of each user and their scores, (n, k) each, best first.
+
+        Parameters
+        ----------
+        users : array (n,)
+            Values of the user column; one that `fit` did not see has no history.
+        k, include_seen
+            As of `Trainer.recommend`: items that the user chose in `fit` are left out.
+        """
+        check_is_fitted(self, "trainer_")
+        users = pa.array(users)
+        wanted = np.zeros(len(users) + 1, np.int64), self.log_.item[:0]
+        rows = self._rows(users, wanted)
+        ids, scores = self.trainer_.recommend(rows, k, include_seen=include_seen)
+        assert self.trainer_.encoder is not None
+        return np.array(self.trainer_.encoder.values("item"), object)[ids], scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the best item for the user of each row, (n,); `X` has the user column."""
+        return self.recommend(X[self.user], 1)[0][:, 0]
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return NDCG@10 of the choices in `X` among all items that their users had not chosen."""
+        check_is_fitted(self, "trainer_")
+        log = self._read(X)
+        offsets = np.r_[0, np.cumsum(np.bincount(log.user))].astype(np.int64)
+        return float(self.trainer_.evaluate(self._rows(log.users, (offsets, log.item)))["ndcg@10"])
+
+    def _read(self, X: Any) -> Interactions:
+        return Interactions.read(X, user=self.user, item=self.item, time=self.time)
+
+    def _rows(self, users: pa.Array, wanted: tuple[np.ndarray, pa.Array]) -> pa.Table:
+        """Return the users behind what they chose in `fit`, with offsets and items wanted."""
+        try:
+            users = users.cast(self.log_.users.type)
+        except pa.ArrowException as error:
+            raise DataError(f"users are {users.type}, unlike those of fit: {error}") from None
+        number = pc.index_in(users, value_set=self.log_.users).fill_null(-1).to_numpy()
+        begin, end = (np.searchsorted(self.log_.user, number, side) for side in ("left", "right"))
+        places = [np.arange(*ends) for ends in zip(begin, end, strict=True)]
+        offsets = np.r_[0, np.cumsum(end - begin)].astype(np.int64)
+        seen = self.log_.item.take(pa.array(np.concatenate([*places, np.empty(0, np.int64)])))
+        history = pa.LargeListArray.from_arrays(offsets, seen)
+        item = pa.LargeListArray.from_arrays(*wanted)
+        return pa.table({"user": users, "history": history, "item": item})
