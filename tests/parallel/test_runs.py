@@ -14,8 +14,7 @@ from tests.parallel.threads import all_of, run_ranks
 ROWS, BATCH = 300, 64
 
 
-@pytest.fixture(scope="module")
-def clicks():
+def make_clicks():
     rng = np.random.default_rng(0)
     item = rng.zipf(1.3, ROWS) % 50
     labels = (rng.random(ROWS) < 0.2 + 0.5 * (item < 3)).astype(int)
@@ -27,6 +26,11 @@ def clicks():
             "C2": rng.integers(0, 5, ROWS),
         }
     )
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    return make_clicks()
 
 
 @pytest.fixture(scope="module")
