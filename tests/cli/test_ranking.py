@@ -30,8 +30,12 @@ def run(*arguments):
     return main(["train", *map(str, arguments)])
 
 
-def test_a_log_is_split_trained_on_ranked_and_resumed(log, tmp_path, capsys):
-    command = [log, "--task", "ranking", "--model", "sasrec", *SMALL, "--out", tmp_path / "run"]
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("bpr", [*SMALL[:2], *SMALL[4:]]), pytest.param("sasrec", SMALL, marks=pytest.mark.slow)],
+)
+def test_a_log_is_split_trained_on_ranked_and_resumed(log, tmp_path, capsys, model, options):
+    command = [log, "--task", "ranking", "--model", model, *options, "--out", tmp_path / "run"]
     assert run(*command, "--negatives", 15, "--json") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["test"]["users"] == found["valid"]["users"] == USERS

@@ -89,7 +89,7 @@ def test_convert_keeps_one_table_and_training_on_it_too(folder, capsys):
     assert capsys.readouterr().out.endswith("history shares that of item\n")
 
 
-@pytest.mark.parametrize("of", ["run", "data"])
+@pytest.mark.parametrize("of", ["run", pytest.param("data", marks=pytest.mark.slow)])
 def test_compare_has_a_case_for_the_one_table_with_the_ids_of_all_its_columns(folder, capsys, of):
     given = {
         "run": ["--from-run", folder / "run"],

@@ -21,6 +21,7 @@ def _as_in_the_process_that_is_killed(monkeypatch):
     monkeypatch.setattr("sparsetrain.optim.state_factory.MOST_WEIGHTS_DENSE", 2**17)
 
 
+@pytest.mark.slow
 def test_every_check_passes_here_and_the_certificate_says_what_was_found(tmp_path, capsys):
     out = tmp_path / "certificate.json"
     assert main(["verify", "--out", str(out), "--json"]) == 0

@@ -27,6 +27,7 @@ def test_it_prints_a_table_and_leaves_figures_and_pictures(tmp_path, capsys):
     assert found == {"compare.json", *plots}
 
 
+@pytest.mark.slow
 def test_tables_of_a_model_are_bars(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     options = ["--tables", "30,400", "--lookups", "64"]
@@ -36,6 +37,7 @@ def test_tables_of_a_model_are_bars(tmp_path, capsys):
     assert (tmp_path / "tables-sgd.svg").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_json_is_one_object_on_stdout(tmp_path, capsys):
     assert main([*QUICK, "--out", str(tmp_path), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

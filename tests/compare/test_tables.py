@@ -30,6 +30,7 @@ def test_there_is_a_case_for_each_column_with_the_ids_of_the_file(file):
         np.testing.assert_array_equal(tables.ids[name][0], first.ids[:, n])
 
 
+@pytest.mark.slow
 def test_they_are_measured_as_given(file):
     tables = tables_of_data(file, Case(1, width=8), 64)
     report = run(tables.cases[-2:], ids=tables.ids)

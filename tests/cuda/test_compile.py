@@ -24,6 +24,7 @@ from sparsetrain.runtime.compiling import compile_relax
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels
+from tests.helpers import slow_except
 from tests.ops.indexing.programs import by_ids
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
@@ -115,7 +116,7 @@ def test_every_wide_product_of_halves_runs_on_tensor_cores():
 
 
 @needs_nvcc
-@pytest.mark.parametrize("which", [*WHICH, *FURTHER])
+@pytest.mark.parametrize("which", slow_except(["by ids"], PROGRAMS | {"kernels": None}))
 def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(which):
     source = source_of(which)
     with device.hopper():

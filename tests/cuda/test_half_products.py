@@ -139,6 +139,7 @@ def values(result) -> dict[str, np.ndarray]:
     return {"loss": loss.numpy(), **arrays}
 
 
+@pytest.mark.slow
 def test_training_in_fp16_learns_and_repeats_its_bits_whoever_runs_first(cuda):
     trainers = [trainer(precision="fp16") for _ in range(2)]
     losses = []

@@ -42,7 +42,7 @@ def _of_tvm(module, *arrays):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [SIZES[0], pytest.param(SIZES[1], marks=pytest.mark.slow)])
 def test_the_numbers_are_those_of_tvm(size, kind):
     module, shapes = _module(size, kind)
     random = np.random.default_rng(0)
@@ -54,6 +54,7 @@ def test_the_numbers_are_those_of_tvm(size, kind):
     np.testing.assert_allclose(compile_main(module)(*arrays), expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_by_a_width_that_is_not_known_nothing_is_scaled_beforehand():
     module = function(dict.fromkeys("qkv", (2, 5, 1, "b")), op.nn.attention)
     arrays = [

@@ -83,6 +83,7 @@ def test_the_stock_gradient_pass_compiles_through_the_same_pipeline():
     assert_exact([g.numpy() for g in gradients], [ct @ w, ct.T @ x, ct.sum(0)])
 
 
+@pytest.mark.slow
 def test_results_have_the_same_bits_for_any_number_of_threads():
     folders = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3]), *sys.path]
     environment = {"TVM_NUM_THREADS": "3", "PYTHONPATH": os.pathsep.join(folders)}
