@@ -85,7 +85,7 @@ def sasrec(rows):
     return trainer_for(SASRec, rows)
 
 
-@pytest.mark.parametrize("cls", slow_except([MMoE, HSTU], MODELS))
+@pytest.mark.parametrize("cls", slow_except([HSTU], MODELS))
 def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path, capsys):
     fit = {"batch_size": 32, "validation": rows, "progress": None}
     trainer = trainer_for(cls, rows)

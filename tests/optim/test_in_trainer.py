@@ -25,7 +25,7 @@ def weights(trainer) -> dict[str, np.ndarray]:
     return {n: a for n, a in trainer.state_dict().items() if not n.endswith(":last")}
 
 
-@pytest.mark.parametrize("kind", ["single", "mean"])
+@pytest.mark.parametrize("kind", ["single", pytest.param("mean", marks=pytest.mark.slow)])
 def test_exact_training_equals_dense_training_and_evaluating_changes_nothing(kind):
     exact = steps(small_dlrm.trainer(kind, adamw(mode="exact")), 0, 10, kind)
     dense = steps(small_dlrm.trainer(kind, adamw(mode="dense")), 0, 10, kind)

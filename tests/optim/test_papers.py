@@ -9,6 +9,7 @@ import pytest
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
+from tests.helpers import slow_except
 from tests.optim.formulas import Run
 
 RULES = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "optimizers.py"))
@@ -69,7 +70,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_except(["cowclip", "lamb"], CASES))
 def test_a_rule_of_a_paper_has_its_weights_to_the_bits_by_rows_and_densely(name):
     numbers, paper = CASES[name]
     rng = np.random.default_rng(1)

@@ -100,7 +100,7 @@ def exports(tmp_path_factory):
     return one
 
 
-NAMES = ["din", "two towers", "own", pytest.param("sasrec", marks=pytest.mark.slow)]
+NAMES = ["din", "own", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sasrec", "two towers"))]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,8 +20,8 @@ def run(closed: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
 
-FURTHER = [pytest.param(closed, marks=pytest.mark.slow) for closed in ("<&-", ">&- 2>&-")]
-CLOSED = [">&-", "2>&-", "<&- >&- 2>&-", *FURTHER]
+FURTHER = [pytest.param(c, marks=pytest.mark.slow) for c in ("<&-", ">&-", "2>&-", ">&- 2>&-")]
+CLOSED = ["<&- >&- 2>&-", *FURTHER]
 
 
 @pytest.mark.parametrize("closed", CLOSED)

@@ -70,7 +70,7 @@ def test_a_pool_that_runs_cannot_grow_and_says_so():
     assert "TVM's pool cannot grow to 2" in line
 
 
-@pytest.mark.parametrize("setting", ["abc", "4097"])
+@pytest.mark.parametrize("setting", ["abc", pytest.param("4097", marks=pytest.mark.slow)])
 def test_a_setting_that_is_no_number_of_threads_is_refused_by_name(setting):
     done = subprocess.run(
         [sys.executable, "-m", "sparsetrain", "doctor"],
