@@ -46,7 +46,7 @@ def test_another_processor_or_system_has_defaults_that_fit(monkeypatch, tmp_path
     assert memory.total_memory() is None and len(memory.aligned_empty(8)) == 8
     assert host._flags() is None and host.host_flags() == ()
     assert library_cache.locate() == tmp_path / "cache"
-    with pytest.raises(ConfigError, match="'x86-64-v3' is no level of arm64; use 'native'"):
+    with pytest.raises(ConfigError, match="'x86-64-v3' is not a level of arm64; use 'native'"):
         host.cpu_level("x86-64-v3")
     with pytest.raises(ConfigError, match="libraries of Linux"):
         libraries.compiler()

@@ -193,5 +193,5 @@ def cpu_level(name: str) -> tuple[Target, tuple[str, ...]]:
     if name not in LEVELS:
         raise ConfigError(f"cpu is {name!r}; it must be 'x86-64-v3', 'x86-64-v4' or 'native'")
     if not is_x86():
-        raise ConfigError(f"cpu {name!r} is no level of {platform.machine()}; use 'native'")
+        raise ConfigError(f"cpu {name!r} is not a level of {platform.machine()}; use 'native'")
     return Target({"kind": "llvm", "mcpu": name}), LEVELS[name]

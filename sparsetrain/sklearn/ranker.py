@@ -51,7 +51,7 @@ class Ranker(BaseEstimator):
     random_state : int, RandomState or None
         Decides initial weights and the order of rows.
     target : str
-        As of `Trainer`.
+        As in `Trainer`.
     verbose : bool
         Whether the progress is shown.
 
@@ -129,7 +129,7 @@ class Ranker(BaseEstimator):
         users : array (n,)
             Values of the user column; one that `fit` did not see has no history.
         k, include_seen
-            As of `Trainer.recommend`: items that the user chose in `fit` are left out.
+            As in `Trainer.recommend`: items that the user chose in `fit` are left out.
         """
         check_is_fitted(self, "trainer_")
         users = pa.array(users)
