@@ -33,6 +33,7 @@ from sparsetrain.compiler.schedule.hoist_allocations import HoistAllocations
 from sparsetrain.compiler.schedule.lower_attention import LowerAttention
 from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
+from sparsetrain.compiler.schedule.resizing import MarkResizing
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
 from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
@@ -122,6 +123,7 @@ def passes(
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
         KeepHandWrittenKernels(),
         relax.transform.AnnotateTIROpPattern(),
+        MarkResizing(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
