@@ -6,8 +6,11 @@ at its end does too, but a kernel fused of a product and the padding would write
 computes, and leave the rest of the result as it was in memory.
 """
 
+from typing import Any
+
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 from tvm.sym import Analyzer
 
 _BROADCAST, _INJECTIVE = 1, 2  # OpPatternKind, which Python does not name; elementwise is 0
@@ -15,7 +18,10 @@ _BROADCAST, _INJECTIVE = 1, 2  # OpPatternKind, which Python does not name; elem
 
 @tvm.transform.module_pass(opt_level=0, name="MarkResizing")
 class MarkResizing:
-    """Mark elementwise kernels injective whose result and arguments differ in an extent."""
+    """Mark elementwise kernels injective that read an axis of another extent than they run over.
+
+    Padding and slices do; an axis of one element that is broadcast is read at 0.
+    """
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -33,7 +39,14 @@ def _resizes(function: tvm.ir.BaseFunc) -> bool:
         return False
     if function.attrs is None or int(function.attrs.get("op_pattern", _INJECTIVE)) > _BROADCAST:
         return False
-    *arguments, result = [p.ty.shape for p in function.params if hasattr(p.ty, "shape")]
-    pairs = (zip(one, result, strict=True) for one in arguments if len(one) == len(result))
+    blocks: list[Any] = []
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, blocks.append))
+    tvm_ffi.structural_walk(function.body, (tvm.ir.TensorLoad, loads.append))
+    axes = {axis.var: axis.dom.extent for block in blocks for axis in block.iter_vars}
     equal = Analyzer().can_prove_equal
-    return any(not equal(a, 1) and not equal(a, b) for each in pairs for a, b in each)
+    return any(
+        isinstance(index, tirx.Var) and index in axes and not equal(axes[index], extent)
+        for load in loads
+        for index, extent in zip(load.indices, load.source.ty.shape, strict=True)
+    )

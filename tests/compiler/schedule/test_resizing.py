@@ -25,18 +25,40 @@ def function(body, **shapes):
     return builder.get()
 
 
-def test_padding_behind_a_product():
-    batch = tvm.tirx.Var("B", "int64")
+# What a product's result is padded to, after its last element on each axis.
+PADDED = {"columns": ((ROWS, IN), (0, 16)), "one row of each": ((ROWS, 1, IN), (0, 3, 0))}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_behind_a_product(name):
+    shape, after = PADDED[name]
 
     def body(emit, x, w):
-        return op.nn.pad(emit(op.matmul(x, w)), [0, 0, 0, 16])
+        widths = [width for more in after for width in (0, more)]
+        return op.nn.pad(emit(op.matmul(x, w)), widths)
 
     target, random = resolve_target("cpu"), np.random.default_rng(0)
-    module = function(body, x=(batch, IN), w=(IN, OUT))
-    x, w = (random.random(shape).astype("f4") for shape in ((ROWS, IN), (IN, OUT)))
+    module = function(body, x=(tvm.tirx.Var("B", "int64"), *shape[1:]), w=(IN, OUT))
+    x, w = (random.random(s).astype("f4") for s in (shape, (IN, OUT)))
     machine = build_relax(module, target, pipeline(target))
     found = machine["main"](*map(st.runtime.as_tensor, (x, w)))
-    np.testing.assert_allclose(found.numpy(), np.pad(x @ w, ((0, 0), (0, 16))), rtol=1e-5)
+    expected = np.pad(x @ w, [(0, more) for more in after])
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+
+
+def test_the_gradient_of_the_first_token_behind_a_product():
+    def body(emit, x, w):
+        first = emit(op.strided_slice(emit(op.exp(x)), [1], [0], [1]))
+        return op.sum(emit(op.sin(emit(op.matmul(first, w)))))
+
+    random = np.random.default_rng(0)
+    x, w = (random.random(s).astype("f4") for s in ((ROWS, 7, IN), (IN, OUT)))
+    program = st.value_and_grad(function(body, x=x.shape, w=w.shape), "main", ["x"])
+    _, found = program({"x": x}, {"w": w})
+    first = np.exp(x[:, 0].astype("f8"))
+    expected = np.zeros(x.shape)
+    expected[:, 0] = (np.cos(first @ w) @ w.T) * first
+    np.testing.assert_allclose(found["x"].numpy(), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
