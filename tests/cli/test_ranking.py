@@ -9,7 +9,8 @@ import pytest
 from sparsetrain.cli import main
 
 USERS, ITEMS = 60, 30
-SMALL = ["--set", "model.dim=8", "--set", "model.length=8", "--epochs", "2", "--batch-size", "32"]
+BRIEF = ["--set", "model.dim=8", "--epochs", "2", "--batch-size", "32"]
+SMALL = [*BRIEF, "--set", "model.length=8"]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize(
     ("model", "options"),
-    [("bpr", [*SMALL[:2], *SMALL[4:]]), pytest.param("sasrec", SMALL, marks=pytest.mark.slow)],
+    [("bpr", BRIEF), pytest.param("sasrec", SMALL, marks=pytest.mark.slow)],
 )
 def test_a_log_is_split_trained_on_ranked_and_resumed(log, tmp_path, capsys, model, options):
     command = [log, "--task", "ranking", "--model", model, *options, "--out", tmp_path / "run"]
