@@ -79,8 +79,11 @@ class ShardedTrainer(Trainer):
             if gpu.is_cuda(self.target):
                 raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
             self._require_alike(
+                {"target": str(self.target)},
+                "take machines of one kind of CPU, or target='llvm' on all",
+            )
+            self._require_alike(
                 {
-                    "target": str(self.target),
                     "optimizer": re.sub(r" at 0x[0-9a-f]+", "", repr(self.optimizer)),
                     "model": self.model.config(),
                     "seed": self.seed,
@@ -89,14 +92,14 @@ class ShardedTrainer(Trainer):
                 }
             )
 
-    def _require_alike(self, own: Mapping[str, Any]) -> None:
+    def _require_alike(self, own: Mapping[str, Any], fix: str = "give all ranks the same") -> None:
         """Refuse ranks that would not compute the same."""
         for rank, other in enumerate(self._comm.gather(own)):
             for name, value in own.items():
                 if other[name] != saving.plain(value):
                     raise ConfigError(
                         f"parallel: {self._comm.name} has the {name} {value!r:.200}, and rank "
-                        f"{rank} {other[name]!r:.200}: give all ranks the same"
+                        f"{rank} {other[name]!r:.200}: {fix}"
                     )
 
     def _tables(self) -> Mapping[str, Mapping[str, slice]]:

@@ -124,6 +124,16 @@ def test_ranks_that_would_compute_something_else_are_refused():
     assert any("has the seed 0, and rank 1 1: give all ranks the same" in str(e) for e in errors)
 
 
+def test_ranks_on_other_kinds_of_cpu_are_refused():
+    def work(comm):
+        target = ("cpu", "llvm")[comm.rank]  # this machine's, and any
+        return st.Trainer(model(), ADAGRAD, target=target, parallel=Group(comm, "auto", None))
+
+    for rank, error in enumerate(run_ranks(2, work)):
+        assert f"rank {rank} of 2 (host{rank}) has the target" in str(error)
+        assert "take machines of one kind of CPU, or target='llvm' on all" in str(error)
+
+
 def test_tables_that_no_rank_has_room_for_are_refused_before_they_are_made(monkeypatch):
     monkeypatch.setattr(shards, "total_memory", lambda: 40_000)
 
@@ -152,6 +162,20 @@ def test_mpi_that_is_missing_or_of_another_launcher_is_named(monkeypatch):
     alone = SimpleNamespace(rank=0, size=1)
     world = SimpleNamespace(COMM_WORLD=SimpleNamespace(Dup=lambda: alone))
     monkeypatch.setattr(mpi_comm, "_import_mpi", lambda: world)
-    monkeypatch.setenv("PMI_SIZE", "4")
-    with pytest.raises(ConfigError, match="4 processes were started, MPI sees 1"):
-        st.parallel.mpi()
+    for started_by, number in {"PMI_SIZE": 4, "WORLD_SIZE": 5}.items():  # another MPI's, torchrun
+        monkeypatch.setenv(started_by, str(number))
+        with pytest.raises(ConfigError, match=f"{number} processes were started, MPI sees 1") as e:
+            st.parallel.mpi()
+    assert "for torchrun take sparsetrain.parallel.torch()" in str(e.value)
+
+
+def test_torch_that_is_missing_or_of_another_launcher_is_named(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        with pytest.raises(ConfigError, match="pip install torch, or take MPI"):
+            st.parallel.torch()
+    pytest.importorskip("torch")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="torchrun did not start this process: .*RANK expected"):
+        st.parallel.torch()
