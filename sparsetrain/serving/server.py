@@ -61,8 +61,9 @@ class Limits:
 class Service:
     """A folder's newest version, and what is counted of its answers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, asked: asyncio.Event) -> None:
         self.folder, self.model = folder, Model(folder)
+        self.asked = asked  # to open the folder again
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "requests", "Requests by status.", ["status"], "sparsetrain", registry=self.registry
@@ -114,11 +115,17 @@ class Service:
         """Tell what was counted, as Prometheus reads it."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
-    async def reload(self) -> None:
+    async def reload_whenever_asked(self) -> None:
+        """One after the other: the last that is opened is the newest."""
+        while await self.asked.wait():
+            self.asked.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
         """Answer with what lies in the folder now; on an error, with what answered before."""
         try:
             self.model = await asyncio.to_thread(Model, self.folder)
-        except SparsetrainError as error:
+        except Exception as error:  # files that went while they were read are among them
             self._reloads.labels("refused").inc()
             print(f"sparsetrain: the old version stays: {error}", file=sys.stderr, flush=True)
         else:
@@ -206,16 +213,12 @@ def application(service: Service, limits: Limits) -> Any:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        loop, tasks = asyncio.get_running_loop(), set()
-
-        def again() -> None:
-            task = loop.create_task(service.reload())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        loop.add_signal_handler(signal.SIGHUP, again)
+        loop = asyncio.get_running_loop()
+        reloads = loop.create_task(service.reload_whenever_asked())
+        loop.add_signal_handler(signal.SIGHUP, service.asked.set)
         yield
         loop.remove_signal_handler(signal.SIGHUP)
+        reloads.cancel()
 
     routes = [
         Route("/predict", service.predict, methods=["POST"]),
@@ -234,7 +237,9 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
     CheckpointError
         If the folder is damaged or others may write it.
     """
-    service = Service(folder)
+    asked = asyncio.Event()
+    signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
+    service = Service(folder, asked)
     protocol = type("Timed", (_Timed,), {"seconds": limits.seconds})
     config = uvicorn.Config(
         application(service, limits),
