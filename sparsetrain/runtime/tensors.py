@@ -68,7 +68,7 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
         raise DataError(f"an array of dtype {source.dtype} is not an array of numbers")
     if wanted.kind in "iu" and not _fits(source, wanted):
         raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
-    tensor = empty(source.shape, wanted.name)
+    tensor = empty(source.shape, dtype or wanted.name)  # finding that name takes a while
     as_numpy(tensor, writable=True)[...] = source
     return tensor
 

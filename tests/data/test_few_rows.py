@@ -2,6 +2,8 @@
 """Rows of a request, encoded value by value, are what their columns would be."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +47,25 @@ def test_values_and_columns_give_the_same_bits(found, fitted):
     np.testing.assert_array_equal(columns.ids, few.ids)
 
 
+def tables(rows):
+    yield pd.DataFrame(rows)
+    try:
+        yield pa.Table.from_pylist(rows)
+    except (pa.ArrowException, OverflowError):  # of several types, or beyond 64 bits
+        return
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(rows, min_size=1, max_size=3), st.sampled_from(ENCODERS))
+def test_frames_and_arrow_tables_give_the_same_bits(found, fitted):
+    for table in tables(found):
+        few = encode_few(fitted, table)
+        if few is not None:
+            batch = fitted.encode(table, require_label=False)
+            np.testing.assert_array_equal(few.ids, batch.ids)
+            assert few.dense.tobytes() == batch.dense.tobytes()
+
+
 ROW = {"price": 1, "degrees": 2.5, "user": 7, "site": "a"}
 LEFT = {
     "columns that lack some": {"price": [1]},
@@ -59,12 +80,38 @@ LEFT = {
     "a column that no row has": [{k: v for k, v in ROW.items() if k != "site"}],
     "text and numbers": [ROW, ROW | {"site": 5}],
     "many rows": [ROW] * 17,
+    "a frame of many rows": pd.DataFrame([ROW] * 17),
+    "a frame of int32 ids": pd.DataFrame([ROW]).astype({"user": "int32"}),
+    "a frame of categories": pd.DataFrame([ROW]).astype({"site": "category"}),
+    "a frame with NA": pd.DataFrame([ROW | {"user": pd.NA, "price": pd.NA}]),
+    "a frame with a column twice": pd.DataFrame([[1, 2.5, 7, "a", 2]], columns=[*ROW, "price"]),
+    "a table of int32 ids": pa.table(
+        {n: pa.array([v]) for n, v in ROW.items()} | {"user": pa.array([7], pa.int32())}
+    ),
 }
 
 
 @pytest.mark.parametrize("given_rows", LEFT.values(), ids=LEFT.keys())
 def test_what_is_not_plain_is_left_to_the_columns(given_rows):
     assert encode_few(ENCODERS[0], given_rows) is None
+
+
+PLAIN = {
+    "a frame": pd.DataFrame([ROW | {"extra": [np.ones(2)]}]),
+    "a frame that lacks values": pd.DataFrame(
+        [ROW | {"site": None, "degrees": None, "price": np.nan}]
+    ),
+    "a frame of narrow numbers": pd.DataFrame([ROW]).astype({"price": "int16", "degrees": "uint8"}),
+    "a table": pa.Table.from_pylist([ROW | {"site": None, "degrees": None}]),
+    "a record batch": pa.RecordBatch.from_pylist([ROW]),
+}
+
+
+@pytest.mark.parametrize("table", PLAIN.values(), ids=PLAIN.keys())
+def test_small_frames_and_tables_are_rows_too(table):
+    few, batch = encode_few(ENCODERS[0], table), ENCODERS[0].encode(table, require_label=False)
+    np.testing.assert_array_equal(few.ids, batch.ids)
+    assert few.dense.tobytes() == batch.dense.tobytes()
 
 
 def test_a_row_may_lack_what_another_has():

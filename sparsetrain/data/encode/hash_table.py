@@ -16,6 +16,7 @@ from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both dense and random keys
+_PLAIN_GOLDEN, _64_BITS = int(_GOLDEN), 2**64 - 1  # Python's numbers, for one key
 
 
 class IdTable:
@@ -27,6 +28,7 @@ class IdTable:
     def __init__(self, keys: Array, ids: Array, default: int) -> None:
         self._default = default
         bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
+        self._plain_shift = 64 - bits
         self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
         self._keys = aligned_empty(8 << bits).view(np.int64)
         self._ids = aligned_empty(4 << bits).view(np.int32)
@@ -62,14 +64,14 @@ class IdTable:
         """As `find`, of keys (n,) uint32, by a kernel."""
         from sparsetrain.parsing.lookup import look_up  # imports TVM, as whoever read them did
 
-        shift = int(self._shift) - 32
+        shift = self._plain_shift - 32
         if shift < 0:  # with gigabytes of slots
             return self.find(keys.astype(np.int64))
-        return look_up(keys, self._keys, self._ids, int(_GOLDEN), shift, self._default)
+        return look_up(keys, self._keys, self._ids, _PLAIN_GOLDEN, shift, self._default)
 
     def find_one(self, key: int) -> int:
         """Return the id of one key, as `find` does of many."""
-        slot = (key * int(_GOLDEN) % 2**64) >> int(self._shift)
+        slot = (key * _PLAIN_GOLDEN & _64_BITS) >> self._plain_shift
         while (id_ := self._ids.item(slot)) != self._default and self._keys.item(slot) != key:
             slot = (slot + 1) & self._mask
         return id_

@@ -127,10 +127,10 @@ class Vocabulary:
 
     def find_value(self, value: Any) -> int | None:
         """Return the id of a plain Python value; None if only a column of Arrow's can tell."""
-        if value is None or value == "":
-            return MISSING
         if type(value) is str:
-            return self._find_text(value)
+            return self._find_text(value) if value else MISSING
+        if value is None:
+            return MISSING
         if type(value) is float and value.is_integer() and abs(value) < EXACT:
             value = int(value)
         if type(value) is not int or not -(2**63) <= value < 2**64:

@@ -67,14 +67,15 @@ def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.RecordBa
 
 def is_table(data: Any) -> bool:
     """Return whether `data` is an Arrow table, record batches or a frame."""
-    return _is_arrow(data) or _is_pandas(data)
+    return _is_arrow(data) or is_pandas(data)
 
 
 def _is_arrow(data: Any) -> bool:
     return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
 
 
-def _is_pandas(data: Any) -> bool:
+def is_pandas(data: Any) -> bool:
+    """Return whether `data` is a frame of pandas."""
     return _is_of("pandas", data) and hasattr(data, "columns")
 
 
@@ -146,7 +147,7 @@ def names_in(data: Any) -> list[str]:
 
 
 def _is_named(data: Any) -> bool:
-    return isinstance(data, Mapping) or _is_pandas(data)
+    return isinstance(data, Mapping) or is_pandas(data)
 
 
 def _names(data: Any, schema: Schema) -> list[str]:
