@@ -161,6 +161,26 @@ def test_frames_of_polars_and_relations_of_duckdb_are_read():
 
 def test_a_data_set_of_hugging_face_is_read():
     datasets = pytest.importorskip("datasets")
-    assert_read(datasets.Dataset(TABLE))
+    loaded = datasets.Dataset(TABLE)
+    assert_read(loaded)
+    assert_read(loaded.to_iterable_dataset())
+    assert_read(loaded.to_iterable_dataset().map(lambda row: row))  # its types are not known
     with pytest.raises(DataError, match="several splits: give one"):
-        open_source(datasets.DatasetDict(train=datasets.Dataset(TABLE)))
+        open_source(datasets.DatasetDict(train=loaded))
+
+
+class Streamed:
+    """As a streamed data set of Hugging Face's, which have no types after a `map`."""
+
+    __module__ = "datasets.iterable_dataset"
+    features = None
+
+    def with_format(self, _):
+        return self
+
+    def iter(self, rows):
+        return (TABLE.slice(first, rows) for first in range(0, len(TABLE), rows))
+
+
+def test_a_streamed_data_set_is_read():
+    assert_read(Streamed())

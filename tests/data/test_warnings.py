@@ -44,16 +44,16 @@ def test_a_column_of_which_nothing_is_known_is_warned_of():
     read(rare, rows(low=5.0, value=lambda n: n + 1000))
 
 
-class Streamed:
-    """A data set that has no rows at hand."""
+class Splits(dict):
+    """Data sets by name."""
 
-    __module__ = "datasets.iterable_dataset"
+    __module__ = "datasets.dataset_dict"
 
 
 FOREIGN = {
     "an array": (np.zeros((2, 2)), "an ndarray|a ndarray; its columns have no names: pandas"),
     "a SciPy matrix": (scipy.sparse.eye(3).tocsr(), r"each row is a bag: Batch\(dense, \[Ragged"),
-    "a streamed set": (Streamed(), "give one split that is loaded"),
+    "several splits": (Splits(train=[]), r"give one, such as data\['train'\]"),
 }
 
 

@@ -29,8 +29,8 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
         A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
         dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
-        Arrow data will do. A pyarrow dataset and a relation of DuckDB's are read piece
-        by piece, anew in each epoch.
+        Arrow data will do. A pyarrow dataset, a relation of DuckDB's and a streamed data set of
+        Hugging Face's are read piece by piece, anew in each epoch.
     data : Batch or iterable of Batch
     schema : Schema, optional
         Names the columns where they are not Criteo's, and says how text is written.
@@ -51,6 +51,9 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
         return _not_empty(_from_files(list_files(data), schema))
     if isinstance(data, Batch):
         return BatchSource("batch", [data])
+    refused = next((fix for names, fix in _FOREIGN.items() if _is_a(data, names)), None)
+    if refused is not None:
+        raise DataError(f"cannot read rows from a {type(data).__name__}; {refused}")
     source = table_source(data, schema)
     if source is not None:
         return _not_empty(source)
@@ -59,9 +62,6 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
             f"cannot read rows from a {type(data).__name__} of tables; give one table, as "
             "pyarrow.concat_tables or pandas.concat makes it"
         )
-    refused = next((fix for names, fix in _FOREIGN.items() if _is_a(data, names)), None)
-    if refused is not None:
-        raise DataError(f"cannot read rows from a {type(data).__name__}; {refused}")
     if isinstance(data, Iterable):
         return BatchSource("batches", data)
     raise DataError(
@@ -80,8 +80,7 @@ _FOREIGN = {
     "pandas.DataFrame(m.toarray(), columns=[...])",
     "polars.lazyframe": "it is lazy: collect() it, or write it by sink_parquet",
     "_duckdb.DuckDBPyConnection": "give the relation that connection.sql(...) returns",
-    "datasets.": "it is streamed, or holds several splits: give one split that is loaded, such as "
-    "load_dataset(..., split='train'), or write it by to_parquet",
+    "datasets.dataset_dict.": "it holds several splits: give one, such as data['train']",
 }
 
 

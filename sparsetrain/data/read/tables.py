@@ -39,8 +39,12 @@ def table_source(data: Any, schema: Schema) -> Source | None:
 def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
     """Return schema, rows and reader of what is read anew in each epoch, never as a whole.
 
-    Such are pyarrow's datasets and DuckDB's relations.
+    Such are pyarrow's datasets, DuckDB's relations and streamed data sets of Hugging Face's.
     """
+    if _is_of("datasets", data) and hasattr(data, "with_format") and not hasattr(data, "num_rows"):
+        streamed = data.with_format("arrow")
+        known = data.features.arrow_schema if data.features else _first(streamed).schema
+        return known, None, partial(_iterate, streamed)
     if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
         return data.schema, None, partial(_scan, data)
     if not (_is_of("duckdb", data) or _is_of("_duckdb", data)):
@@ -53,6 +57,15 @@ def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
 def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     scanner = data.scanner(columns=list(names), batch_size=PIECE_ROWS, fragment_readahead=1)
     yield from scanner.to_batches()
+
+
+def _first(streamed: Any) -> pa.Table:
+    return next(iter(streamed.iter(1)), pa.table({}))
+
+
+def _iterate(streamed: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for table in streamed.iter(PIECE_ROWS):
+        yield from table.select(list(names)).to_batches()
 
 
 def _run(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
