@@ -22,7 +22,7 @@ from sparsetrain.errors import ParallelError, first_line
 
 Message = tuple[int, np.ndarray]  # another rank, and a contiguous array to send to it or fill
 Item = TypeVar("Item")
-GRACE = 2.0  # s for which a rank that ends after a failure waits for the others
+GRACE = 1.0  # s for which a rank that ends after a failure waits for the others
 
 
 class Comm:

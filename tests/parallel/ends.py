@@ -55,7 +55,8 @@ LIMIT = 120.0  # s for what takes less than a second on a quiet machine
 def launch(*arguments, places=(ROOT, ROOT), by="mpiexec", **environment):
     """Start processes of Python, each in its folder."""
     own = {"PYTHONPATH": str(ROOT), "TVM_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1"}
-    own |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+    own["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    own["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     if by == "torchrun":
         command = [TORCHRUN, "--nproc-per-node", str(len(places)), *arguments]
     else:
@@ -109,7 +110,7 @@ def once(kind, by="mpiexec"):
         job = start(kind, folder, by, MARK_OF_A_JOB=mark)
         when, log, began = folder / "when", folder / "run" / "log.jsonl", None
         if number := SIGNALS.get(kind.split()[0]):
-            _wait(lambda: when.exists() or log.exists() or job.poll() is not None)
+            _wait(lambda: when.exists() or _has_lines(log) or job.poll() is not None)
             began = time.time()
             job.send_signal(number)
         said = []
@@ -136,6 +137,10 @@ def processes(mark):
         except OSError:
             continue  # it has ended
     return found
+
+
+def _has_lines(log):
+    return log.exists() and log.stat().st_size  # steps are taken, all is compiled
 
 
 def _wait(condition):
