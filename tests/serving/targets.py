@@ -25,7 +25,7 @@ KEPT, SECONDS = 10, 0.1  # versions; between two deltas
 
 def serve_current(place: Path, port: int) -> None:
     """Serve until killed."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup: early ones do not end it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as the command does first
     (place / "pid").write_text(str(os.getpid()))
     serve(place / "current", "127.0.0.1", port, Limits(connections=CONNECTIONS))
 
@@ -46,6 +46,8 @@ class Target:
 
     def kill(self) -> None:
         """End it; that it ended by itself is an error."""
+        if self.function is serve_current:  # no signal goes to whoever gets its number next
+            (self.arguments[0] / "pid").unlink(missing_ok=True)
         self.process.kill()
         self.process.join()
         if self.process.exitcode != -signal.SIGKILL:
@@ -79,6 +81,6 @@ def apply_deltas(place: Path) -> None:
         delta = {"a": "ab", "b": "ba"}[manifests[(link / FILE).read_bytes()]]
         apply(link.resolve(), place / delta, made / str(number))
         move(link, made / str(number))
-        with suppress(OSError, ValueError):  # it was killed, or its number is being written
+        with suppress(OSError, ValueError):  # it is down, or its number is being written
             os.kill(int((place / "pid").read_text()), signal.SIGHUP)
         time.sleep(SECONDS)
