@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands on saved models: `export`, `apply`, `serve` and `quantize`."""
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -120,6 +121,7 @@ def serve(
 
     SIGHUP opens FOLDER again without a stop, SIGTERM ends after the requests at hand.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until FOLDER is opened for the first time
     try:
         from sparsetrain.serving.server import Limits
         from sparsetrain.serving.server import serve as run

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sparsetrain.errors import DataError, NumericalError, SparsetrainError
+from sparsetrain.errors import DataError, NumericalError, SparsetrainError, first_line
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import READERS
 
@@ -125,12 +125,16 @@ class Service:
         """Answer with what lies in the folder now; on an error, with what answered before."""
         try:
             self.model = await asyncio.to_thread(Model, self.folder)
-        except Exception as error:  # files that went while they were read are among them
-            self._reloads.labels("refused").inc()
-            print(f"sparsetrain: the old version stays: {error}", file=sys.stderr, flush=True)
+        except (SparsetrainError, OSError) as error:  # files that went meanwhile are among them
+            result, text = "refused", f"the old version stays: {error}"
+        except Exception as error:  # later versions are to be opened all the same
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            result, text = "refused", f"the old version stays: {reason}"
         else:
-            self._reloads.labels("opened").inc()
-            print(f"sparsetrain: opened {self.folder} again", file=sys.stderr, flush=True)
+            result, text = "opened", f"opened {self.folder} again"
+        self._reloads.labels(result).inc()
+        with suppress(OSError, ValueError):  # the log is on a full disk, or closed
+            print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
 
 
 def _in_thread(function: Callable[..., Response]) -> Callable[..., Any]:
@@ -250,7 +254,7 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
         timeout_keep_alive=max(1, round(limits.seconds)),
         timeout_graceful_shutdown=max(1, round(limits.seconds)),
         access_log=False,
-        log_level="warning",
+        log_level="error",  # no line for each request that is refused
         server_header=False,
     )
     server = _Announced(config)

@@ -33,8 +33,8 @@ JSON, ARROW = {"content-type": "application/json"}, "application/vnd.apache.arro
 class Server:
     """A process that serves a folder."""
 
-    def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        limits = [f"--timeout={seconds}", f"--max-body={BODY}"]
+    def __init__(self, folder: Path, seconds: float = 30.0, connections: int = 512) -> None:
+        limits = [f"--timeout={seconds}", f"--max-body={BODY}", f"--connections={connections}"]
         command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port=0", *limits]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, text=True, **pipes)
@@ -150,6 +150,15 @@ def test_clients_that_stall_or_never_end_are_let_go_and_others_are_answered(expo
         for case, connection in zip(STALLED, stalled, strict=True):
             assert closed_within(connection, 20 * SECONDS), case
     server.stop()
+
+
+def test_refusals_under_overload_do_not_fill_the_log(exported):
+    server = Server(exported["ids"][1], connections=2)
+    with socket.create_connection(("127.0.0.1", server.port)):
+        for _ in range(3):
+            assert server.ask("/health")[0] == 503
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.communicate(timeout=30)[1] == ""
 
 
 def test_metrics_count_every_answer_but_those_to_who_watches(exported):
