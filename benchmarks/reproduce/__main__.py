@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -21,7 +23,7 @@ DATA_SETS = ("frappe", "amazon_games", "ml100k")
 
 
 def main() -> None:
-    """Train every model with every seed, and print a line for each as it is done."""
+    """Train every model with every seed, and print a line for each model as it is done."""
     options = _options()
     data = import_module(f"benchmarks.reproduce.{options.data}")
     prepared = data.prepare(options.folder)
@@ -32,17 +34,23 @@ def main() -> None:
         setting = data.SETTINGS[name]
         told = [f"{setting.published.get(score, ''):>18}" for score in data.SCORES]
         print(f"{name:10}{'published':16}{''.join(told)}")
-        runs = [data.train(setting, prepared, seed) for seed in range(options.seeds)]
-        _print(name, "sparsetrain", runs, data.SCORES, options.json)
+        ours = partial(data.train, setting, prepared)
+        _train(name, "sparsetrain", ours, options.seeds, data.SCORES, options.json)
         if options.torch:
             peer = import_module("benchmarks.reproduce.in_torch")
-            runs = [peer.train(data, setting, prepared, seed) for seed in range(options.torch)]
-            _print(name, "PyTorch", runs, data.SCORES, options.json)
+            theirs = partial(peer.train, data, setting, prepared)
+            _train(name, "PyTorch", theirs, options.torch, data.SCORES, options.json)
 
 
-def _print(name: str, by: str, runs: list[dict[str, Any]], scores: Any, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"model": name, "by": by, "runs": runs}), flush=True)
+def _train(
+    name: str, by: str, train: Callable[[int], dict[str, Any]], seeds: int, scores: Any, log: bool
+) -> None:
+    """Train with each seed, and print the means and deviations of the scores."""
+    runs = []
+    for seed in range(seeds):
+        runs.append(train(seed))
+        if log:
+            print(json.dumps({"model": name, "by": by, "seed": seed, **runs[-1]}), flush=True)
     found = {key: [run[key] for run in runs] for key in runs[0]}
     cells = (f"{np.mean(found[s]):.5f} ±{np.std(found[s]):.5f}" for s in scores)
     epochs, seconds, speed = (np.mean(found[key]) for key in ("epochs", "seconds", "rows_per_s"))
@@ -60,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", help="some of them, as in lr,fm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--torch", type=int, default=0, metavar="SEEDS")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each model as well")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each run as well")
     return parser.parse_args()
 
 
