@@ -6,8 +6,9 @@ The folder holds amazon_games.txt: a line "user item" for each of 287,107 events
 Protocol: of each user the last item is the test, the one before the validation. The test item is
 ranked among 100 drawn ones that the user has not chosen. Histories of at most 50 items, vectors of
 50 numbers, two blocks of one head, dropout 0.5, batches of 128 users, Adam at 0.001 with a second
-decay of 0.98, dense as the authors'. Training ends after 20 epochs without a better NDCG@10 among
-all items, of 4,096 users of the validation.
+decay of 0.98, dense as the authors'. Every 20 epochs, as in their code, the validation item is
+ranked among 100 drawn ones; the first NDCG@10 that is no better ends training, and the weights are
+the best ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 import sparsetrain as st
 
-EPOCHS, BATCH, NEGATIVES, VALID_USERS, PATIENCE = 200, 128, 100, 4096, 20
+EPOCHS, EVERY, BATCH, NEGATIVES = 400, 20, 128, 100
 
 
 class Setting(NamedTuple):
@@ -57,16 +58,16 @@ def train(setting: Setting, split: st.data.Split, seed: int) -> dict[str, Any]:
     model = st.models.MODELS[setting.kind](rows, **setting.options)
     adam = st.optim.adam(1e-3, beta2=0.98, mode="exact")
     trainer = st.Trainer(model, adam, encoder=encoder, seed=seed)
-    chosen = np.random.default_rng(0).permutation(split.valid.num_rows)[:VALID_USERS]
-    history = trainer.fit(
-        split.train,
-        validation=split.valid.take(chosen),
-        epochs=EPOCHS,
-        batch_size=BATCH,
-        progress=None,
-        early_stopping=st.EarlyStopping(monitor="ndcg@10", patience=PATIENCE),
-    )
-    seconds = perf_counter() - begin
+    best, score, rows_per_s = trainer.state_dict(), 0.0, []
+    while trainer.epochs < EPOCHS:
+        history = trainer.fit(split.train, epochs=EVERY, batch_size=BATCH, progress=None)
+        rows_per_s.append(history["rows_per_s"])
+        found = trainer.evaluate(split.valid, negatives=NEGATIVES)["ndcg@10"]
+        if found <= score:
+            break
+        best, score = trainer.state_dict(), found
+    seconds, epochs = perf_counter() - begin, trainer.epochs
+    trainer.load_state_dict(best)
     found = trainer.evaluate(split.test, negatives=NEGATIVES)
     begin = perf_counter()
     full = trainer.evaluate(split.test)
@@ -74,7 +75,7 @@ def train(setting: Setting, split: st.data.Split, seed: int) -> dict[str, Any]:
         **{name: found[name] for name in ("hr@10", "ndcg@10")},
         **{f"full {name}": full[name] for name in ("hr@10", "ndcg@10")},
         "full s": perf_counter() - begin,
-        "epochs": len(history["epochs"]),
+        "epochs": epochs,
         "seconds": seconds,
-        "rows_per_s": float(history["rows_per_s"]),
+        "rows_per_s": float(np.mean(rows_per_s)),
     }

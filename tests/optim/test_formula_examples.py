@@ -8,10 +8,8 @@ import pytest
 
 from sparsetrain.optim import OPTIMIZERS
 
-CONSTRUCTORS = [name for name in OPTIMIZERS if name != "nesterov"]  # see `momentum`
 
-
-@pytest.mark.parametrize("name", CONSTRUCTORS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_constructor_has_an_example_that_runs(name):
     (test,) = doctest.DocTestFinder(recurse=False).find(OPTIMIZERS[name], name)
     assert test.examples and "https://" in inspect.getdoc(OPTIMIZERS[name])

@@ -188,7 +188,7 @@ def test_another_optimizer_may_go_on_with_a_state_if_the_slots_are_the_same():
 GROUPS = (ParamGroup("a*", lr=0.5 * optim.warmup(3), mode="exact"), ParamGroup("b", scale=0.1))
 SAVED = [
     optim.sgd(0.1),
-    optim.momentum(0.1, nesterov=True, momentum=0.5),
+    optim.nesterov(0.1, momentum=0.5),
     optim.adam(0.1 * optim.warmup(5) * optim.cosine(50), mode="exact", max_replayed_steps=7),
     optim.adamw(0.1, weight_decay=0.0, clip_norm=1.0, on_nonfinite="skip"),
     optim.ftrl(0.1, l1=0.5, groups=GROUPS[1:]),

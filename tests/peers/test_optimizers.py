@@ -19,7 +19,7 @@ CASES = {
     "sgd, decay": (optim.sgd(0.05, weight_decay=0.01), "SGD", {"lr": 0.05, "weight_decay": 0.01}),
     "momentum": (optim.momentum(0.01), "SGD", {"lr": 0.01, "momentum": 0.9}),
     "nesterov": (
-        optim.momentum(0.01, nesterov=True, weight_decay=1e-3),
+        optim.nesterov(0.01, weight_decay=1e-3),
         "SGD",
         {"lr": 0.01, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
     ),

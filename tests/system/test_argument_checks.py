@@ -134,10 +134,6 @@ NUMBERS = {
     "top": (lambda n: st.models.DLRM([5], top=(n,)), "DLRM: top must be whole numbers, not "),
     "a world's seed": (lambda n: st.data.SyntheticCriteo(seed=n), "seed is "),
     "a seed of noise": (lambda n: st.optim.sgd(0.1).init(PARAMS, seed=n), "seed is "),
-    "nesterov": (
-        lambda n: st.optim.momentum(0.1, nesterov=None if n is True else n),
-        "momentum: nesterov is True or False, not ",
-    ),
     "beta": (
         lambda n: st.optim.ftrl(0.1, beta=-n if n == 1.0 and n is not True else n),
         "ftrl: beta must be finite and 0 or more, not ",

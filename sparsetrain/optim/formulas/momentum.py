@@ -6,7 +6,6 @@ A row that is not touched still moves by its velocity, unless in lazy mode.
 
 from __future__ import annotations
 
-from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_below_one
@@ -34,14 +33,11 @@ NESTEROV = Formula(
 )
 
 
-def momentum(
-    lr: Number, *, momentum: float = 0.9, nesterov: bool = False, **options: Unpack[Options]
-) -> Optimizer:
-    """Gradient descent with momentum.
+def momentum(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
+    """Gradient descent with momentum: ``v <- momentum v + g``, then ``w <- w - lr v``.
 
-    Heavy ball: ``v <- momentum v + g``, then ``w <- w - lr v``. Nesterov: the same `v`, then
-    ``w <- w - lr (g + momentum v)``. No dampening; `lr` is outside the sum, so a schedule acts at
-    once (PyTorch's form, not Sutskever's).
+    No dampening; `lr` is outside the sum, so a schedule acts at once (PyTorch's form, not
+    Sutskever's).
 
     Parameters
     ----------
@@ -49,32 +45,40 @@ def momentum(
         Learning rate.
     momentum : float
         Decay rate of the velocity, below 1.
-    nesterov : bool
-        Nesterov's form.
     **options
         See `Optimizer`.
 
     References
     ----------
-    Polyak 1964, https://doi.org/10.1016/0041-5553(64)90137-5; Sutskever et al. 2013,
-    https://proceedings.mlr.press/v28/sutskever13.html
+    Polyak 1964, https://doi.org/10.1016/0041-5553(64)90137-5
 
     Examples
     --------
     >>> import sparsetrain as st
-    >>> st.optim.momentum(0.1, nesterov=True)
-    <Optimizer: nesterov, lr=0.1, momentum=0.9>
+    >>> st.optim.momentum(0.1)
+    <Optimizer: momentum, lr=0.1, momentum=0.9>
     """
-    if not isinstance(nesterov, bool):
-        raise ConfigError(f"momentum: nesterov is True or False, not {nesterov!r}")
-    formula = NESTEROV if nesterov else HEAVY_BALL
-    require_below_one(formula.name, momentum=momentum)
-    return make_optimizer(
-        formula, {"lr": lr, "momentum": momentum}, options, arguments=["nesterov"]
-    )
+    require_below_one("momentum", momentum=momentum)
+    return make_optimizer(HEAVY_BALL, {"lr": lr, "momentum": momentum}, options)
 
 
 def nesterov(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
-    """Nesterov's momentum: `momentum` with ``nesterov=True``."""
+    """Nesterov's momentum: `momentum`'s v, then ``w <- w - lr (g + momentum v)``.
+
+    Parameters
+    ----------
+    lr, momentum, **options
+        As in `momentum`.
+
+    References
+    ----------
+    Sutskever et al. 2013, https://proceedings.mlr.press/v28/sutskever13.html
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.nesterov(0.1)
+    <Optimizer: nesterov, lr=0.1, momentum=0.9>
+    """
     require_below_one("nesterov", momentum=momentum)
     return make_optimizer(NESTEROV, {"lr": lr, "momentum": momentum}, options)
