@@ -63,7 +63,7 @@ def momentum(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -
 
 
 def nesterov(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
-    """Nesterov's momentum: `momentum`'s v, then ``w <- w - lr (g + momentum v)``.
+    """Nesterov's momentum: ``v <- momentum v + g``, then ``w <- w - lr (g + momentum v)``.
 
     Parameters
     ----------
