@@ -250,7 +250,7 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
         host,
         port,
         http=protocol,
-        limit_concurrency=limits.connections,
+        limit_concurrency=limits.connections + 1,  # at that number uvicorn refuses
         timeout_keep_alive=max(1, round(limits.seconds)),
         timeout_graceful_shutdown=max(1, round(limits.seconds)),
         access_log=False,

@@ -153,7 +153,7 @@ def test_clients_that_stall_or_never_end_are_let_go_and_others_are_answered(expo
 
 
 def test_refusals_under_overload_do_not_fill_the_log(exported):
-    server = Server(exported["ids"][1], connections=2)
+    server = Server(exported["ids"][1], connections=1)
     with socket.create_connection(("127.0.0.1", server.port)):
         for _ in range(3):
             assert server.ask("/health")[0] == 503
