@@ -68,9 +68,14 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
         raise DataError(f"an array of dtype {source.dtype} is not an array of numbers")
     if wanted.kind in "iu" and not _fits(source, wanted):
         raise DataError(f"values of dtype {source.dtype} do not fit {wanted} without loss")
-    tensor = empty(source.shape, dtype or wanted.name)  # finding that name takes a while
+    tensor = empty(source.shape, _name_of(wanted))
     as_numpy(tensor, writable=True)[...] = source
     return tensor
+
+
+@cache
+def _name_of(dtype: np.dtype) -> str:
+    return dtype.name  # which takes a while to find
 
 
 def is_aligned(tensor: NDArray) -> bool:

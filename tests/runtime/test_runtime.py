@@ -89,6 +89,13 @@ def test_the_gate_refuses_what_would_be_lost(given, dtype, message):
         runtime.as_tensor(given, dtype)
 
 
+@pytest.mark.parametrize("alias", ["f4", "<f4", ">f4", np.dtype("f4"), np.float32, "single"])
+def test_the_gate_knows_every_name_of_a_dtype(alias):
+    tensor = runtime.as_tensor([[1.5, 2.0]], alias)
+    assert str(tensor.dtype) == "float32"
+    assert_same_bits(tensor, np.float32([[1.5, 2.0]]))
+
+
 def test_a_tensor_passes_the_gate_as_it_is_unless_another_dtype_is_wanted():
     tensor = runtime.as_tensor([1, 2])
     assert runtime.as_tensor(tensor) is tensor
