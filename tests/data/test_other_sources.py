@@ -4,6 +4,7 @@
 import bz2
 import gzip
 import lzma
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -175,12 +176,59 @@ class Streamed:
     __module__ = "datasets.iterable_dataset"
     features = None
 
+    def __init__(self, *pieces):
+        self.pieces = pieces
+
     def with_format(self, _):
         return self
 
     def iter(self, rows):
-        return (TABLE.slice(first, rows) for first in range(0, len(TABLE), rows))
+        for piece in self.pieces:
+            yield from (piece.slice(first, rows) for first in range(0, len(piece), rows))
 
 
 def test_a_streamed_data_set_is_read():
-    assert_read(Streamed())
+    assert_read(Streamed(TABLE))
+
+
+LISTS = [None, [1, 2], [], [2, None]]
+BAGS = pa.table({"y": [0, 1, 0, 1], "n": [1, 2, 3, 4], "c": LISTS})
+MORE = pa.table({"y": [0, 1], "n": [1.5, None]})
+
+
+@pytest.mark.parametrize("column", [None, pa.nulls(2)], ids=["that lacks", "without values"])
+def test_lists_of_a_stream_may_begin_with_nulls_and_be_absent_later(column):
+    more = MORE if column is None else MORE.append_column("c", column)
+    fitted = Encoder.fit(BAGS, schema_file=SCHEMA, min_count=1)
+    streamed = Encoder.fit(Streamed(BAGS, more), schema_file=SCHEMA, min_count=1)
+    assert streamed.bags == (True,) and streamed.values("c") == fitted.values("c")
+    batches = Dataset(Streamed(BAGS, more), fitted).batches(3)
+    found = [batch.ids[0].offsets.tolist() for batch in batches]
+    assert found == [[0, 0, 2, 2], [0, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ([None], [[1]], "lists of integers, in earlier rows nulls"),
+        ([[1]], ["a"], "text, in earlier rows lists of integers"),
+        ([1], ["a"], "text, in earlier rows integers"),
+        (["a"], [1.0], "floats, in earlier rows text"),
+    ],
+)
+def test_later_rows_of_a_stream_have_the_types_of_the_first(first, then, message):
+    pieces = (pa.table({"y": [0], "n": [1], "c": column}) for column in (first, then))
+    with pytest.raises(DataError, match=f"^stream: column c: holds {message}; .*cast"):
+        Encoder.fit(Streamed(*pieces), schema_file=SCHEMA, min_count=1)
+
+
+@pytest.mark.parametrize("features", [None, pa.table({"y": [0], "n": [1], "c": ["a"]})])
+def test_a_stream_without_rows_is_refused(features):
+    empty = Streamed()
+    empty.features = features and SimpleNamespace(arrow_schema=features.schema)
+    for read in (
+        lambda: [*Dataset(empty, ENCODER).batches(1)],
+        lambda: Encoder.fit(empty, schema_file=SCHEMA),
+    ):
+        with pytest.raises(DataError, match="stream: no rows"):
+            read()

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
 from sparsetrain.data.schema.column_names import candidate_columns, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
@@ -44,7 +45,7 @@ def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
     if _is_of("datasets", data) and hasattr(data, "with_format") and not hasattr(data, "num_rows"):
         streamed = data.with_format("arrow")
         known = data.features.arrow_schema if data.features else _first(streamed).schema
-        return known, None, partial(_iterate, streamed)
+        return known, None, partial(_iterate, streamed, known)
     if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
         return data.schema, None, partial(_scan, data)
     if not (_is_of("duckdb", data) or _is_of("_duckdb", data)):
@@ -60,12 +61,34 @@ def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _first(streamed: Any) -> pa.Table:
-    return next(iter(streamed.iter(1)), pa.table({}))
-
-
-def _iterate(streamed: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Return the first rows, whose types are those of all; of one alone a value may be missing."""
     for table in streamed.iter(PIECE_ROWS):
-        yield from table.select(list(names)).to_batches()
+        return table
+    raise DataError("stream: no rows")
+
+
+def _iterate(streamed: Any, known: pa.Schema, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for table in streamed.iter(PIECE_ROWS):
+        columns = {name: _of_kind(table, known.field(name)) for name in names}
+        yield from pa.table(columns).to_batches()
+
+
+def _of_kind(table: pa.Table, known: pa.Field) -> Any:
+    """Return a column, of nulls if it is absent; refuse values of another kind than before."""
+    if known.name not in table.column_names or pt.is_null(table.field(known.name).type):
+        return pa.nulls(len(table), known.type)
+    column = table.column(known.name)
+    kinds = [kind_of(element(type_)) for type_ in (column.type, known.type)]
+    alike = kinds[0] == kinds[1] or kinds[1] == EMPTY or {*kinds} == {INTEGER, FLOAT}
+    if not alike or is_bag(column.type) != is_bag(known.type):
+        found, before = (
+            f"{'lists of ' * is_bag(type_)}{kind_of(element(type_)) or type_}"
+            for type_ in (column.type, known.type)
+        )
+        raise Location("stream", column=known.name).error(
+            f"holds {found}, in earlier rows {before}; say its type by cast_column"
+        )
+    return column
 
 
 def _run(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
