@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Few rows of plain Python values, as a request has them, encoded value by value.
 
-The result has the bits that the columns would give. For one row this takes 1 us a column, where
+The result has the bits that the columns would give. For one row this takes 2 us a column, where
 arrays and their checks take 60. Whatever is not plain (lists, booleans, NumPy's numbers, NaN, what
 would be an error) is left to the columns.
 """
@@ -17,15 +17,19 @@ import pyarrow as pa
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.tables import is_pandas
+from sparsetrain.data.schema.column_names import candidate_columns
+from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.values.numeric import EXACT
 
 _MOST = 16  # rows, from which on columns are as fast
-# Types of columns whose values Python holds as rows would give them, as Arrow and pandas name them.
-_EXACT_TYPES = frozenset(
+# Column types, by Arrow's and pandas' names, whose Python values are those a list of rows would
+# hold. Narrower integers count for dense columns alone: of an id, 32 bits below 0 mean a hash.
+_ID_TYPES = frozenset(
     ("int64", "double", "float64", "string", "large_string", "str", "object", "null")
 )
-_NUMBERS = _EXACT_TYPES | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_DENSE_TYPES = _ID_TYPES | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def encode_few(rules: Rules, data: Any) -> Batch | None:
@@ -35,10 +39,16 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
     """
     if rules.encoded or rules.has_bags or rules.schema.derived:
         return None
-    rows = _as_rows(data, rules)
+    try:
+        return _encode(rules, _as_rows(data, rules))
+    except UnicodeError:  # half a surrogate pair, or bytes of Arrow's that are no UTF-8
+        return None
+
+
+def _encode(rules: Rules, rows: list[Any] | None) -> Batch | None:
     if not rows or len(rows) > _MOST or not all(type(row) is dict for row in rows):
         return None
-    if not set().union(*rows).issuperset((*rules.dense_columns, *rules.columns)):
+    if not _are_own(set().union(*rows), rules) or _may_be_encoded(rows, rules):
         return None
     numbers = _numbers(rows, rules.dense_columns)
     ids = _ids(rows, rules.columns, rules.categories)
@@ -52,24 +62,44 @@ def _as_rows(data: Any, rules: Rules) -> list[Any] | None:
     if type(data) is list:
         return data
     if type(data) is dict:
-        lists = data.values()
-        if all(type(values) is list for values in lists) and len(set(map(len, lists))) == 1:
-            return [dict(zip(data, values, strict=True)) for values in zip(*lists, strict=True)]
-    elif isinstance(data, (pa.Table, pa.RecordBatch)) and data.num_rows <= _MOST:
-        if _are_plain(data.schema.names, data.schema.types, rules):
-            return data.to_pylist()
-    elif is_pandas(data):
-        names = data.columns.tolist()
-        if len(data) <= _MOST and _are_plain(names, data.dtypes, rules):
-            values = data.to_numpy(object).tolist()
-            return [
-                {
-                    name: None if type(value) is float and np.isnan(value) else value
-                    for name, value in zip(names, row, strict=True)
-                }
-                for row in values
-            ]
-    return None
+        return _rows_of_lists(data)
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return _rows_of_arrow(data, rules)
+    return _rows_of_pandas(data, rules) if is_pandas(data) else None
+
+
+def _rows_of_lists(data: dict[Any, Any]) -> list[Any] | None:
+    lists = data.values()
+    if not all(type(values) is list and len(values) <= _MOST for values in lists):
+        return None
+    if len(set(map(len, lists))) != 1:
+        return None
+    return [dict(zip(data, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+def _rows_of_arrow(data: Any, rules: Rules) -> list[Any] | None:
+    if data.num_rows > _MOST or is_converted(data.schema):
+        return None
+    if not _are_plain(data.schema.names, data.schema.types, rules):
+        return None
+    return data.select([*rules.dense_columns, *rules.columns]).to_pylist()
+
+
+def _rows_of_pandas(data: Any, rules: Rules) -> list[Any] | None:
+    names = data.columns.tolist()
+    if len(data) > _MOST or not _are_plain(names, data.dtypes, rules):
+        return None
+    own = [*rules.dense_columns, *rules.columns]
+    if len(names) > len(own):  # else not: choosing takes longer than all that follows
+        names, data = own, data[own]
+    values = data.to_numpy(object).tolist()
+    return [
+        {
+            name: None if type(value) is float and np.isnan(value) else value
+            for name, value in zip(names, row, strict=True)
+        }
+        for row in values
+    ]
 
 
 def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool:
@@ -77,9 +107,31 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
     found = dict(zip(names, map(str, types), strict=True))
     return (
         len(found) == len(names)
-        and _EXACT_TYPES.issuperset(found.get(name, "") for name in rules.columns)
-        and _NUMBERS.issuperset(found.get(name, "") for name in rules.dense_columns)
+        and _are_own(set(names), rules)
+        and _ID_TYPES.issuperset(found[name] for name in rules.columns)
+        and _DENSE_TYPES.issuperset(found[name] for name in rules.dense_columns)
     )
+
+
+def _are_own(names: set[Any], rules: Rules) -> bool:
+    """Whether the encoder's columns are there, and no others that could be meant instead."""
+    own = {*rules.dense_columns, *rules.columns}
+    if not names >= own:
+        return False
+    others = [name for name in names - own if isinstance(name, str)]
+    return rules.schema.categories is not None or not {
+        name for name in candidate_columns(others) if name.lower() != "label"
+    }
+
+
+def _may_be_encoded(rows: Sequence[Mapping[str, Any]], rules: Rules) -> bool:
+    """Whether types could say that the rows, with Criteo's names, are encoded already."""
+    if rules.schema.categories is not None or rules.settings.treat_as != AUTO:
+        return False
+    if any(type(row.get(name)) in (str, float) for row in rows for name in rules.columns):
+        return False
+    kinds = ({type(row.get(name)) for row in rows} for name in rules.dense_columns)
+    return not any(int in kind and float not in kind for kind in kinds)
 
 
 def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndarray | None:
@@ -102,13 +154,18 @@ def _ids(
 ) -> np.ndarray | None:
     if not all(isinstance(rule, Vocabulary) for rule in rules):
         return None
-    if len(rows) > 1:  # else a column has one type
-        for name in names:
-            if len({type(row.get(name)) for row in rows} - {type(None)}) > 1:
-                return None
+    if len(rows) > 1 and not all(_have_one_type([row.get(n) for row in rows]) for n in names):
+        return None
     found = [
         rule.find_value(row.get(name))
         for row in rows
         for name, rule in zip(names, rules, strict=True)
     ]
     return None if None in found else np.array(found, np.int64).reshape(len(rows), len(names))
+
+
+def _have_one_type(values: Sequence[Any]) -> bool:
+    """Whether a column of Arrow's could hold the values."""
+    present = [value for value in values if value is not None]
+    types = set(map(type, present))
+    return len(types) <= 1 and (types != {int} or min(present) >= 0 or max(present) < 2**63)

@@ -126,7 +126,13 @@ class Vocabulary:
         return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
 
     def find_value(self, value: Any) -> int | None:
-        """Return the id of a plain Python value; None if only a column of Arrow's can tell."""
+        """Return the id of a plain Python value; None if only a column of Arrow's can tell.
+
+        Raises
+        ------
+        UnicodeEncodeError
+            If it is text with half a surrogate pair.
+        """
         if type(value) is str:
             return self._find_text(value) if value else MISSING
         if value is None:
@@ -140,7 +146,7 @@ class Vocabulary:
     def _find_text(self, text: str) -> int:
         hexadecimal, decimal = spelled_number(text)
         if hexadecimal is None and decimal is None:
-            return self._by_text.get(text.encode(errors="surrogatepass"), UNSEEN)
+            return self._by_text.get(text.encode(), UNSEEN)
         if hexadecimal is None or (decimal is not None and not self.hexadecimal):
             assert decimal is not None
             found = self._by_number.find_one(decimal)

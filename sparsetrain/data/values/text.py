@@ -155,5 +155,5 @@ def spelled_number(text: str) -> tuple[int | None, int | None]:
         return hexadecimal, None
     if _IS_WHOLE(text) and not text.endswith("\n") and -(2**63) <= int(text) < 2**64:
         return hexadecimal, (int(text) + 2**63) % 2**64 - 2**63
-    word = text.encode(errors="surrogatepass")
+    word = text.encode()
     return None, _BOOLEANS.index(word) // 3 if word in _BOOLEANS else None
