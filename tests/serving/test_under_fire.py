@@ -41,12 +41,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_the_version_that_was_asked_for_last_stays(monkeypatch):
     """Though a version before it takes longer to open."""
-    names = iter(["first", "slow", "newest"])
+    names, opened = iter(["first", "slow", "newest"]), []
 
     def model(_):
         name = next(names)
         if name == "slow":
             again.wait(5)
+        opened.append(name)
         return SimpleNamespace(name=name)
 
     async def ask_twice() -> None:
@@ -56,13 +57,14 @@ def test_the_version_that_was_asked_for_last_stays(monkeypatch):
         service.asked.set()
         await asyncio.sleep(0.05)
         again.set()
-        await until(lambda: service.model.name == "newest")
+        await until(lambda: len(opened) == 3 and service.model.name == opened[-1])
         reloads.cancel()
 
     again = threading.Event()
     monkeypatch.setattr(server, "Model", model)
     service = server.Service("folder", asyncio.Event())
     asyncio.run(ask_twice())
+    assert opened == ["first", "slow", "newest"]
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), ValueError("closed file")])
