@@ -98,13 +98,25 @@ def test_lines_with_quotes_and_carriage_returns_are_not_read(byte, quoted, is_re
     assert (read is not None) == is_read
 
 
-def test_random_rows_are_read(seed=0):
-    rng = np.random.default_rng(seed)
-    dense, keys = rng.integers(-(2**31) + 1, 2**31, (300, 3)), rng.integers(0, 2**32, (300, 4))
-    dense //= 10 ** rng.integers(0, 10, dense.shape)
-    texts = [[*map(str, d), *(f"{key:08x}" for key in k)] for d, k in zip(dense, keys, strict=True)]
-    data = "".join("\t".join(row) + "\n" for row in texts).encode()
-    read = read_fields(data, "\t", np.arange(7) >= 3)
-    np.testing.assert_array_equal(read.values[:3].T, dense)
-    np.testing.assert_array_equal(read.values[3:].view(np.uint32).T, keys)
-    assert read.valid.all() and not (read.found & TEXT).any()
+@pytest.mark.parametrize("rows, dense, keys", [(1000, 3, 4), (3, 2000, 1000)])
+def test_random_rows_of_several_tiles_are_read(rows, dense, keys):
+    rng = np.random.default_rng(rows)
+    numbers = rng.integers(-(2**31) + 1, 2**31, (rows, dense))
+    numbers //= 10 ** rng.integers(0, 10, numbers.shape)
+    hexes = rng.integers(0, 2**32, (rows, keys))
+    texts = np.array([[f"{key:08x}" for key in row] for row in hexes])
+    texts = np.concatenate([numbers.astype(str), texts], axis=1)
+    valid = rng.random(texts.shape) < 0.8
+    data = "".join("\t".join(row) + "\n" for row in np.where(valid, texts, "")).encode()
+    read = read_fields(data, "\t", np.arange(dense + keys) >= dense)
+    np.testing.assert_array_equal(read.valid.T, valid)
+    found = np.concatenate([read.values[:dense], read.values[dense:].view(np.uint32)], dtype=int)
+    np.testing.assert_array_equal(found.T, np.concatenate([numbers, hexes], axis=1) * valid)
+    assert not (read.found & TEXT).any()
+
+
+def test_a_line_of_other_fields_in_a_later_tile_is_not_read():
+    rows = ["1\t2\t3\n"] * 2000
+    for damage in ("1\t2\n3\n", "1\t2\t3\t4\n"):
+        damaged = "".join([*rows, damage, *rows])
+        assert read_fields(damaged.encode(), "\t", [True] * 3) is None
