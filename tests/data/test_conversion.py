@@ -300,7 +300,7 @@ def test_other_settings_of_reading_are_refused_in_an_unfinished_conversion(raw, 
         convert_files(raw, tmp_path / "out", progress=kill_while("reading"))
     with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
         convert_files(raw, tmp_path / "out", min_count=3)
-    assert any((tmp_path / "out" / "_work").glob("values-*"))
+    assert any((tmp_path / "out" / "_work").glob("counts-*"))
 
 
 def test_a_file_that_is_not_there_is_named_and_leaves_nothing_behind(raw, tmp_path):

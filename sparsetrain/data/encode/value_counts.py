@@ -124,6 +124,7 @@ _BY_KIND = {
 
 
 _MERGE_AT = 1 << 20
+_LOW = 2**32 - 1
 
 
 class _NumberCounts:
@@ -136,7 +137,11 @@ class _NumberCounts:
 
     def add(self, numbers: Array, times: Array) -> None:
         """Count numbers, each of them so many times."""
-        self._pieces.append(reduce_numbers(numbers, times))
+        self.add_distinct(*reduce_numbers(numbers, times))
+
+    def add_distinct(self, numbers: Array, times: Array) -> None:
+        """As `add`, of what `all` of another returned."""
+        self._pieces.append((numbers, times))
         self._pending += len(self._pieces[-1][0])
         if self._pending > max(_MERGE_AT, self._merged):
             self.all()
@@ -176,10 +181,13 @@ class ValueCounts:
 
     def add_counted(self, counted: Sequence[Any], hexadecimal: bool | None) -> None:
         """Count Arrow arrays of what `numbers`, `eights` and `texts` of another returned."""
-        numbers, times, eights, eight_times, texts, text_times = counted
-        self._numbers.add(numbers.to_numpy(), times.to_numpy())
-        self._eights.add(eights.to_numpy(), eight_times.to_numpy())
-        self._add_texts(texts, text_times.to_numpy())
+        texts = counted[4]
+        numbers, times, eights, eight_times, text_times = (
+            array.to_numpy().astype(np.int64) for array in (*counted[:4], counted[5])
+        )
+        self._numbers.add_distinct(numbers, times)
+        self._eights.add_distinct(eights, eight_times)
+        self._add_texts(texts, text_times)
         self._note(hexadecimal)
 
     def _note(self, hexadecimal: bool | None) -> None:
@@ -270,9 +278,14 @@ def has_keyable_dictionary(array: Any) -> bool:
 
 def reduce_numbers(numbers: Array, times: Array) -> tuple[Array, Array]:
     """Return distinct numbers, ascending, and the sums of their times."""
-    if len(numbers) and times.min() == times.max() == 1:
+    if not len(numbers) or times.min() == times.max() == 1:
         return np.unique(numbers, return_counts=True)
-    order = np.argsort(numbers, kind="stable")
-    numbers, times = numbers[order], times[order]
-    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]) if len(numbers) else order
-    return numbers[starts], np.add.reduceat(times, starts) if len(starts) else times
+    if numbers.min() >= 0 and max(numbers.max(), times.max()) < 2**32:
+        # Sorted with its times in one word, a number takes half as long as by an order of both.
+        words = np.sort(numbers.view(np.uint64) << np.uint64(32) | times.view(np.uint64))
+        numbers, times = words.view(np.int64) >> 32 & _LOW, words.view(np.int64) & _LOW
+    else:
+        order = np.argsort(numbers, kind="stable")
+        numbers, times = numbers[order], times[order]
+    ends = np.flatnonzero(np.append(numbers[1:] != numbers[:-1], True))
+    return numbers[ends], np.diff(np.cumsum(times)[ends], prepend=0)
