@@ -25,26 +25,25 @@ _LOW = 0xFFFFFFFF
 def lookup_kernel(multiplier: int) -> PrimFunc:
     """Look up keys by linear probing.
 
-    Arguments: asked (N,) uint32; keys (S,) int64 and ids (S,) int32, S a power of 2; shift, so that
-    the product of a key and the multiplier modulo 2**64, shifted right by 32 + shift, is its slot;
-    the id of an empty slot; found (N,) int32.
+    Arguments: asked (N,) uint32; words (S,) uint64, a key above its id, S a power of 2; shift, so
+    that the product of a key and the multiplier modulo 2**64, shifted right by 32 + shift, is its
+    slot; the id of an empty slot; found (N,) int32.
     """
     with kernel("lookup") as built:
         count, slots = extents(2)
-        asked = buffer("asked", (count,), "uint32")
-        keys, ids = buffer("keys", (slots,), "int64"), buffer("ids", (slots,), "int32")
+        asked, words = buffer("asked", (count,), "uint32"), buffer("words", (slots,), "uint64")
         shift, default = scalar("shift", "int64"), scalar("default", "int32")
         found = buffer("found", (count,), "int32")
         with T.serial(0, count) as i:
             key = T.Bind(tirx.Cast("uint64", asked[i]))
-            slot, id_ = T.alloc_local((1,), "int64"), T.alloc_local((1,), "int32")
+            slot, word = T.alloc_local((1,), "int64"), T.alloc_local((1,), "uint64")
             T.buffer_store(slot, _slot(key, multiplier, shift), [0])
-            T.buffer_store(id_, ids[slot[0]], [0])
-            other = keys[slot[0]] != tirx.Cast("int64", key)
-            with T.While(tirx.And(id_[0] != default, other)):
+            T.buffer_store(word, words[slot[0]], [0])
+            other = (word[0] >> const(32, "uint64")) != key
+            with T.While(tirx.And(tirx.Cast("int32", word[0]) != default, other)):
                 T.buffer_store(slot, (slot[0] + 1) & (slots - 1), [0])
-                T.buffer_store(id_, ids[slot[0]], [0])
-            T.buffer_store(found, id_[0], [i])
+                T.buffer_store(word, words[slot[0]], [0])
+            T.buffer_store(found, tirx.Cast("int32", word[0]), [i])
     return built.get()
 
 
@@ -60,10 +59,9 @@ _kernel = with_builder_lock(host_kernel("lookup of keys", lookup_kernel))
 
 
 def look_up(
-    asked: np.ndarray, keys: np.ndarray, ids: np.ndarray, multiplier: int, shift: int, default: int
+    asked: np.ndarray, words: np.ndarray, multiplier: int, shift: int, default: int
 ) -> np.ndarray:
-    """Return the ids (N,) int32 of keys (N,) uint32; `keys` and `ids` begin at 64 bytes."""
+    """Return the ids (N,) int32 of keys (N,) uint32; `words` begin at 64 bytes."""
     found = empty(asked.shape, "int32")
-    table = tensor_at(keys), tensor_at(ids)
-    _kernel(multiplier)(as_tensor(asked), *table, shift, default, found)
-    return as_numpy(found)
+    _kernel(multiplier)(as_tensor(asked), tensor_at(words), shift, default, found)
+    return as_numpy(found, writable=True)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hash table from 64-bit keys to ids, vectorised over whole arrays.
 
-Open addressing with linear probing over two flat arrays, at most half full; small tables at most a
+Open addressing with linear probing over flat arrays, at most half full; small tables at most a
 quarter, which halves the time to miss. Each round handles all unresolved keys, so the number of
 Python steps is the longest probe. Cost: 12 bytes a slot, about 5 to 20 ns a lookup; a binary search
-over 5 million keys takes 460.
+over 5 million keys takes 460. Keys of 32 bits have a table of their own, 8 bytes a slot, which lies
+in a cache more often. Either is made when it is first asked.
 """
 
 from __future__ import annotations
+
+from functools import cached_property
 
 import numpy as np
 
@@ -26,37 +29,57 @@ class IdTable:
     """
 
     def __init__(self, keys: Array, ids: Array, default: int) -> None:
-        self._default = default
-        bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
-        self._plain_shift = 64 - bits
-        self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
-        self._keys = aligned_empty(8 << bits).view(np.int64)
-        self._ids = aligned_empty(4 << bits).view(np.int32)
-        self._keys[:], self._ids[:] = 0, default
-        self._insert(keys, ids)
+        self._default, self._known = default, (keys, ids)
+        self._bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
+        self._shift, self._mask = np.uint64(64 - self._bits), (1 << self._bits) - 1
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """The key and the id of each slot, (S,) int64 and (S,) int32."""
+        (keys, ids), slots = self._known, self._place(self._known[0])
+        in_slots = (
+            np.zeros(1 << self._bits, np.int64),
+            np.full(1 << self._bits, self._default, np.int32),
+        )
+        in_slots[0][slots], in_slots[1][slots] = keys, ids
+        return in_slots
+
+    @cached_property
+    def _short_table(self) -> Array:
+        """The key of each slot above its id, (S,) uint64, of keys of 32 bits."""
+        keys, ids = self._known
+        short = (keys >= 0) & (keys < 2**32)
+        words = aligned_empty(8 << self._bits).view(np.uint64)
+        words[:] = self._default
+        packed = keys[short].view(np.uint64) << np.uint64(32) | ids[short].view(np.uint64)
+        words[self._place(keys[short])] = packed
+        return words
 
     def _slots(self, keys: Array) -> Array:
         return ((keys.view(np.uint64) * _GOLDEN) >> self._shift).view(np.int64)
 
-    def _insert(self, keys: Array, ids: Array) -> None:
-        slots = self._slots(keys)
-        while len(keys):
-            free = self._ids[slots] == self._default
-            self._keys[slots[free]] = keys[free]  # of keys that share a slot, one stays
-            self._ids[slots[free]] = ids[free]
-            left = np.flatnonzero(self._keys[slots] != keys)
-            keys, ids, slots = keys[left], ids[left], (slots[left] + 1) & self._mask
+    def _place(self, keys: Array) -> Array:
+        """Return the slots (n,) of keys (n,)."""
+        owners = np.full(1 << self._bits, -1, np.int32)
+        slots, left = self._slots(keys), np.arange(len(keys), dtype=np.int32)
+        while len(left):
+            free = owners[slots[left]] < 0
+            owners[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
+            left = left[owners[slots[left]] != left]
+            slots[left] = (slots[left] + 1) & self._mask
+        return slots
 
     def find(self, keys: Array) -> Array:
         """Return the ids (n,) int32 of `keys` (n,) int64, in any order and with repeats."""
+        there, ids_there = self._table
         slots = self._slots(keys)
-        ids: Array = np.take(self._ids, slots)
-        lost = np.flatnonzero((np.take(self._keys, slots) != keys) & (ids != self._default))
+        ids: Array = np.take(ids_there, slots)
+        lost = np.flatnonzero((np.take(there, slots) != keys) & (ids != self._default))
         slots = slots[lost]
         while len(lost):
             slots = (slots + 1) & self._mask
-            ids[lost] = found = self._ids[slots]
-            again = (self._keys[slots] != keys[lost]) & (found != self._default)
+            ids[lost] = found = ids_there[slots]
+            again = (there[slots] != keys[lost]) & (found != self._default)
             lost, slots = lost[again], slots[again]
         return ids
 
@@ -64,14 +87,15 @@ class IdTable:
         """As `find`, of keys (n,) uint32, by a kernel."""
         from sparsetrain.parsing.lookup import look_up  # imports TVM, as whoever read them did
 
-        shift = self._plain_shift - 32
+        shift = 32 - self._bits
         if shift < 0:  # with gigabytes of slots
             return self.find(keys.astype(np.int64))
-        return look_up(keys, self._keys, self._ids, _PLAIN_GOLDEN, shift, self._default)
+        return look_up(keys, self._short_table, _PLAIN_GOLDEN, shift, self._default)
 
     def find_one(self, key: int) -> int:
         """Return the id of one key, as `find` does of many."""
-        slot = (key * _PLAIN_GOLDEN & _64_BITS) >> self._plain_shift
-        while (id_ := self._ids.item(slot)) != self._default and self._keys.item(slot) != key:
+        keys, ids = self._table
+        slot = (key * _PLAIN_GOLDEN & _64_BITS) >> (64 - self._bits)
+        while (id_ := ids.item(slot)) != self._default and keys.item(slot) != key:
             slot = (slot + 1) & self._mask
         return id_

@@ -185,7 +185,9 @@ class Vocabulary:
     def _encode_spelled(self, array: Any) -> Array:
         values, missing = fill_nulls(array.storage)
         ids = self._by_number.find_short(values)
-        return np.where(missing, np.int32(MISSING), ids) if array.null_count else ids
+        if array.null_count:
+            ids *= ~missing  # MISSING is 0, and a product needs no branch
+        return ids
 
     def _find_eights(self, hexes: Array, ids: Array) -> Array:
         """Return the ids of texts of 8 digits; `ids` are those of them as hexadecimal numbers."""
