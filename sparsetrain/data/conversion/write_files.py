@@ -35,7 +35,7 @@ from sparsetrain.data.stream.threads import ordered_map
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
-_DICTIONARY = 1 << 12  # the rows of a table whose ids are stored by a dictionary
+_DICTIONARY = 1 << 8  # the rows of a table whose ids are stored by a dictionary
 
 
 class LearnedEncoder(NamedTuple):

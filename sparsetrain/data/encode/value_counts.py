@@ -278,7 +278,9 @@ def has_keyable_dictionary(array: Any) -> bool:
 
 def reduce_numbers(numbers: Array, times: Array) -> tuple[Array, Array]:
     """Return distinct numbers, ascending, and the sums of their times."""
-    if not len(numbers) or times.min() == times.max() == 1:
+    if (numbers[1:] > numbers[:-1]).all():
+        return numbers, times
+    if times.min() == times.max() == 1:
         return np.unique(numbers, return_counts=True)
     if numbers.min() >= 0 and max(numbers.max(), times.max()) < 2**32:
         # Sorted with its times in one word, a number takes half as long as by an order of both.

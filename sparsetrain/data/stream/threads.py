@@ -3,8 +3,8 @@
 
 Order, values and exceptions are the iterator's own. The prefetching thread ends with the iterator,
 and when the consumer stops early: closing the generator, an exception in its loop or dropping it
-wake the thread, close the iterator there and join. The map holds at most one item more than
-workers, so memory does not depend on the number of items.
+wake the thread, close the iterator there and join. The map holds at most three items more
+than workers, so memory does not depend on the number of items.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
@@ -107,14 +109,16 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield `function(item)` of every item, in order; `items` is read in the caller's thread.
+    """Yield `function(item)` of every item, in order.
 
-    `function` is called on `workers` threads at once; with 1, in the caller's thread.
+    `function` is called on `workers` threads at once, and `items` are read on another, one item
+    ahead; with 1, all in the caller's thread.
     """
     if workers == 1:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
+    items = prefetched(partial(iter, items), depth=1)
+    with closing(items), ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
         running: deque[Future[Result]] = deque()
         try:
             for item in items:
