@@ -3,7 +3,7 @@
 
 Fields stay text: labels, numbers and categories are parsed later, so a value means the same in a
 text file as in a parquet column of text. Whoever encodes them all asks for numbers instead, where
-`text_numbers` can read such. Cost: about 1 microsecond for a row of 40 fields, a third for numbers.
+`text_numbers` can read such. Cost: about 1 microsecond for a row of 40 fields, 0.3 for numbers.
 
 A text file is one part, read from its beginning each time: a shuffle mixes its rows within the
 buffer alone, and each epoch parses it anew. To train more than once on much text, convert it first.
