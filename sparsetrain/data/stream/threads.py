@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
@@ -117,11 +117,11 @@ def ordered_map(
     if workers == 1:
         yield from map(function, items)
         return
-    items = prefetched(partial(iter, items), depth=1)
-    with closing(items), ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
+    read: Any = prefetched(partial(iter, items), depth=1)
+    with closing(read), ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
         running: deque[Future[Result]] = deque()
         try:
-            for item in items:
+            for item in read:
                 running.append(pool.submit(function, item))
                 del item  # it may be large, and the next is made now
                 if len(running) > workers:
