@@ -2,6 +2,7 @@
 """Warnings of data that can be read and hardly mean what they say, and messages of foreign data."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 
@@ -50,9 +51,17 @@ class Splits(dict):
     __module__ = "datasets.dataset_dict"
 
 
+class Column(list):
+    """A column of a data set."""
+
+    __module__ = "datasets.arrow_dataset"
+
+
 FOREIGN = {
     "an array": (np.zeros((2, 2)), "an ndarray|a ndarray; its columns have no names: pandas"),
     "a SciPy matrix": (scipy.sparse.eye(3).tocsr(), r"each row is a bag: Batch\(dense, \[Ragged"),
+    "a column": (Column([1]), "cannot read rows from a Column; it is one column"),
+    "a Series": (pd.Series([1]), "Series: no table .*; of one column, give the table"),
     "several splits": (Splits(train=[]), r"give one, such as data\['train'\]"),
 }
 

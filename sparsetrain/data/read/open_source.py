@@ -70,8 +70,13 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     )
 
 
+_ONE_COLUMN = "it is one column: give the table that it is of, or a dict of columns"
+
 # Package and class of what others call data -> what to give instead.
 _FOREIGN = {
+    "pandas.Index": _ONE_COLUMN,
+    "datasets.arrow_dataset.Column": _ONE_COLUMN,
+    "datasets.iterable_dataset.IterableColumn": _ONE_COLUMN,
     "numpy.ndarray": "its columns have no names: pandas.DataFrame(array, columns=[...]) gives them "
     "some, or Batch(dense, ids, labels) takes arrays",
     "torch.Tensor": "its columns have no names: Batch(dense, ids, labels) takes arrays",

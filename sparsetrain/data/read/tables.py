@@ -161,7 +161,10 @@ def _imported(data: Any) -> pa.Table:
             data = pa.record_batch(data)
         return _without_views(pa.table(data))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"{type(data).__name__}: no table ({first_line(error)})") from None
+        raise DataError(
+            f"{type(data).__name__}: no table ({first_line(error)}); of one column, give the table "
+            "that it is of, or a dict of columns"
+        ) from None
 
 
 def _without_views(data: Any) -> Any:
