@@ -9,7 +9,8 @@ Lines are read in tiles that stay in a core's first cache: first where each fiel
 delimiters among 64 bytes at once, then column by column what the fields spell. Up to 8 characters
 are read as one number of 64 bits without a branch for each, longer fields digit by digit.
 
-What is parallel: nothing; blocks of lines are read on several threads.
+What is parallel: nothing; blocks of lines are read on several threads. Cost: two passes over the
+bytes, 6 ns a field of up to 8 characters on a core with vectors of 256 bits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _NEWLINE, _RETURN, _QUOTE, _MINUS, _ZERO = 10, 13, 34, 45, 48
 _WORD = 64  # bytes that are searched at once
 _LIKELY = 16  # of them, how many end a field in most texts
 _LANES = 8  # fields that are read at once
-_TILE = 2560  # fields
+_TILE = 2560  # fields of a tile
+_LEAST_LINES = 64  # of lines of more fields
 
 
 def fields_kernel() -> PrimFunc:
@@ -157,7 +159,7 @@ def _where(bytes_: Any, byte: Any) -> Any:
 
 
 def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
-    """Write where the lowest bit is, and clear it; without one, anything."""
+    """Write where the lowest bit is, and clear it; without one, what is written is undefined."""
     below = T.Bind(ends[0] - _u64(1))
     place = at + tirx.Cast("int64", tirx.popcount(~ends[0] & below))
     T.buffer_store(a.ends, tirx.Cast("int32", place), [count + 1])
@@ -243,9 +245,9 @@ def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
     digits = tirx.Select(negative, eight >> _u64(8), eight) ^ _bytes(_ZERO)
     count = _kept(size - _cast("int64", negative, lanes), "int64", lanes)
     digits = _kept(_behind_zeros(digits, count, lanes), "uint64", lanes)
-    number = _joined(digits, 10, lanes)
-    value = _kept(_cast("int32", number, lanes), "int32", lanes)
-    signed = tirx.Or(tirx.Not(negative), number != _u64(0))  # -0 is not 0 to whoever divides
+    value = _kept(_cast("int32", _joined(digits, 10, lanes), lanes), "int32", lanes)
+    # -0 is not 0 to whoever divides. Digits are asked: of other bytes the number is undefined.
+    signed = tirx.Or(tirx.Not(negative), digits != _u64(0))
     fits = tirx.And(tirx.And(count > 0, size <= 8), tirx.And(signed, _are_decimal(digits)))
     return tirx.Select(negative, -value, value), _constant(DECIMAL, "int32", lanes), fits
 
@@ -265,9 +267,9 @@ def _read_digits(a: _Arguments, begin: Any, size: Any, is_key: bool, value: Any,
     count = T.Bind(size - tirx.Cast("int64", negative))
     number, are_digits = _variable("uint64"), _variable("bool", True)
     with T.serial(0, tirx.min(count, 10)) as place:  # of 64 bits nothing is lost
-        digit = T.Bind(_byte(a, first + place) - _ZERO)
-        _require(are_digits, tirx.And(digit >= 0, digit <= 9))
-        _set(number, number[0] * _u64(10) + tirx.Cast("uint64", digit))
+        byte = T.Bind(_byte(a, first + place))
+        _require(are_digits, tirx.And(byte >= _ZERO, byte <= _ZERO + 9))
+        _set(number, number[0] * _u64(10) + tirx.Cast("uint64", byte & 15))
     if is_key:
         plain = tirx.And(tirx.Not(negative), tirx.Or(_byte(a, first) != _ZERO, size == 1))
         allowed = tirx.And(plain, number[0] <= _u64(0xFFFFFFFF))
@@ -301,7 +303,7 @@ def _cast(dtype: str, value: Any, lanes: int) -> Any:
 
 
 def _kept(value: Any, dtype: str, lanes: int = _LANES) -> Any:
-    """As `T.Bind`, which TVM's analyzer refuses of several numbers."""
+    """As `T.Bind`, which TVM's analyzer refuses of several numbers: they are stored in a local."""
     if lanes == 1:
         return T.Bind(value)
     variable = T.alloc_local((lanes,), dtype)
@@ -333,7 +335,7 @@ def _are_hex(eight: Any) -> Any:
 
 
 def _is_hex_alone(eight: Any) -> Any:
-    """Whether 8 hex digits are not decimal number: a letter is among them, or the first is 0."""
+    """Whether 8 hex digits are no decimal number: a letter is among them, or the first is 0."""
     letters = (eight & _bytes(0x40)) != _u64(0)
     return tirx.Or(letters, (eight & _u64(0xFF)) == _u64(_ZERO))
 
@@ -388,7 +390,7 @@ def read_fields(
         return None
     text = tensor_at(data) if data.ctypes.data % LINE_BYTES == 0 else as_tensor(data)
     columns = len(is_key)
-    room = 1 + max(columns, _TILE) + 2 * _WORD
+    room = 1 + max(_LEAST_LINES * columns, _TILE) + 2 * _WORD
     work = [empty((room,), dtype) for dtype in ("int32", "uint64", "int64")]
     values, valid = (empty((columns, lines + _LANES), dtype) for dtype in ("int32", "uint8"))
     found, rows = zeros((columns,), "int32"), zeros((1,), "int64")

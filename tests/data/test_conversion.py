@@ -461,6 +461,23 @@ def test_converted_columns_are_stored_to_be_read_fast(tmp_path):
     assert {column.compression for column in columns} == {"LZ4"}
 
 
+@pytest.mark.parametrize("bags", [False, True])
+def test_ids_of_large_tables_are_split_by_bytes_and_others_have_a_dictionary(tmp_path, bags):
+    many, few = np.arange(2000) % 400, np.arange(2000) % 9
+    rows = {"click": few % 2, "many": [[n] for n in many] if bags else many, "few": few}
+    pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
+    schema = Schema(label="click", dense=[], categories=["many", "few"])
+    out = tmp_path / "out"
+    convert_files(tmp_path / "raw.parquet", out, schema_file=schema)
+    (file,) = out.glob("part-*.parquet")
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    found = {(c := group.column(i)).path_in_schema.split(".")[0]: c.encodings for i in range(3)}
+    are_split = {name: "BYTE_STREAM_SPLIT" in encodings for name, encodings in found.items()}
+    have_dictionary = {name: "RLE_DICTIONARY" in encodings for name, encodings in found.items()}
+    assert are_split == {"label": False, "many": True, "few": False}
+    assert have_dictionary == {"label": True, "many": False, "few": True}
+
+
 @pytest.mark.parametrize("rest", ["parquet", "text"])
 def test_files_without_rows_may_come_first(rest, tmp_path):
     rows = table(make_rows())

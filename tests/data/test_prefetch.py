@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sparsetrain.data import Dataset, Encoder
-from sparsetrain.data.stream.threads import prefetched
+from sparsetrain.data.stream.threads import ordered_map, prefetched
 from tests.data.criteo_tables import make_rows, table
 
 
@@ -142,3 +142,45 @@ def test_two_epochs_at_once_do_not_disturb_each_other():
     pairs = list(zip(dataset.batches(7), dataset.batches(7), strict=True))
     assert all((left.ids == right.ids).all() for left, right in pairs)
     assert len(pairs) == 9
+
+
+def delayed(n):
+    time.sleep(0.002 * (n % 3))
+    return -n
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_map_is_in_order_and_reads_no_further_than_its_workers(workers):
+    numbers, found = Numbers(20), []
+    for result in ordered_map(delayed, numbers(), workers):
+        found.append(result)
+        assert numbers.made <= len(found) + workers + 1
+    assert found == [-n for n in range(1, 21)] and numbers.closed
+
+
+def test_a_map_raises_the_first_error_where_it_belongs():
+    def function(n):
+        if n % 3 == 0:
+            raise ValueError(n)
+        return delayed(n)
+
+    def source():
+        yield from range(1, 5)
+        raise KeyError("source")
+
+    found = ordered_map(function, source(), 2)
+    assert [next(found), next(found)] == [-1, -2]
+    with pytest.raises(ValueError, match="3"):
+        next(found)
+    found = ordered_map(delayed, source(), 3)
+    assert [next(found) for _ in range(4)] == [-1, -2, -3, -4]
+    with pytest.raises(KeyError, match="source"):
+        next(found)
+
+
+def test_a_map_that_is_closed_ends_its_threads():
+    before = threading.active_count()
+    found = ordered_map(delayed, range(100), 3)
+    assert next(found) == 0
+    found.close()
+    assert threading.active_count() == before

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data.encode.hash_table import IdTable
-from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.encode.value_counts import ValueCounts, reduce_numbers
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
@@ -280,3 +280,18 @@ def test_a_vocabulary_knows_which_share_of_its_values_was_rare(min_count, max_ro
     values = ["a", "a", None, "7", "7", "", "b", "c"]
     assert learn(values, min_count, max_rows).rare_share == share
     assert learn([None], 1).rare_share == 0
+
+
+edges = st.sampled_from([0, 1, 7, 2**32 - 1, 2**32, 2**63 - 1, -1, -(2**63)])
+times_of_edges = st.sampled_from([1, 2, 2**31, 2**32 - 1, 2**32])
+
+
+@quick
+@given(st.lists(st.tuples(edges, times_of_edges), max_size=12))
+def test_counts_of_equal_numbers_are_added(pairs):
+    total = Counter()
+    for number, times in pairs:
+        total[number] += times
+    arrays = (np.array(values, np.int64) for values in zip(*pairs, strict=True))
+    numbers, times = reduce_numbers(*arrays) if pairs else reduce_numbers(*np.zeros((2, 0), int))
+    assert list(zip(numbers.tolist(), times.tolist(), strict=True)) == sorted(total.items())

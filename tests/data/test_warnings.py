@@ -61,7 +61,7 @@ FOREIGN = {
     "an array": (np.zeros((2, 2)), "an ndarray|a ndarray; its columns have no names: pandas"),
     "a SciPy matrix": (scipy.sparse.eye(3).tocsr(), r"each row is a bag: Batch\(dense, \[Ragged"),
     "a column": (Column([1]), "cannot read rows from a Column; it is one column"),
-    "a Series": (pd.Series([1]), "Series: no table .*; of one column, give the table"),
+    "a Series": (pd.Series([1]), "Series: no table .*; it is one column: give"),
     "several splits": (Splits(train=[]), r"give one, such as data\['train'\]"),
 }
 

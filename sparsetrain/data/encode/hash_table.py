@@ -11,6 +11,7 @@ in a cache more often. Either is made when it is first asked.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,11 @@ class IdTable:
         self._default, self._known = default, (keys, ids)
         self._bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
         self._shift, self._mask = np.uint64(64 - self._bits), (1 << self._bits) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its tables anew, whose memory is aligned."""
+        made = ("_table", "_short_table")
+        return {name: value for name, value in self.__dict__.items() if name not in made}
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:

@@ -74,7 +74,6 @@ _ONE_COLUMN = "it is one column: give the table that it is of, or a dict of colu
 
 # Package and class of what others call data -> what to give instead.
 _FOREIGN = {
-    "pandas.Index": _ONE_COLUMN,
     "datasets.arrow_dataset.Column": _ONE_COLUMN,
     "datasets.iterable_dataset.IterableColumn": _ONE_COLUMN,
     "numpy.ndarray": "its columns have no names: pandas.DataFrame(array, columns=[...]) gives them "

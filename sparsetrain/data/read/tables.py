@@ -161,10 +161,10 @@ def _imported(data: Any) -> pa.Table:
             data = pa.record_batch(data)
         return _without_views(pa.table(data))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            f"{type(data).__name__}: no table ({first_line(error)}); of one column, give the table "
-            "that it is of, or a dict of columns"
-        ) from None
+        message = f"{type(data).__name__}: no table ({first_line(error)})"
+        is_column = "non-struct type" in message
+        fix = "; it is one column: give the table that it is of, or a dict of columns"
+        raise DataError(message + fix * is_column) from None
 
 
 def _without_views(data: Any) -> Any:

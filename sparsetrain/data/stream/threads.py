@@ -3,8 +3,8 @@
 
 Order, values and exceptions are the iterator's own. The prefetching thread ends with the iterator,
 and when the consumer stops early: closing the generator, an exception in its loop or dropping it
-wake the thread, close the iterator there and join. The map holds at most three items more
-than workers, so memory does not depend on the number of items.
+wake the thread, close the iterator there and join. The map holds an item for each worker
+and one result more, so memory does not depend on the number of items.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
+from itertools import count, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
@@ -104,6 +103,7 @@ def _produce(make: Callable[[], Iterator[Item]], channel: _Channel[Item]) -> Non
 
 
 Result = TypeVar("Result")
+_END: Any = object()
 
 
 def ordered_map(
@@ -111,23 +111,33 @@ def ordered_map(
 ) -> Iterator[Result]:
     """Yield `function(item)` of every item, in order.
 
-    `function` is called on `workers` threads at once, and `items` are read on another, one item
-    ahead; with 1, all in the caller's thread.
+    Each of `workers` threads reads an item, in its turn, and calls `function`; with 1 worker the
+    caller's thread does both.
     """
     if workers == 1:
         yield from map(function, items)
         return
-    read: Any = prefetched(partial(iter, items), depth=1)
-    with closing(read), ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
-        running: deque[Future[Result]] = deque()
+    iterator, turn, changed = iter(items), 0, threading.Condition()
+
+    def run(index: int) -> Result:
+        nonlocal turn
+        with changed:
+            changed.wait_for(lambda: turn == index)
+            try:
+                item: Any = next(iterator, _END)
+            finally:
+                turn += 1
+                changed.notify_all()
+        return _END if item is _END else function(item)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="sparsetrain-data") as pool:
+        submitted = (pool.submit(run, index) for index in count())
+        running: deque[Future[Result]] = deque(islice(submitted, workers))
         try:
-            for item in read:
-                running.append(pool.submit(function, item))
-                del item  # it may be large, and the next is made now
-                if len(running) > workers:
-                    yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
+            while (result := running.popleft().result()) is not _END:
+                running.extend(islice(submitted, workers + 1 - len(running)))
+                yield result
+                del result  # it may be large
         finally:
             for future in running:
                 future.cancel()
