@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.kernels.builder import LINE_BYTES, buffer, extents, kernel, scalar
+from sparsetrain.kernels.builder import LINE_BYTES, buffer, extents, kernel, put, scalar
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
 from sparsetrain.system.locks import with_builder_lock
@@ -35,35 +35,35 @@ _NEWLINE, _RETURN, _QUOTE, _MINUS, _ZERO = 10, 13, 34, 45, 48
 _WORD = 64  # bytes that are searched at once
 _LIKELY = 16  # of them, how many end a field in most texts
 _LANES = 8  # fields that are read at once
-_TILE = 2560  # fields of a tile
-_LEAST_LINES = 64  # of lines of more fields
+_TILE_FIELDS, _TILE_LINES = 2560, 64  # a tile has at least so many of both
 
 
 def fields_kernel() -> PrimFunc:
     """Read every field of whole lines.
 
     Arguments: data (N,) uint8, N >= 8, of which the last is a newline; the delimiter and another
-    byte that no line may hold; is_key (F,) int32; ends (E,) int32, eights and sizes (E,) int64, to
-    work with, E > F + 128; values (F, R + 8) int32, valid (F, R + 8) uint8, found (F,) int32, which
-    is added to; rows (1,) int64: how many lines were read, -1 if one has not F fields, or that byte
-    or a carriage return. A line with a newline in place of a delimiter is not noticed.
+    byte that no line may hold; is_key (F,) int32; to work with, for tiles of L lines, ends
+    (L F + 129,) int32, eights (L + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32,
+    valid (F, R + 8) uint8, found (F,) int32, which is added to; rows (1,) int64: how many lines
+    were read, -1 if one has not F fields, or that byte or a carriage return. A line with a newline
+    in place of a delimiter is not noticed.
     """
     with kernel("fields") as built:
-        length, columns, capacity, room = extents(4)
+        length, columns, capacity, room, lanes = extents(5)
         a = _Arguments(
             data=buffer("data", (length,), "uint8"),
             delimiter=scalar("delimiter", "int32"),
             refused=scalar("refused", "int32"),
             is_key=buffer("is_key", (columns,), "int32"),
             ends=buffer("ends", (room,), "int32"),
-            eights=buffer("eights", (room,), "uint64"),
-            sizes=buffer("sizes", (room,), "int64"),
+            eights=buffer("eights", (lanes,), "uint64"),
+            sizes=buffer("sizes", (lanes,), "int64"),
             values=buffer("values", (columns, capacity), "int32"),
             valid=buffer("valid", (columns, capacity), "uint8"),
             found=buffer("found", (columns,), "int32"),
             rows=buffer("rows", (1,), "int64"),
         )
-        most = T.Bind((room - 1 - 2 * _WORD) // columns)  # lines of a tile
+        most = T.Bind(lanes - _LANES)  # lines of a tile
         at, row, regular = _variable("int64"), _variable("int64"), _variable("bool", True)
         with T.While(tirx.And(regular[0], at[0] < length)):
             count = _find_ends(a, at[0], most * columns, regular)
@@ -72,8 +72,8 @@ def fields_kernel() -> PrimFunc:
             _require(regular, tirx.And(whole, row[0] + lines + _LANES <= capacity))
             with T.serial(0, columns) as f, _when(regular[0]):
                 _read_column(a, _Tile(f, row[0], lines, _variable("int32", a.found[f])), regular)
-            _set(row, row[0] + lines)
-            _set(at, tirx.Cast("int64", a.ends[lines * columns]) + 1)
+            put(row, row[0] + lines)
+            put(at, tirx.Cast("int64", a.ends[lines * columns]) + 1)
         T.buffer_store(a.rows, tirx.Select(regular[0], row[0], const(-1, "int64")), [0])
     return built.get()
 
@@ -107,12 +107,8 @@ def _variable(dtype: str, value: Any = 0, lanes: int = 1) -> Any:
     return variable
 
 
-def _set(variable: Any, value: Any) -> None:
-    T.buffer_store(variable, value, [0])
-
-
 def _require(regular: Any, condition: Any) -> None:
-    _set(regular, tirx.And(regular[0], condition))
+    put(regular, tirx.And(regular[0], condition))
 
 
 @contextmanager
@@ -139,16 +135,16 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
         more = _variable("int64", _LIKELY)
         with T.While(more[0] < found):
             _write_first(a, ends, at[0], count[0] + more[0])
-            _set(more, more[0] + 1)
-        _set(count, count[0] + found)
-        _set(at, at[0] + _WORD)
+            put(more, more[0] + 1)
+        put(count, count[0] + found)
+        put(at, at[0] + _WORD)
     with T.While(tirx.And(count[0] < wanted, at[0] < length)):
         byte = T.Bind(_byte(a, at[0]))
         _require(regular, tirx.And(byte != a.refused, byte != _RETURN))
         with _when(tirx.Or(byte == a.delimiter, byte == _NEWLINE)):
-            _set(count, count[0] + 1)
+            put(count, count[0] + 1)
             T.buffer_store(a.ends, tirx.Cast("int32", at[0]), [count[0]])
-        _set(at, at[0] + 1)
+        put(at, at[0] + 1)
     return count[0]
 
 
@@ -163,7 +159,7 @@ def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
     below = T.Bind(ends[0] - _u64(1))
     place = at + tirx.Cast("int64", tirx.popcount(~ends[0] & below))
     T.buffer_store(a.ends, tirx.Cast("int32", place), [count + 1])
-    _set(ends, ends[0] & below)
+    put(ends, ends[0] & below)
 
 
 def _read_column(a: _Arguments, tile: _Tile, regular: Any) -> None:
@@ -212,8 +208,8 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
         T.buffer_store(left, left[all_] | lost, [all_])
     kind, are_left = tile.kind, _variable("int64")
     for lane in range(_LANES):
-        _set(kind, kind[0] | kinds[lane])
-        _set(are_left, are_left[0] | left[lane])
+        put(kind, kind[0] | kinds[lane])
+        put(are_left, are_left[0] | left[lane])
     # Of a column that holds text, nobody asks for the rest.
     with (
         _when(tirx.And(are_left[0] != 0, (kind[0] & TEXT) == 0)),
@@ -228,7 +224,7 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
             with _when(tirx.Not(fits[0])):
                 _read_digits(a, begin, size, is_key, value, fits)
             T.buffer_store(a.values, value[0], [tile.column, tile.row + line])
-            _set(kind, kind[0] | tirx.Select(fits[0], _number(DECIMAL), _number(TEXT)))
+            put(kind, kind[0] | tirx.Select(fits[0], _number(DECIMAL), _number(TEXT)))
 
 
 def _hex_key(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
@@ -256,8 +252,8 @@ def _read_short_key(eight: Any, size: Any, value: Any, fits: Any) -> None:
     """Read a key of less than 8 digits."""
     plain = tirx.Or((eight & _u64(0xFF)) != _u64(_ZERO), size == 1)
     digits = T.Bind(_behind_zeros(eight ^ _bytes(_ZERO), size))
-    _set(value, tirx.Cast("int32", _joined(digits, 10)))
-    _set(fits, tirx.And(tirx.And(size < 8, plain), _are_decimal(digits)))
+    put(value, tirx.Cast("int32", _joined(digits, 10)))
+    put(fits, tirx.And(tirx.And(size < 8, plain), _are_decimal(digits)))
 
 
 def _read_digits(a: _Arguments, begin: Any, size: Any, is_key: bool, value: Any, fits: Any) -> None:
@@ -269,16 +265,16 @@ def _read_digits(a: _Arguments, begin: Any, size: Any, is_key: bool, value: Any,
     with T.serial(0, tirx.min(count, 10)) as place:  # of 64 bits nothing is lost
         byte = T.Bind(_byte(a, first + place))
         _require(are_digits, tirx.And(byte >= _ZERO, byte <= _ZERO + 9))
-        _set(number, number[0] * _u64(10) + tirx.Cast("uint64", byte & 15))
+        put(number, number[0] * _u64(10) + tirx.Cast("uint64", byte & 15))
     if is_key:
         plain = tirx.And(tirx.Not(negative), tirx.Or(_byte(a, first) != _ZERO, size == 1))
         allowed = tirx.And(plain, number[0] <= _u64(0xFFFFFFFF))
     else:
         signed = tirx.Or(tirx.Not(negative), number[0] > _u64(0))
         allowed = tirx.And(signed, number[0] <= _u64(0x7FFFFFFF))
-    _set(fits, tirx.And(tirx.And(are_digits[0], allowed), tirx.And(count > 0, count <= 10)))
+    put(fits, tirx.And(tirx.And(are_digits[0], allowed), tirx.And(count > 0, count <= 10)))
     whole = T.Bind(tirx.Cast("int32", number[0]))
-    _set(value, tirx.Select(negative, -whole, whole))
+    put(value, tirx.Select(negative, -whole, whole))
 
 
 def _byte(a: _Arguments, place: Any) -> Any:
@@ -390,11 +386,14 @@ def read_fields(
         return None
     text = tensor_at(data) if data.ctypes.data % LINE_BYTES == 0 else as_tensor(data)
     columns = len(is_key)
-    room = 1 + max(_LEAST_LINES * columns, _TILE) + 2 * _WORD
-    work = [empty((room,), dtype) for dtype in ("int32", "uint64", "int64")]
+    most = max(_TILE_LINES, _TILE_FIELDS // columns)
+    ends = empty((most * columns + 2 * _WORD + 1,), "int32")
+    eights, sizes = (empty((most + _LANES,), dtype) for dtype in ("uint64", "int64"))
     values, valid = (empty((columns, lines + _LANES), dtype) for dtype in ("int32", "uint8"))
     found, rows = zeros((columns,), "int32"), zeros((1,), "int64")
     bytes_ = ord(delimiter), _QUOTE if quoted else _RETURN
-    _kernel()(text, *bytes_, as_tensor(is_key, "int32"), *work, values, valid, found, rows)
+    _kernel()(
+        text, *bytes_, as_tensor(is_key, "int32"), ends, eights, sizes, values, valid, found, rows
+    )
     read = Fields(as_numpy(values)[:, :lines], as_numpy(valid)[:, :lines], as_numpy(found))
     return read if as_numpy(rows)[0] == lines else None

@@ -42,13 +42,12 @@ class IdTable:
     @cached_property
     def _table(self) -> tuple[Array, Array]:
         """The key and the id of each slot, (S,) int64 and (S,) int32."""
-        (keys, ids), slots = self._known, self._place(self._known[0])
-        in_slots = (
-            np.zeros(1 << self._bits, np.int64),
-            np.full(1 << self._bits, self._default, np.int32),
-        )
-        in_slots[0][slots], in_slots[1][slots] = keys, ids
-        return in_slots
+        keys, ids = self._known
+        there = np.zeros(1 << self._bits, np.int64)
+        ids_there = np.full(1 << self._bits, self._default, np.int32)
+        slots = self._place(keys)
+        there[slots], ids_there[slots] = keys, ids
+        return there, ids_there
 
     @cached_property
     def _short_table(self) -> Array:

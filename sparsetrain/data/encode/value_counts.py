@@ -142,7 +142,7 @@ class _NumberCounts:
     def add_distinct(self, numbers: Array, times: Array) -> None:
         """As `add`, of what `all` of another returned."""
         self._pieces.append((numbers, times))
-        self._pending += len(self._pieces[-1][0])
+        self._pending += len(numbers)
         if self._pending > max(_MERGE_AT, self._merged):
             self.all()
 
@@ -181,13 +181,10 @@ class ValueCounts:
 
     def add_counted(self, counted: Sequence[Any], hexadecimal: bool | None) -> None:
         """Count Arrow arrays of what `numbers`, `eights` and `texts` of another returned."""
-        texts = counted[4]
-        numbers, times, eights, eight_times, text_times = (
-            array.to_numpy().astype(np.int64, copy=False) for array in (*counted[:4], counted[5])
-        )
-        self._numbers.add_distinct(numbers, times)
-        self._eights.add_distinct(eights, eight_times)
-        self._add_texts(texts, text_times)
+        numbers, times, eights, eight_times, texts, text_times = counted
+        self._numbers.add_distinct(_wide(numbers), _wide(times))
+        self._eights.add_distinct(_wide(eights), _wide(eight_times))
+        self._add_texts(texts, _wide(text_times))
         self._note(hexadecimal)
 
     def _note(self, hexadecimal: bool | None) -> None:
@@ -214,6 +211,11 @@ class ValueCounts:
         counts = {text: count for text, count in self._texts.items() if count}
         texts = sorted(counts)
         return texts, np.array([counts[text] for text in texts], dtype=np.int64)
+
+
+def _wide(integers: Any) -> Array:
+    """Return an Arrow array of integers as (n,) int64."""
+    return integers.to_numpy().astype(np.int64, copy=False)
 
 
 class ResolvedCounts(NamedTuple):

@@ -11,7 +11,7 @@ from sparsetrain.data.batch import Batch
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.files import are_paths, file_parts, list_files
 from sparsetrain.data.read.source import BatchSource, Source
-from sparsetrain.data.read.tables import is_table, table_source
+from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
 from sparsetrain.data.schema.columns import find_labels
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
@@ -70,12 +70,10 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     )
 
 
-_ONE_COLUMN = "it is one column: give the table that it is of, or a dict of columns"
-
 # Package and class of what others call data -> what to give instead.
 _FOREIGN = {
-    "datasets.arrow_dataset.Column": _ONE_COLUMN,
-    "datasets.iterable_dataset.IterableColumn": _ONE_COLUMN,
+    "datasets.arrow_dataset.Column": ONE_COLUMN,
+    "datasets.iterable_dataset.IterableColumn": ONE_COLUMN,
     "numpy.ndarray": "its columns have no names: pandas.DataFrame(array, columns=[...]) gives them "
     "some, or Batch(dense, ids, labels) takes arrays",
     "torch.Tensor": "its columns have no names: Batch(dense, ids, labels) takes arrays",

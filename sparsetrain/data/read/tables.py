@@ -155,16 +155,18 @@ def _by_column(data: Any) -> Any:
     return {name: [row.get(name) for row in data] for name in names}
 
 
+ONE_COLUMN = "it is one column: give the table that it is of, or a dict of columns"
+
+
 def _imported(data: Any) -> pa.Table:
     try:
         if hasattr(data, "__arrow_c_array__") and not hasattr(data, "__arrow_c_stream__"):
             data = pa.record_batch(data)
         return _without_views(pa.table(data))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        message = f"{type(data).__name__}: no table ({first_line(error)})"
-        is_column = "non-struct type" in message
-        fix = "; it is one column: give the table that it is of, or a dict of columns"
-        raise DataError(message + fix * is_column) from None
+        reason = first_line(error)
+        fix = f"; {ONE_COLUMN}" if "non-struct type" in reason else ""
+        raise DataError(f"{type(data).__name__}: no table ({reason}){fix}") from None
 
 
 def _without_views(data: Any) -> Any:

@@ -3,8 +3,8 @@
 
 Order, values and exceptions are the iterator's own. The prefetching thread ends with the iterator,
 and when the consumer stops early: closing the generator, an exception in its loop or dropping it
-wake the thread, close the iterator there and join. The map holds an item for each worker
-and one result more, so memory does not depend on the number of items.
+wake the thread, close the iterator there and join. The map holds an item for each
+worker and one result more, so memory does not depend on the number of items.
 """
 
 from __future__ import annotations
