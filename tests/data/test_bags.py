@@ -116,6 +116,25 @@ def test_lists_where_there_were_none_are_refused():
     assert bags(fit().encode(single).ids[0]) == [[2]] * 5
 
 
+PLAIN = [
+    pa.array(["a", None, "b", None, "a"]),
+    pa.array(["a", "", "b", None, "a"], pa.large_string()),
+    pa.array(["a", None, "b", None, "a"]).dictionary_encode(),
+    pa.DictionaryArray.from_arrays([0, 1, 2, 1, 0], ["a", None, "b"]),
+    pa.array([None] * 5),
+    pa.array([None] * 5, pa.float64()),
+]
+
+
+@pytest.mark.parametrize(
+    "array", PLAIN, ids=["text", "empty text", "coded", "a coded null", "nulls", "floats"]
+)
+def test_a_missing_value_beside_plain_ones_is_an_empty_bag(array):
+    batch = fit().encode(table().set_column(2, "C1", array))
+    expected = [{"a": [2], "b": [3], "": [], None: []}[value] for value in array.to_pylist()]
+    assert bags(batch.ids[0]) == expected
+
+
 @pytest.mark.parametrize("type_", [pa.list_(pa.int32()), pa.large_list(pa.int64())])
 def test_an_id_in_a_list_beyond_its_table_is_found_before_reading(tmp_path, type_):
     columns = {"label": [0, 1], "I1": [0.5, 1.5], "C1": pa.array([[1, 2], [3, 9]], type_)}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bags: list columns read, truncated and gathered.
 
-A null list is an empty bag; a null inside a list is a missing value and gets the id that the
-column's rule gives to missing ones. Cost of gathering n bags: one index array of their ids.
+A null list is an empty bag, in a column of plain values too; a null inside a list is a missing
+value and gets the id that the column's rule gives to missing ones. Cost of gathering n bags: one
+index array of their ids.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array, as_readonly
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.data.values.text import as_bytes
+from sparsetrain.data.values.text import lengths as text_lengths
 
 Read = TypeVar("Read")
 
@@ -102,9 +105,21 @@ def read_bags(
     return Bags(ids[kept], offsets_of(short), None if weights is None else weights[kept])
 
 
-def as_list_column(array: Any) -> Any:
-    """Return a list column; if all of it is null, as in one request, its type does not say so."""
-    return pa.nulls(len(array), pa.list_(pa.null())) if pa.types.is_null(array.type) else array
+def as_list_column(array: Any, nan: NanRule) -> Any:
+    """Return a list column; of a plain one, a list of each value, empty where it is missing.
+
+    A column whose lists are all null, as in one request, may have any type.
+    """
+    if arrow_types.is_bag(array.type):
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()  # in which a null may be a value
+    missing = pc.is_null(array, nan_is_null=nan.name == "missing")
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        missing = pc.or_(missing, pa.array(text_lengths(as_bytes(array)) == 0))
+    there = pc.invert(missing)
+    offsets = pa.array(offsets_of(there.to_numpy(zero_copy_only=False)))
+    return pa.LargeListArray.from_arrays(offsets, array.filter(there))
 
 
 def read_values(

@@ -291,13 +291,13 @@ def _read_ids(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: L
 def _read_bags(
     rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location
 ) -> tuple[Bags, ...]:
-    bags = []
+    bags, nan = [], rules.settings.nan_rule
     for index, name, rule in _category_rules(rules, columns):
         factors = columns.weights_of(index)
         array = piece.column(name)
         read = read_bags(
-            as_list_column(array) if rules.bags[index] else array,
-            None if factors is None else as_list_column(piece.column(factors)),
+            as_list_column(array, nan) if rules.bags[index] else array,
+            None if factors is None else as_list_column(piece.column(factors), NanRule("error")),
             rules.schema.rule(rules.columns[index]),
             rule.encode,
             location.of_column(name),

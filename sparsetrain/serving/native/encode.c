@@ -69,10 +69,12 @@ static int read_integer(const st_column *column, const char *name, int64_t at, i
   return ST_OK;
 }
 
-/* Whether a value is missing, NaN among them where the encoder says so. */
+/* Whether a value is missing: an empty text is, and NaN where the encoder says so. */
 static int counts_as_missing(const st_model *model, const st_column *column, int64_t at) {
-  return is_missing(column, at) || (model->nan_is_missing && column->type == ST_DOUBLE &&
-                                    isnan(((const double *)column->values)[at]));
+  if (is_missing(column, at)) return 1;
+  if (column->type == ST_TEXT) return column->offsets[at] == column->offsets[at + 1];
+  return model->nan_is_missing && column->type == ST_DOUBLE &&
+         isnan(((const double *)column->values)[at]);
 }
 
 /* (source // divide) % modulo, rounded down. */
@@ -232,8 +234,6 @@ static void probe_text(const st_category *category, const char *text, int64_t le
     if (category->hexadecimal < 0) made->hexadecimal = hexadecimal;
   } else if (hexadecimal >= 0) {
     probe_number(category, hexadecimal, made);
-  } else if (!length) {
-    *made = (probe){MISSING, NULL, 0, 0, -1, ID};
   } else {
     uint32_t hash = st_crc32((const uint8_t *)text, (size_t)length);
     uint64_t slot = (uint64_t)hash * GOLDEN >> (64 - category->text_bits);
@@ -246,6 +246,8 @@ static int probe_plain(const st_category *category, const st_column *column, con
                        int64_t at, probe *made, char *error) {
   if (is_missing(column, at))
     return refuse(error, column, name, at, "the id is missing in already encoded data");
+  if (column->type != ST_INT64)
+    return st_fail(error, ST_REQUEST, "column %s: ids of encoded data are integers", name);
   *made = (probe){((const int64_t *)column->values)[at], NULL, 0, 0, -1, ID};
   if (made->key >= 0 && made->key < category->rows) return ST_OK;
   char reason[96];
@@ -333,8 +335,6 @@ static int check_category(const st_category *category, const st_column *column, 
   if (column->bags && !category->is_bag)
     return st_fail(error, ST_REQUEST,
                    "column %s: it holds lists, which it did not in the training data", name);
-  if (!category->numbers && column->type != ST_INT64)
-    return st_fail(error, ST_REQUEST, "column %s: ids of encoded data are integers", name);
   return ST_OK;
 }
 
@@ -347,13 +347,26 @@ static int encode_ids(const st_model *model, int feature, const st_column *colum
                               model->num_categories, error);
 }
 
-/* Which values of a bag are kept. */
+/* Which values are those of a bag. */
 typedef struct {
   int64_t begin, end;
 } span;
 
-static span kept(const st_category *category, const st_column *column, int64_t row) {
-  span all = column->bags ? (span){column->bags[row], column->bags[row + 1]} : (span){row, row + 1};
+/* A plain value is a bag of one; a missing one is an empty bag, since a column of which all bags
+ * are missing may not show that it holds any. */
+static span bag_of(const st_column *column, int64_t row, int missing) {
+  return column->bags ? (span){column->bags[row], column->bags[row + 1]}
+                      : (span){row, row + !missing};
+}
+
+static span ids_of(const st_model *model, const st_category *category, const st_column *column,
+                   int64_t row) {
+  return bag_of(column, row, category->is_bag && counts_as_missing(model, column, row));
+}
+
+static span kept(const st_model *model, const st_category *category, const st_column *column,
+                 int64_t row) {
+  span all = ids_of(model, category, column, row);
   if (category->max_length && all.end - all.begin > category->max_length) {
     if (category->keep_last)
       all.begin = all.end - category->max_length;
@@ -365,11 +378,11 @@ static span kept(const st_category *category, const st_column *column, int64_t r
   return all;
 }
 
-int64_t st_count_ids(const st_category *category, const st_column *columns, int64_t begin,
-                     int64_t end) {
+int64_t st_count_ids(const st_model *model, const st_category *category, const st_column *columns,
+                     int64_t begin, int64_t end) {
   int64_t count = 0;
   for (int64_t row = begin; row < end; row++) {
-    span bag = kept(category, &columns[category->column], row);
+    span bag = kept(model, category, &columns[category->column], row);
     count += bag.end - bag.begin;
   }
   return count;
@@ -384,16 +397,28 @@ static int read_weight(const st_column *weights, const char *name, int64_t at, f
   return code;
 }
 
-static int check_weights(const st_column *column, const st_column *weights, const char *name,
-                         int64_t begin, int64_t end, char *error) {
-  if (weights->type == ST_TEXT || !weights->bags != !column->bags)
+/* Weights of the ids `bag` that are kept of a row; a program that wants none gets none. */
+static int encode_weights(const st_model *model, const st_category *category,
+                          const st_column *columns, int64_t row, span bag, float *to, char *error) {
+  int wanted = model->wants[ST_IN_WEIGHTS], code = ST_OK;
+  float unread, *weight = wanted ? to : &unread;
+  if (category->weights < 0) {
+    for (int64_t at = bag.begin; wanted && at < bag.end; at++) *weight++ = 1;
+    return ST_OK;
+  }
+  const st_column *column = &columns[category->column], *weights = &columns[category->weights];
+  const char *name = name_of(model, category->weights);
+  if (weights->type == ST_TEXT)
     return st_fail(error, ST_REQUEST, "column %s: give a list of numbers, one for each id", name);
-  for (int64_t row = begin; weights->bags && row < end; row++)
-    if (weights->bags[row + 1] - weights->bags[row] != column->bags[row + 1] - column->bags[row])
-      return st_fail(error, ST_REQUEST, "row %lld, column %s: %lld weights for %lld ids",
-                     (long long)row, name, (long long)(weights->bags[row + 1] - weights->bags[row]),
-                     (long long)(column->bags[row + 1] - column->bags[row]));
-  return ST_OK;
+  span ids = ids_of(model, category, column, row);
+  span all = bag_of(weights, row, !weights->bags && is_missing(weights, row));
+  if (all.end - all.begin != ids.end - ids.begin)
+    return st_fail(error, ST_REQUEST, "row %lld, column %s: %lld weights for %lld ids",
+                   (long long)row, name, (long long)(all.end - all.begin),
+                   (long long)(ids.end - ids.begin));
+  for (int64_t at = bag.begin; !code && at < bag.end; at++, weight += wanted)
+    code = read_weight(weights, name, all.begin + at - ids.begin, weight, error);
+  return code;
 }
 
 /* Ids of all bags of a feature, from its start on. */
@@ -401,26 +426,20 @@ static int encode_bags(const st_model *model, int feature, const st_column *colu
                        int64_t end, st_inputs *inputs, char *error) {
   const st_category *category = &model->categories[feature];
   const st_column *column = &columns[category->column];
-  const st_column *weights = category->weights < 0 ? NULL : &columns[category->weights];
   const char *name = name_of(model, category->column);
   int code = check_category(category, column, name, error);
-  if (!code && weights)
-    code = check_weights(column, weights, name_of(model, category->weights), begin, end, error);
   int64_t start = inputs->ids = inputs->starts[feature];
   for (int64_t row = begin; !code && row < end; row++) {
-    span bag = kept(category, column, row);
+    span bag = kept(model, category, column, row);
     if (category->is_single && bag.end - bag.begin != 1)
       return st_fail(error, ST_REQUEST, "row %lld, column %s: it has %lld ids, the model reads one",
                      (long long)row, name, (long long)(bag.end - bag.begin));
     if (!model->apart) inputs->offsets[feature * inputs->rows + row - begin] = inputs->ids;
     code = encode_values(model, category, column, bag.begin, bag.end, inputs->located, inputs->ids,
                          1, error);
-    for (int64_t at = bag.begin; !code && at < bag.end; at++, inputs->ids++) {
-      float *weight = &inputs->weights[inputs->ids];
-      if (model->wants[ST_IN_WEIGHTS]) *weight = 1;
-      if (weights)
-        code = read_weight(weights, name_of(model, category->weights), at, weight, error);
-    }
+    if (!code)
+      code = encode_weights(model, category, columns, row, bag, inputs->weights + inputs->ids, error);
+    inputs->ids += bag.end - bag.begin;
     if (model->apart) inputs->offsets[feature * inputs->stride + row - begin] = inputs->ids - start;
   }
   return code;

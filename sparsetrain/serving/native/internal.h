@@ -114,8 +114,8 @@ const st_file *st_find_file(const st_model *model, const char *name);
 int st_match(const st_model *model, int64_t rows, const st_column *given, int count,
              st_column **matched, char *error);
 /* Ids of a feature in some rows: how much memory `st_encode` writes. */
-int64_t st_count_ids(const st_category *category, const st_column *columns, int64_t begin,
-                     int64_t end);
+int64_t st_count_ids(const st_model *model, const st_category *category, const st_column *columns,
+                     int64_t begin, int64_t end);
 int st_encode(const st_model *model, const st_column *columns, int64_t begin, int64_t end,
               st_inputs *inputs, char *error);
 

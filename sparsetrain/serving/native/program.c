@@ -218,7 +218,7 @@ static int64_t place_ids(const st_model *model, const st_column *columns, int64_
   int64_t at = 0;
   for (int f = 0; f < model->num_categories; f++) {
     program->starts[f] = at;
-    program->counts[f] = st_count_ids(&model->categories[f], columns, begin, end);
+    program->counts[f] = st_count_ids(model, &model->categories[f], columns, begin, end);
     at += model->apart ? rounded(program->counts[f]) : program->counts[f];
   }
   return at;
