@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deltas: what a newer export has that an older one lacks, and the newer one put together again.
 
-A delta holds the newer manifest, files that changed, and of tables the rows that changed. `apply`
-writes a folder of the same bytes as the newer export: every file is checked against that manifest.
-Files that stay are links to those of the older folder, so processes share their memory.
+A delta holds the newer manifest, files that changed, and of tables and of vectors of items the rows
+that changed. `apply` writes a folder of the same bytes as the newer export: every file is checked
+against that manifest. Files that stay are links to those of the older folder, so processes share
+their memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,29 @@ import numpy as np
 
 from sparsetrain.errors import CheckpointError
 from sparsetrain.serving import manifest
-from sparsetrain.serving.folders import new_folder, sync
+from sparsetrain.serving.folders import new_folder, save_array
+from sparsetrain.system.file_locks import is_disk_full
 
 PLAN = "delta.json"
-_CHUNK = 1 << 16  # rows compared at once
+_CHUNK = 1 << 22  # bytes compared or written at once
+_Copies = Sequence[tuple[int, int, int]]
+
+
+class _Rows(NamedTuple):
+    """Rows in a file: how many, of how many bytes, and the bytes before them."""
+
+    size: int
+    width: int
+    head: bytes = b""
+
+    def mapped(self, path: Path) -> np.ndarray:
+        """Return the rows, (size, width) uint8."""
+        return np.memmap(path, np.uint8, "r", len(self.head), (self.size, self.width))
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """Yield parts of the first `count` rows."""
+        step = max(1, _CHUNK // max(1, self.width))
+        yield from (slice(at, min(at + step, count)) for at in range(0, count, step))
 
 
 class _Export(NamedTuple):
@@ -32,7 +52,7 @@ class _Export(NamedTuple):
     folder: Path
     checksum: str  # of the manifest
     files: dict[str, tuple[int, str]]  # size and CRC-32
-    shapes: dict[str, tuple[int, ...]]  # of params, by file, in bytes along the last axis
+    matrices: dict[str, _Rows]  # by file
     tables: dict[str, tuple[int, int]]  # by column: first row in the storage, and rows
 
     @property
@@ -49,17 +69,28 @@ class _Export(NamedTuple):
 def _read(folder: Path) -> _Export:
     records = manifest.read(folder)
     columns = [r[1] for kind in ("column", "derived") for r in records if r[0] == kind]
-    shapes = {}
-    for _, file, _, bits, *shape in (r for r in records if r[0] == "param"):
-        extents = [*map(int, shape)]
-        shapes[file] = (*extents[:-1], extents[-1] * int(bits) // 8)
+    params = {r[1]: [*map(int, r[3:])] for r in records if r[0] == "param"}
     return _Export(
         folder,
         f"{zlib.crc32((folder / manifest.FILE).read_bytes()):08x}",
         {manifest.plain_name(r[1]): (int(r[2]), r[3]) for r in records if r[0] == "file"},
-        shapes,
+        {file: _Rows(s[0], s[1] * bits // 8) for file, (bits, *s) in params.items() if len(s) == 2},
         {columns[int(r[1])]: (int(r[2]), int(r[3])) for r in records if r[0] == "category"},
     )
+
+
+def _with_items(export: _Export) -> _Export:
+    """Return an export that knows the rows of the vectors of its items, if it has some."""
+    path = export.folder / manifest.ITEMS
+    if manifest.ITEMS not in export.files:
+        return export
+    try:
+        items: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        with open(path, "rb") as file:
+            rows = _Rows(len(items), items[:1].nbytes, file.read(items.offset))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+    return export._replace(matrices={**export.matrices, manifest.ITEMS: rows})
 
 
 def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
@@ -72,8 +103,8 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
     ConfigError
         If `out` exists.
     """
-    old, new = _read(Path(older)), _read(Path(newer))
-    plan: dict[str, Any] = {"since": old.checksum, "rows": {}}
+    old, new = (_with_items(_read(Path(folder))) for folder in (older, newer))
+    plan: dict[str, Any] = {"since": old.checksum, "rows": {}, "items": None}
     with new_folder(Path(out)) as folder:
         shutil.copyfile(new.folder / manifest.FILE, folder / manifest.FILE)
         for name, about in new.files.items():
@@ -82,6 +113,9 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
             if _are_tables(old, new, name):
                 plan["rows"][name] = _copies(old, new, name)
                 _write_rows(folder, name, old, new)
+                if name == manifest.ITEMS:
+                    size, width, head = new.matrices[name]
+                    plan["items"] = size, width, head.decode("latin-1")
             else:
                 shutil.copyfile(new.folder / name, folder / name)
         (folder / PLAN).write_text(json.dumps(plan))
@@ -89,17 +123,17 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
 
 def _are_tables(old: _Export, new: _Export, name: str) -> bool:
     """Whether both have a file of rows, of the same width and with tables laid out alike."""
-    shapes = [export.shapes.get(name, ()) for export in (old, new)]
-    if {len(shape) for shape in shapes} != {2} or shapes[0][1] != shapes[1][1]:
+    if not (name in old.matrices and name in new.matrices):
         return False
-    rows = [shape[0] for shape in shapes]
-    return (old.is_apart and new.is_apart) or rows == [old.rows, new.rows]
+    before, after = old.matrices[name], new.matrices[name]
+    alike = (old.is_apart and new.is_apart) or (before.size, after.size) == (old.rows, new.rows)
+    return before.width == after.width and alike
 
 
-def _copies(old: _Export, new: _Export, name: str) -> list[tuple[int, int, int]]:
+def _copies(old: _Export, new: _Export, name: str) -> _Copies:
     """Return ranges of rows that both have: first in the new, first in the old one, how many."""
     if old.is_apart and new.is_apart:
-        return [(0, 0, min(old.shapes[name][0], new.shapes[name][0]))]
+        return [(0, 0, min(old.matrices[name].size, new.matrices[name].size))]
     return [
         (first, old.tables[column][0], min(rows, old.tables[column][1]))
         for column, (first, rows) in new.tables.items()
@@ -107,22 +141,17 @@ def _copies(old: _Export, new: _Export, name: str) -> list[tuple[int, int, int]]
     ]
 
 
-def _mapped(export: _Export, name: str) -> np.ndarray:
-    """The bytes of a table's rows, (V, bytes) uint8."""
-    return np.memmap(export.folder / name, np.uint8, "r", shape=export.shapes[name])
-
-
 def _write_rows(folder: Path, name: str, old: _Export, new: _Export) -> None:
-    before, after = _mapped(old, name), _mapped(new, name)
+    rows = new.matrices[name]
+    before, after = old.matrices[name].mapped(old.folder / name), rows.mapped(new.folder / name)
     changed = np.ones(len(after), bool)
     for first, source, count in _copies(old, new, name):
-        for at in range(0, count, _CHUNK):
-            size = min(_CHUNK, count - at)
-            same = after[first + at :][:size] == before[source + at :][:size]
-            changed[first + at : first + at + size] = ~same.all(axis=1)
-    rows = np.flatnonzero(changed)
-    np.save(folder / f"{name}.rows.npy", rows)
-    np.save(folder / f"{name}.values.npy", after[rows])
+        for part in rows.chunks(count):
+            same = after[first:][part] == before[source:][part]
+            changed[first:][part] = ~same.all(axis=1)
+    found = np.flatnonzero(changed)
+    save_array(folder / f"{name}.rows.npy", found)
+    save_array(folder / f"{name}.values.npy", after[found])
 
 
 def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
@@ -147,7 +176,11 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
     try:
         plan = json.loads((new.folder / PLAN).read_text())
         since, of_rows = plan["since"], dict(plan["rows"])
-    except (OSError, ValueError, KeyError, TypeError):
+        if plan.get("items"):
+            size, width, head = plan["items"]
+            new.matrices[manifest.ITEMS] = _Rows(size, width, head.encode("latin-1"))
+            old = _with_items(old)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
             f"{delta}: it is not a delta: give what export --since wrote"
         ) from None
@@ -160,24 +193,22 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
             try:
                 _make(made / name, name, old, new, of_rows)
             except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
+                if isinstance(error, OSError) and is_disk_full(error):
+                    raise
                 raise CheckpointError(f"{delta}: {name} cannot be made: {error}") from None
             if manifest.file_record(made / name)[2:] != about:
                 raise CheckpointError(f"{delta}: {name} is damaged, there or in {folder}")
-            (made / name).chmod(0o644)
-            sync(made / name)
         shutil.copyfile(new.folder / manifest.FILE, made / manifest.FILE)
-        sync(made / manifest.FILE)
 
 
 def _make(path: Path, name: str, old: _Export, new: _Export, of_rows: Mapping[str, Any]) -> None:
     if name in of_rows:
-        table = np.memmap(path, np.uint8, "w+", shape=new.shapes[name])
-        before = _mapped(old, name)
-        for first, source, count in of_rows[name]:
-            table[first : first + count] = before[source : source + count]
-        rows = np.load(new.folder / f"{name}.rows.npy", allow_pickle=False)
-        table[rows] = np.load(new.folder / f"{name}.values.npy", allow_pickle=False)
-        table.flush()
+        changed, values = (
+            np.load(new.folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
+            for part in ("rows", "values")
+        )
+        before = old.matrices[name].mapped(old.folder / name)
+        _write_table(path, new.matrices[name], before, of_rows[name], changed, values)
     elif (new.folder / name).exists():
         shutil.copyfile(new.folder / name, path)
     else:
@@ -185,3 +216,26 @@ def _make(path: Path, name: str, old: _Export, new: _Export, of_rows: Mapping[st
             os.link(old.folder / name, path)
         except OSError:  # another file system
             shutil.copyfile(old.folder / name, path)
+
+
+def _write_table(
+    path: Path,
+    rows: _Rows,
+    before: np.ndarray,
+    copies: _Copies,
+    changed: np.ndarray,
+    values: np.ndarray,
+) -> None:
+    """Write rows from first to last: what is written to memory that is mapped has to find room."""
+    with open(path, "wb") as file:
+        file.write(rows.head)
+        for part in rows.chunks(rows.size):
+            made = np.zeros((part.stop - part.start, rows.width), np.uint8)
+            for first, source, count in copies:
+                begin, end = max(first, part.start), min(first + count, part.stop)
+                if begin < end:
+                    moved = slice(begin - first + source, end - first + source)
+                    made[begin - part.start : end - part.start] = before[moved]
+            here = slice(*np.searchsorted(changed, (part.start, part.stop)))
+            made[changed[here] - part.start] = values[here]
+            file.write(made.data)

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from tvm import relax
 from tvm.target import Target
 
 from sparsetrain import runtime
@@ -24,7 +24,7 @@ from sparsetrain.runtime.host import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records
-from sparsetrain.serving.folders import new_folder, sync
+from sparsetrain.serving.folders import draft_beside, new_folder, save_array, write_array
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
 from sparsetrain.system.cores import default_level
@@ -79,13 +79,10 @@ def export(
         trained = load_predictor(trained, target="cpu", **loading)
     if trained.encoder is None:
         raise ConfigError("the model was trained without an encoder, which makes rows of values")
-    if since is not None:
-        with tempfile.TemporaryDirectory() as place:
-            export(trained, Path(place) / "newer", cpu=cpu)
-            write_delta(since, Path(place) / "newer", out)
-        return
-    with new_folder(Path(out)) as folder:
+    with (new_folder if since is None else draft_beside)(Path(out)) as folder:
         _write(folder, trained, target, [("cpu", cpu, " ".join(flags))])
+        if since is not None:
+            write_delta(since, folder, out)
 
 
 def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -> None:
@@ -105,21 +102,23 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
     ]
     if function == "query":
         items = retrieval.item_vectors(model)
-        np.save(folder / manifest.ITEMS, items)
+        save_array(folder / manifest.ITEMS, items)
         records.append(("vector", items.shape[1]))
     params = _write_params(folder, model, arguments[len(inputs) :])
     (folder / "values.bin").write_bytes(b"".join(values.parts))
-    libraries.write_kernels(folder, program.executable(library_cache.cache_folder()))
+    libraries.write_kernels(folder, _compiled(program))
     libraries.write_interface(folder)
     files = [manifest.file_record(path) for path in sorted(folder.iterdir())]
-    for path in folder.iterdir():
-        path.chmod(0o644)
-        sync(path)
     # Files come before what lies in them.
     (folder / manifest.FILE).write_bytes(
         manifest.dump([*head, *files, *records[len(head) :], *params])
     )
-    sync(folder / manifest.FILE)
+
+
+def _compiled(program: Program) -> relax.VMExecutable:
+    """Compile kernel by kernel, with a cache or without: equal models are equal files."""
+    with tempfile.TemporaryDirectory() as place:
+        return program.executable(library_cache.cache_folder() or Path(place))
 
 
 def _index_bits(program: Program, read: ModelInputs) -> str:
@@ -142,7 +141,8 @@ def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Reco
     for number, name in enumerate(names):
         array = runtime.as_numpy(params[name])
         file = folder / f"{number:03}.bin"
-        array.tofile(file)
+        with open(file, "wb") as written:
+            write_array(written, array)
         kind = str(params[name].dtype).rstrip("0123456789")
         records.append(
             ("param", file.name, _CODES[kind], 8 * array.itemsize, *map(int, array.shape))

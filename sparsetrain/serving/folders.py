@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New folders that appear whole or not at all."""
+"""New folders that appear whole or not at all, and that only their owner may write.
+
+A draft is locked while it is written, so that whoever writes next beside it can tell that its
+writer was killed, and removes it.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.file_locks import name_write_errors
+from sparsetrain.system.file_locks import name_write_errors, remove_dead, try_lock
+
+_DRAFT = ".sparsetrain-draft-"
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that only this user may write; rename it to `out` on success.
+    """Yield an empty folder; rename it to `out` on success, its files on the disk.
 
     Raises
     ------
@@ -25,17 +36,70 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     if os.path.lexists(out):
         raise ConfigError(f"{out}: exists already; name another folder or remove this one")
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    with draft_beside(out) as draft:
+        yield draft
+        for path in [*draft.iterdir(), draft]:
+            _settle(path)
+        os.replace(draft, out)
+        _sync(out.parent)
+
+
+@contextmanager
+def draft_beside(out: Path) -> Iterator[Path]:
+    """Yield an empty folder on the disk of `out`, and remove it at the end.
+
+    Raises
+    ------
+    ConfigError
+        If `out` cannot be written.
+    """
+    draft = out.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
+    unlocked = draft.with_name(f".{draft.name}")
     with name_write_errors(out, ConfigError):
-        draft.mkdir(mode=0o755, parents=True)
+        _prepare(Path(os.path.abspath(out)).parent)
+        unlocked.mkdir(mode=0o755)
         try:
-            yield draft
-            os.replace(draft, out)
+            with try_lock(unlocked):
+                unlocked.rename(draft)  # by which others find it, and that it is locked
+                yield draft
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            for folder in (unlocked, draft):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def sync(path: Path) -> None:
-    """Bring a file that was written to the disk."""
-    with open(path, "rb") as written:
-        os.fsync(written.fileno())
+def _prepare(place: Path) -> None:
+    """Make a folder that others may not write, and those above it; remove dead drafts there."""
+    for folder in [*reversed(place.parents), place]:
+        if not folder.exists():
+            folder.mkdir(mode=0o755, exist_ok=True)
+    for left in place.glob(f"{_DRAFT}*"):
+        remove_dead(left, shutil.rmtree)
+
+
+def write_array(file: BinaryIO, array: np.ndarray) -> None:
+    """Write the bytes of an array; NumPy's own way does not say that the disk is full."""
+    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """As `np.save`."""
+    with open(path, "wb") as file:
+        head = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(file, head)
+        write_array(file, array)
+
+
+def _settle(path: Path) -> None:
+    """Let none but the owner write, whatever the umask is, and bring it to the disk."""
+    mode = path.stat().st_mode
+    if mode & _OTHERS:
+        path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -69,7 +69,9 @@ def write_kernels(folder: Path, executable: Any) -> None:
 
 
 def _link(file: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
-    _run(["-shared", "-o", file, *objects, *options, "-lm"])
+    # TVM gives them in an order of addresses, and equal programs are to be equal files.
+    ordered = sorted(objects, key=lambda name: Path(name).read_bytes())
+    _run(["-shared", "-o", file, *ordered, *options, "-lm"])
 
 
 def _run(arguments: Sequence[str]) -> None:

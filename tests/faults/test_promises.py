@@ -87,11 +87,15 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits():
 
 # Each n-th call of a task; a thorough run takes all.
 STRIDES = {"resume": 9}
+SLOW = ("export",)
+TASKS = [
+    pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in failing_calls.TASKS
+]
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
-@pytest.mark.parametrize("task", failing_calls.TASKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(task):
     done = failing_calls.run([task], stride=1 if THOROUGH else STRIDES.get(task, 1))
     assert done.returncode == 0, done.stderr[-4000:]

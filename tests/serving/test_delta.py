@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A delta and an older export make the very bytes of the newer one, or are refused."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,8 @@ from sparsetrain.errors import CheckpointError
 from sparsetrain.serving.delta import apply, write_delta
 from sparsetrain.serving.export import export
 from sparsetrain.serving.model import Model
+from sparsetrain.system.file_locks import try_lock
+from tests.serving import test_model_features as features
 from tests.serving.logs import SCHEMA, day_after, frame, rows_of
 
 
@@ -34,6 +39,83 @@ def test_a_delta_makes_the_bytes_of_the_newer_export(versions, tmp_path):
     columns = rows_of(20, 6)
     expected = trainer.predict(frame(columns, SCHEMA))
     np.testing.assert_array_equal(Model(tmp_path / "made").predict(columns), expected)
+
+
+ROOT = Path(__file__).parents[2]
+EXPORTED_AGAIN = """
+import sys
+from sparsetrain.serving.export import export
+from tests.serving import logs
+
+for name, schema in {"ids": logs.SCHEMA, "bags": logs.BAGS}.items():
+    export(logs.trained(schema), f"{sys.argv[1]}/{name}", cpu="native")
+"""
+
+
+def assert_same_files(one: Path, other: Path) -> None:
+    files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (one, other)]
+    assert files[0] == files[1]
+
+
+def test_exports_of_one_model_are_equal_in_any_process_with_a_cache_or_without(exported, tmp_path):
+    command = [sys.executable, "-c", EXPORTED_AGAIN, tmp_path]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "SPARSETRAIN_CACHE": ""})
+    for name, (_, folder) in exported.items():
+        assert_same_files(folder, tmp_path / name)
+
+
+def bytes_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def delta_of_one_row(trainer: st.Trainer, folder: Path, column: str, place: Path) -> None:
+    table = trainer.table(column)
+    changed = table.copy()
+    changed[3] += 0.5
+    trainer.load_table(column, changed)
+    try:
+        export(trainer, place / "delta", cpu="native", since=folder)
+        export(trainer, place / "newer", cpu="native")
+    finally:
+        trainer.load_table(column, table)
+    assert bytes_of(place / "delta") < 64 << 10
+    apply(folder, place / "delta", place / "made")
+    assert_same_files(place / "newer", place / "made")
+
+
+@pytest.mark.parametrize("name, column", [("ids", "user"), ("bags", "seen")])
+def test_a_delta_of_one_row_is_small(exported, tmp_path, name, column):
+    delta_of_one_row(*exported[name], column, tmp_path)
+
+
+def test_a_delta_of_one_item_holds_its_vector_alone(tmp_path):
+    trainer = features.trainer_of("two towers")
+    export(trainer, tmp_path / "older", cpu="native")
+    delta_of_one_row(trainer, tmp_path / "older", "item", tmp_path)
+    assert np.load(tmp_path / "delta" / "items.npy.rows.npy").tolist() == [3]
+
+
+KILLED = """
+import os, signal, sys
+from sparsetrain.serving import delta
+
+delta._write_table = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+delta.apply(*sys.argv[1:])
+"""
+
+
+def test_what_a_killed_writer_leaves_is_removed_by_the_next_one(versions, tmp_path):
+    _, folder, _, delta = versions
+    for out in ("one", "other"):
+        command = [sys.executable, "-c", KILLED, folder, delta, tmp_path / out]
+        assert subprocess.run(command, cwd=ROOT).returncode == -9
+        assert len([*tmp_path.iterdir()]) == 1  # that of the first went, this one stays
+    (dead,) = tmp_path.iterdir()
+    living = dead.with_name(dead.name[:-1] + "z")
+    living.mkdir()
+    with try_lock(living):
+        apply(folder, delta, tmp_path / "made")
+        assert {*tmp_path.iterdir()} == {tmp_path / "made", living}
 
 
 def test_a_damaged_delta_is_refused_and_nothing_is_left(versions, tmp_path):

@@ -35,7 +35,7 @@ from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
 from sparsetrain.compiler.schedule.resizing import MarkResizing
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
-from sparsetrain.compiler.schedule.shape_functions import ShapeFunctionsDoNotAlias
+from sparsetrain.compiler.schedule.shape_functions import SettleShapeFunctions
 from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
 from sparsetrain.compiler.schedule.transposes import CancelTranspose, FoldTransposeIntoMatmul
 from sparsetrain.errors import ConfigError
@@ -145,6 +145,6 @@ def passes(
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
-        ShapeFunctionsDoNotAlias(),
+        SettleShapeFunctions(),
         relax.transform.AttachGlobalSymbol(),
     ]

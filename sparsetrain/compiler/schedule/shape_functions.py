@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that declares generated shape functions free of aliasing: they have one buffer.
+"""Pass over generated shape functions: they are free of aliasing, and alike in every process.
 
-TVM 0.27 drops `noalias` from a whole LLVM module if one function lacks it and sorts last by name.
-Kernels then keep their accumulators in memory, at a third of the speed. Hand-written kernels should
-therefore carry `tirx.noalias` too.
+They have one buffer. TVM 0.27 drops `noalias` from a whole LLVM module if one function lacks it and
+sorts last by name. Kernels then keep their accumulators in memory, at a third of the speed.
+Hand-written kernels should therefore carry `tirx.noalias` too.
+
+TVM writes the extents that a function computes in an order of addresses, though none of them reads
+another. Here they are written in the order of their places, so equal programs are equal code.
 """
 
 import tvm
 from tvm import tirx
 
 
-@tvm.transform.module_pass(opt_level=0, name="ShapeFunctionsDoNotAlias")
-class ShapeFunctionsDoNotAlias:
-    """Mark the functions that `VMShapeLower` generated."""
+@tvm.transform.module_pass(opt_level=0, name="SettleShapeFunctions")
+class SettleShapeFunctions:
+    """Mark and order the functions that `VMShapeLower` generated."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Set `tirx.noalias` on host functions that `VMShapeLower` made."""
+        """Set `tirx.noalias` on host functions that `VMShapeLower` made, and order their stores."""
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and function.attrs.get("tirx.is_host_func"):
-                mod[name] = function.with_attr("tirx.noalias", True)
+                settled = function.with_body(_by_place(function.body))
+                mod[name] = settled.with_attr("tirx.noalias", True)
         return mod
+
+
+def _by_place(body: tirx.Stmt) -> tirx.Stmt:
+    if not isinstance(body, tirx.SeqStmt):
+        return body
+    return tirx.SeqStmt(sorted(body.seq, key=lambda store: int(store.indices[0])))
