@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # of a retrieval model: vectors of all items
@@ -25,7 +25,13 @@ def float_bits(number: float) -> str:
 
 
 def dump(records: Iterable[Record]) -> bytes:
-    """Return the text of a manifest."""
+    """Return the text of a manifest.
+
+    Raises
+    ------
+    ConfigError
+        If a name holds a zero byte.
+    """
     body = "".join("\t".join(map(_escaped, r)) + "\n" for r in [_HEAD, *records]).encode()
     return body + b"end\t%08x\n" % zlib.crc32(body)
 
@@ -45,6 +51,17 @@ def read(folder: Path) -> list[list[str]]:
         text = (folder / FILE).read_bytes()
     except OSError as error:
         raise CheckpointError(f"{folder}: no exported model ({error.strerror})") from None
+    return parse(text, folder)
+
+
+def parse(text: bytes, folder: Path) -> list[list[str]]:
+    """Return the records that `dump` wrote; `folder` is for messages.
+
+    Raises
+    ------
+    CheckpointError
+        If the text is damaged, or of another format.
+    """
     head = f"{_HEAD[0]}\t".encode()
     if not text.startswith(head + b"%d\n" % FORMAT):
         found = text[len(head) :].split(b"\n")[0][:20] if text.startswith(head) else b"none"
@@ -54,9 +71,8 @@ def read(folder: Path) -> list[list[str]]:
     body, _, last = text.rpartition(b"end\t")
     if last != b"%08x\n" % zlib.crc32(body):
         raise CheckpointError(f"{folder / FILE}: it is damaged: copy the folder again")
-    return [
-        [_unescaped(field) for field in line.split("\t")] for line in body.decode().splitlines()
-    ]
+    lines = body.decode().split("\n")[:-1]  # names may hold other ends of lines
+    return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
 def file_record(path: Path) -> Record:
@@ -77,6 +93,10 @@ def plain_name(name: str) -> str:
 
 def _escaped(field: str | int) -> str:
     text = str(field)
+    if "\0" in text:
+        raise ConfigError(
+            f"export: {text!r}: there is a zero byte, where a name in C ends: rename it"
+        )
     return "".join(f"%{ord(c):02x}" if c < " " or c in "%\x7f" else c for c in text)
 
 

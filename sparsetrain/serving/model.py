@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Model`: an exported folder opened from Python, with NumPy and TVM's runtime alone.
 
-It calls the library of the C interface, which lies in the folder, by ctypes. That file is checked
-here before it is loaded; it checks the others. Importing this imports neither TVM nor Arrow.
+It calls the library of the C interface, which lies in the folder, by ctypes. The folder, those
+above it and that file are checked here before it is loaded; it checks the others. Importing this
+imports neither TVM nor Arrow.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import stat
+import platform
 import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
@@ -29,8 +31,10 @@ from sparsetrain.errors import (
     SparsetrainError,
 )
 from sparsetrain.serving import manifest
+from sparsetrain.serving.private_files import PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"
+LINKED = "libtvm_ffi.so"  # that library loads it
 INT64, DOUBLE, TEXT = range(3)
 _ERROR_SIZE = 512
 _STRUCT = "QiQQQQ"  # st_column, in native alignment
@@ -77,8 +81,9 @@ class Model:
     Parameters
     ----------
     folder : path
-        What `sparsetrain export` wrote. It must belong to this user or root, and nobody else may
-        write it, since its kernels are code.
+        What `sparsetrain export` wrote. It and the folders above it must belong to this user or
+        root, and nobody else may write them, since its kernels are code. Replace it as a whole: a
+        file that is made shorter in its place ends the process.
 
     Raises
     ------
@@ -101,9 +106,10 @@ class Model:
 
     def __init__(self, folder: str | Path) -> None:
         self._model = ctypes.c_void_p()
-        folder = Path(folder).resolve()  # once: a link may be moved meanwhile
-        records = manifest.read(folder)
-        self._library = _load(str(folder), _crc_of(records))
+        with open_private(folder) as opened:  # once: a link may be moved meanwhile
+            folder = opened.path
+            records = manifest.parse(opened.read(manifest.FILE), folder)
+            self._library = _load(opened, _crcs_of(records))
         error = ctypes.create_string_buffer(_ERROR_SIZE)
         path = os.fsencode(folder)
         _require(self._library.st_open(path, ctypes.byref(self._model), error), error)
@@ -162,27 +168,44 @@ class Model:
         self.close()
 
 
-def _crc_of(records: list[list[str]]) -> int:
-    found = [record[3] for record in records if record[:2] == ["file", LIBRARY]]
-    if not found:
-        raise CheckpointError(f"the exported model has no {LIBRARY}: export it again")
-    return int(found[0], 16)
+def _crcs_of(records: list[list[str]]) -> dict[str, int]:
+    """Return the checksums of what is loaded before the library checks anything."""
+    found = {record[1]: int(record[3], 16) for record in records if record[0] == "file"}
+    lacking = next((name for name in (LIBRARY, LINKED) if name not in found), None)
+    if lacking:
+        raise CheckpointError(f"the exported model has no {lacking}: export it again")
+    return {name: found[name] for name in (LIBRARY, LINKED)}
 
 
 _libraries: dict[int, Any] = {}  # by their checksum; a process has few
 
 
-def _load(folder: str, crc: int) -> Any:
+def _load(folder: PrivateFolder, crcs: Mapping[str, int]) -> Any:
     """The library of a folder, with the runtime of an installed TVM, or else the folder's."""
-    if crc not in _libraries:
-        _libraries[crc] = _loaded(folder, os.path.join(folder, LIBRARY), crc)
-    return _libraries[crc]
+    if crcs[LIBRARY] not in _libraries:
+        for name, crc in crcs.items():
+            _check_library(folder.path / name, folder.read(name), crc)
+        _libraries[crcs[LIBRARY]] = _loaded(str(folder.path / LIBRARY))
+    return _libraries[crcs[LIBRARY]]
 
 
-def _loaded(folder: str, path: str, crc: int) -> Any:
-    _check_private(folder, path)
-    if zlib.crc32(Path(path).read_bytes()) != crc:
+_KIND = slice(4, 6), slice(18, 20)  # of a file of ELF: its class and order, and the processor
+
+
+def _check_library(path: Path, content: bytes, crc: int) -> None:
+    if zlib.crc32(content) != crc:
         raise CheckpointError(f"{path}: it is damaged: copy the folder again")
+    own = content
+    with suppress(OSError), open("/proc/self/exe", "rb") as running:
+        own = running.read(20)
+    if any(content[part] != own[part] for part in _KIND):
+        raise CheckpointError(
+            f"{path}: it was exported on another kind of processor than this {platform.machine()}: "
+            "export it on one like this"
+        )
+
+
+def _loaded(path: str) -> Any:
     # A process has one runtime. Whatever imports TVM later must find the same.
     for package, name in (("tvm_ffi", "libtvm_ffi.so"), ("tvm", "libtvm_runtime.so")):
         spec = find_spec(package)
@@ -200,13 +223,6 @@ def _loaded(folder: str, path: str, crc: int) -> Any:
     ]
     library.st_close.argtypes = [ctypes.c_void_p]
     return library
-
-
-def _check_private(*paths: str) -> None:
-    for path in paths:
-        status = os.stat(path)
-        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise CheckpointError(f"{path}: others may write it: chown it, chmod go-w")
 
 
 def _require(code: int, error: Any) -> None:

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """An exported model gives the bits of `predict`, and is refused where a byte of it is another."""
 
-import os
+import signal
 import subprocess
 import sys
 import threading
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import sparsetrain as st
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.serving import manifest
 from sparsetrain.serving.export import export
-from sparsetrain.serving.model import Model
+from sparsetrain.serving.model import LIBRARY, Model
 from tests.serving.logs import BAGS, SCHEMA, frame, rows_of
 
 SCHEMAS = {"ids": SCHEMA, "bags": BAGS}
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -127,8 +131,6 @@ def edited(folder, before: str, after: str) -> None:
     head = text.replace(before, after).encode().split(b"\n")[0]
     body = manifest.dump([tuple(r) for r in records]).rpartition(b"end\t")[0]
     body = head + body[body.index(b"\n") :]
-    import zlib
-
     (folder / manifest.FILE).write_bytes(body + b"end\t%08x\n" % zlib.crc32(body))
 
 
@@ -150,17 +152,93 @@ def test_another_version_or_cpu_is_refused(folder, case):
         Model(folder)
 
 
-def test_what_others_may_write_is_refused(folder):
-    for path in (folder, folder / "model.so", folder / "000.bin"):
-        mode = path.stat().st_mode
-        path.chmod(mode | 0o022)
-        with pytest.raises(CheckpointError, match="others may write it"):
-            Model(folder)
-        path.chmod(mode)
-    (folder / "000.bin").unlink()
-    os.symlink("001.bin", folder / "000.bin")
-    with pytest.raises(CheckpointError, match="000.bin"):
+def test_an_export_for_another_kind_of_processor_is_refused(folder):
+    whole = (folder / LIBRARY).read_bytes()
+    made = whole[:18] + bytes([whole[18] ^ 0xFF]) + whole[19:]
+    (folder / LIBRARY).unlink()
+    (folder / LIBRARY).write_bytes(made)
+    edited(folder, f"{zlib.crc32(whole):08x}", f"{zlib.crc32(made):08x}")
+    with pytest.raises(CheckpointError, match="exported on another kind of processor than this"):
         Model(folder)
+
+
+NAMES = [
+    "\u2028",
+    "a\u2029b",
+    "\x85",
+    "\x1c",
+    " ",
+    "\t",
+    "a\nb",
+    "%0a",
+    "-c",
+    "é",
+    "\U0001f600",
+    "a\rb",
+]
+
+
+def test_columns_of_any_name_can_be_asked(tmp_path):
+    rng = np.random.default_rng(0)
+    data = {name: rng.integers(0, 9, 50).tolist() for name in NAMES}
+    schema = st.data.Schema(label="click", dense=NAMES[:2], categories=NAMES[2:])
+    encoder = st.data.Encoder.fit(data | {"click": [0, 1] * 25}, schema_file=schema, min_count=1)
+    model = st.models.DLRM(encoder.rows, 2, (2,), (2,), 2, names=encoder.columns)
+    trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
+    export(trainer, tmp_path / "out", cpu="native")
+    served = Model(tmp_path / "out")
+    assert served.columns == tuple(NAMES)
+    np.testing.assert_array_equal(served.predict(data), trainer.predict(data))
+
+
+def test_a_name_that_c_would_cut_is_refused(tmp_path):
+    data = {"click": [0, 1], "I1": [0.0, 1.0], "a\0b": [1, 2], "a\0c": [1, 2]}
+    schema = st.data.Schema(label="click", dense=("I1",), categories=("a\0b", "a\0c"))
+    encoder = st.data.Encoder.fit(data, schema_file=schema, min_count=1)
+    model = st.models.DLRM(encoder.rows, 2, (2,), (2,), 1, names=encoder.columns)
+    with pytest.raises(ConfigError, match=r"'a\\x00b': there is a zero byte"):
+        export(st.Trainer(model, st.optim.sgd(0.1), encoder=encoder), tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
+
+
+TRUNCATED = """
+import os, sys
+from sparsetrain.serving.model import Model
+from tests.serving.logs import rows_of
+
+model = Model(sys.argv[1])
+before = model.predict(rows_of(9, 1))
+for name in os.listdir(sys.argv[1]):
+    if not name.endswith(".so"):
+        os.truncate(os.path.join(sys.argv[1], name), 0)
+assert (model.predict(rows_of(9, 1)) == before).all()
+"""
+
+
+def test_small_files_are_read_so_nothing_happens_where_they_are_truncated(folder):
+    subprocess.run([sys.executable, "-c", TRUNCATED, folder], check=True, cwd=ROOT)
+
+
+MAPPED = """
+import mmap, os, sys
+from sparsetrain.serving.model import Model
+
+model = Model(sys.argv[1])
+os.truncate(sys.argv[1] + "/000.bin", mmap.PAGESIZE)
+model.predict({"I1": [0.0], "C1": [70_000]})
+"""
+
+
+def test_a_large_file_that_is_truncated_ends_the_process(tmp_path):
+    encoder = st.data.Encoder.fit(
+        {"label": [0, 1], "I1": [0.0, 1.0], "C1": [1, 2]}, sizes=[80_000], treat_as="encoded"
+    )
+    model = st.models.DLRM(encoder.rows, 4, (2,), (2,), 1)
+    export(st.Trainer(model, st.optim.sgd(0.1), encoder=encoder), tmp_path / "out", cpu="native")
+    table = max((tmp_path / "out").glob("*.bin"), key=lambda path: path.stat().st_size)
+    asked = MAPPED.replace("000.bin", table.name)
+    ended = subprocess.run([sys.executable, "-c", asked, tmp_path / "out"], cwd=ROOT)
+    assert ended.returncode == -signal.SIGBUS
 
 
 def test_what_cannot_be_exported_is_refused(exported, tmp_path):

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An exported folder: checked byte by byte, mapped read-only, its manifest read.
+ * An exported folder: checked byte by byte, its manifest read, large tables mapped read-only.
  *
  * The manifest is text: a record a line, fields between tabs, and last the CRC-32 of all before it.
  * It names every other file with its size and CRC-32. Whoever can write the folder can write
- * matching ones, and code, so it must belong to this user or root and be writable by no other. */
+ * matching ones, and code, so it and all folders above it must belong to this user or root and be
+ * writable by no other. They are checked by descriptor, before anything in them is read.
+ *
+ * A mapped file must keep its bytes: one that is made shorter in its place ends the process. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +24,8 @@
 
 #define MANIFEST "manifest.txt"
 #define MAX_MANIFEST (16 << 20)
-#define MAX_WIDTH (1 << 16) /* of a vector */
+#define MAX_WIDTH (1 << 16)   /* of a vector */
+#define MAPPED_FROM (1 << 20) /* bytes; smaller files are read */
 #define MAX_FIELDS 20
 
 int st_fail(char *error, int code, const char *format, ...) {
@@ -49,9 +53,10 @@ static void fill_crc_table(void) {
     }
 }
 
-uint32_t st_crc32(const uint8_t *data, size_t size) {
+/* The CRC-32 of more bytes, behind those that have the given one. */
+static uint32_t extended_crc(uint32_t crc, const uint8_t *data, size_t size) {
   pthread_once(&crc_once, fill_crc_table);
-  uint32_t crc = ~0u;
+  crc = ~crc;
   for (; size >= 16; data += 16, size -= 16) {
     uint32_t words[4], next = 0;
     memcpy(words, data, 16);
@@ -65,6 +70,8 @@ uint32_t st_crc32(const uint8_t *data, size_t size) {
   return ~crc;
 }
 
+uint32_t st_crc32(const uint8_t *data, size_t size) { return extended_crc(0, data, size); }
+
 static int check_private(const char *name, const struct stat *status, char *error) {
   if (status->st_uid != geteuid() && status->st_uid != 0)
     return st_fail(error, ST_ARTEFACT, "%s: it belongs to another user: chown it", name);
@@ -73,44 +80,91 @@ static int check_private(const char *name, const struct stat *status, char *erro
   return ST_OK;
 }
 
-/* Whether anybody may put another folder in the place of this one. */
-static int check_parents(const char *folder, char *error) {
-  char path[4096];
-  snprintf(path, sizeof path, "%s", folder);
-  for (char *slash; (slash = strrchr(path, '/'));) {
-    struct stat status;
-    slash[slash == path] = 0;
-    if (stat(path, &status)) return st_fail(error, ST_SYSTEM, "%s: %s", path, strerror(errno));
-    if (status.st_mode & S_IWOTH && !(status.st_mode & S_ISVTX))
-      return st_fail(error, ST_ARTEFACT, "%s: everybody may rename what lies in it", path);
-    if (slash == path) break;
-  }
-  return ST_OK;
+/* Whether another user may put something else in the place of what lies in a folder. With the
+ * sticky bit, as /tmp has it, only who owns it may. */
+static int check_parent(int folder, const char *name, char *error) {
+  struct stat status;
+  if (folder < 0 || fstat(folder, &status))
+    return st_fail(error, ST_ARTEFACT, "%s: %s", name, strerror(errno));
+  if (status.st_mode & S_ISVTX) status.st_mode &= ~022u;
+  return check_private(name, &status, error);
 }
 
-/* Maps a regular file of the folder that only its owner may write. */
-static int map_file(st_model *model, const char *name, st_file *file, char *error) {
-  struct stat status;
-  int at = openat(model->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (at < 0 || fstat(at, &status)) {
-    int code = st_fail(error, ST_ARTEFACT, "%s/%s: %s", model->path, name, strerror(errno));
-    if (at >= 0) close(at);
-    return code;
+/* Follows a path without links, and checks each folder before it looks into it. */
+static int open_private(const char *path, int *folder, char *error) {
+  const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  char name[PATH_MAX + 1] = "/", copy[PATH_MAX + 1], *rest = copy, *part;
+  snprintf(copy, sizeof copy, "%s", path + 1);
+  *folder = open(name, flags);
+  int code = check_parent(*folder, name, error);
+  while (!code && (part = strsep(&rest, "/")) && *part) {
+    int below = openat(*folder, part, flags);
+    close(*folder);
+    *folder = below;
+    snprintf(name, sizeof name, "%.*s", (int)(part - copy + 1 + strlen(part)), path);
+    code = check_parent(below, name, error);
   }
-  char path[4400];
-  snprintf(path, sizeof path, "%s/%s", model->path, name);
-  int code = S_ISREG(status.st_mode) ? check_private(path, &status, error)
-                                     : st_fail(error, ST_ARTEFACT, "%s: no regular file", path);
-  *file = (st_file){name, NULL, (size_t)status.st_size};
-  if (!code && file->size) {
-    void *data = mmap(NULL, file->size, PROT_READ, MAP_SHARED | MAP_POPULATE, at, 0);
-    if (data == MAP_FAILED)
-      code = st_fail(error, ST_SYSTEM, "%s: %s", path, strerror(errno));
-    else
-      file->data = data;
-  }
-  close(at);
   return code;
+}
+
+/* Opens a regular file of the folder that only its owner may write. */
+static int open_file(const st_model *model, const char *name, int *at, size_t *size, char *error) {
+  char path[PATH_MAX + 300];
+  struct stat status;
+  snprintf(path, sizeof path, "%s/%s", model->path, name);
+  *at = openat(model->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (*at < 0 || fstat(*at, &status))
+    return st_fail(error, ST_ARTEFACT, "%s: %s", path, strerror(errno));
+  *size = (size_t)status.st_size;
+  return S_ISREG(status.st_mode) ? check_private(path, &status, error)
+                                 : st_fail(error, ST_ARTEFACT, "%s: no regular file", path);
+}
+
+/* Whether so many bytes could be read. */
+static int read_bytes(int at, uint8_t *to, size_t size, size_t from) {
+  for (ssize_t got; size; to += got, from += (size_t)got, size -= (size_t)got) {
+    do got = pread(at, to, size, (off_t)from);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0) return 0;
+  }
+  return 1;
+}
+
+static int same_crc(int at, size_t size, uint32_t crc) {
+  static const size_t most = 1 << 18;
+  uint8_t *block = malloc(most);
+  uint32_t found = 0;
+  int whole = block != NULL;
+  for (size_t from = 0; whole && from < size; from += most) {
+    size_t count = size - from < most ? size - from : most;
+    whole = read_bytes(at, block, count, from);
+    if (whole) found = extended_crc(found, block, count);
+  }
+  free(block);
+  return whole && found == crc;
+}
+
+static int damaged(const st_model *model, const char *name, char *error) {
+  return st_fail(error, ST_ARTEFACT, "%s/%s: it is damaged: copy the folder again", model->path,
+                 name);
+}
+
+/* Checks an opened file: a small one is read, a large one mapped once its bytes are known. */
+static int load_file(const st_model *model, st_file *file, int at, uint32_t crc, char *error) {
+  void *data = NULL;
+  int same, held = 1;
+  if (file->size >= MAPPED_FROM) {
+    same = same_crc(at, file->size, crc);
+    if (same) data = mmap(NULL, file->size, PROT_READ, MAP_SHARED | MAP_POPULATE, at, 0);
+    held = data != MAP_FAILED;
+    file->mapped = same && held;
+  } else {
+    held = !posix_memalign(&data, ST_ALIGNMENT, file->size + 1);
+    same = held && read_bytes(at, data, file->size, 0) && st_crc32(data, file->size) == crc;
+  }
+  if (!held) return st_fail(error, ST_SYSTEM, "%s/%s: no memory", model->path, file->name);
+  file->data = data;
+  return same ? ST_OK : damaged(model, file->name, error);
 }
 
 const st_file *st_find_file(const st_model *model, const char *name) {
@@ -266,16 +320,18 @@ static void read_category(st_model *model, record *line) {
 }
 
 static int read_file(st_model *model, record *line, char *error) {
-  char *name = text_of(line);
+  const char *name = text_of(line);
   int64_t size = number_of(line);
   uint32_t crc = (uint32_t)bits_of(line);
   st_file *file = GROWN(model->files, model->num_files);
-  int code = map_file(model, name, file, error);
-  if (code) return code;
-  if ((int64_t)file->size != size || st_crc32(file->data, file->size) != crc)
-    return st_fail(error, ST_ARTEFACT, "%s/%s: it is damaged: copy the folder again", model->path,
-                   name);
-  return ST_OK;
+  file->name = name;
+  int at, code = open_file(model, name, &at, &file->size, error);
+  if (!code && (int64_t)file->size != size)
+    code = damaged(model, name, error);
+  else if (!code)
+    code = load_file(model, file, at, crc, error);
+  if (at >= 0) close(at);
+  return code;
 }
 
 static int read_record(st_model *model, record *line, char *error) {
@@ -322,15 +378,21 @@ static int read_record(st_model *model, record *line, char *error) {
   return ST_OK;
 }
 
-static int read_manifest(st_model *model, char *error) {
-  st_file file;
-  int code = map_file(model, MANIFEST, &file, error);
-  if (code) return code;
-  if (!file.size || file.size > MAX_MANIFEST)
+static int read_text(st_model *model, size_t *size, char *error) {
+  int at, code = open_file(model, MANIFEST, &at, size, error);
+  if (!code && (!*size || *size > MAX_MANIFEST))
     code = st_fail(error, ST_ARTEFACT, "%s: no manifest of an exported model", model->path);
-  else if (!(model->text = strndup((const char *)file.data, file.size)))
+  if (!code && !(model->text = calloc(1, *size + 1)))
     code = st_fail(error, ST_SYSTEM, "%s: no memory", model->path);
-  if (file.data) munmap((void *)file.data, file.size);
+  if (!code && !read_bytes(at, (uint8_t *)model->text, *size, 0))
+    code = damaged(model, MANIFEST, error);
+  if (at >= 0) close(at);
+  return code;
+}
+
+static int read_manifest(st_model *model, char *error) {
+  size_t size;
+  int code = read_text(model, &size, error);
   if (code) return code;
   char *text = model->text, *end = memmem(text, strlen(text), "\nend\t", 5);
   int format = 0;
@@ -338,10 +400,9 @@ static int read_manifest(st_model *model, char *error) {
     return st_fail(error, ST_ARTEFACT,
                    "%s: it is not an export of format %d, which this library reads: export it again",
                    model->path, ST_FORMAT);
-  if (!end || strlen(text) != file.size || strlen(end + 5) != 9 ||
+  if (!end || strlen(text) != size || strlen(end + 5) != 9 ||
       strtoul(end + 5, NULL, 16) != st_crc32((uint8_t *)text, (size_t)(end + 1 - text)))
-    return st_fail(error, ST_ARTEFACT, "%s/%s: it is damaged: copy the folder again", model->path,
-                   MANIFEST);
+    return damaged(model, MANIFEST, error);
   *end = 0;
   strsep(&text, "\n");
   for (char *line; !code && (line = strsep(&text, "\n"));) {
@@ -358,14 +419,15 @@ static int open_folder(st_model *model, const char *folder, char *error) {
   struct stat status;
   model->path = realpath(folder, NULL);
   if (!model->path) return st_fail(error, ST_ARTEFACT, "%s: %s", folder, strerror(errno));
-  model->folder = open(model->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (model->folder < 0 || fstat(model->folder, &status))
-    return st_fail(error, ST_ARTEFACT, "%s: %s", folder, strerror(errno));
-  int code = check_private(model->path, &status, error);
-  return code ? code : check_parents(model->path, error);
+  int code = open_private(model->path, &model->folder, error);
+  if (!code && fstat(model->folder, &status))
+    code = st_fail(error, ST_ARTEFACT, "%s: %s", folder, strerror(errno));
+  return code ? code : check_private(model->path, &status, error);
 }
 
 ST_PUBLIC int st_open(const char *folder, st_model **opened, char *error) {
+  if (opened) *opened = NULL;
+  if (!folder || !opened) return st_fail(error, ST_REQUEST, "st_open: give a folder and a model");
   st_model *model = calloc(1, sizeof *model);
   if (!model) return st_fail(error, ST_SYSTEM, "%s: no memory", folder);
   model->folder = -1;
@@ -383,8 +445,13 @@ ST_PUBLIC int st_open(const char *folder, st_model **opened, char *error) {
 ST_PUBLIC void st_close(st_model *model) {
   if (!model) return;
   st_free_program(model->program);
-  for (int i = 0; i < model->num_files; i++)
-    if (model->files[i].data) munmap((void *)model->files[i].data, model->files[i].size);
+  for (int i = 0; i < model->num_files; i++) {
+    void *data = (void *)model->files[i].data;
+    if (model->files[i].mapped)
+      munmap(data, model->files[i].size);
+    else
+      free(data);
+  }
   if (model->folder >= 0) close(model->folder);
   void *const owned[] = {model->path,    model->text,    model->files,   model->dense,
                          model->derived, model->params,  model->columns, model->categories,
@@ -394,6 +461,10 @@ ST_PUBLIC void st_close(st_model *model) {
   free(model);
 }
 
-ST_PUBLIC int st_num_columns(const st_model *model) { return model->num_columns; }
-ST_PUBLIC const char *st_column_name(const st_model *model, int i) { return model->columns[i]; }
-ST_PUBLIC int st_num_labels(const st_model *model) { return model->num_labels; }
+ST_PUBLIC int st_num_columns(const st_model *model) { return model ? model->num_columns : 0; }
+
+ST_PUBLIC const char *st_column_name(const st_model *model, int index) {
+  return index >= 0 && index < st_num_columns(model) ? model->columns[index] : NULL;
+}
+
+ST_PUBLIC int st_num_labels(const st_model *model) { return model ? model->num_labels : 0; }

@@ -18,6 +18,7 @@ typedef struct {
   const char *name;
   const uint8_t *data;
   size_t size;
+  int mapped; /* or allocated */
 } st_file;
 
 /* Slots of the hash tables, of 16 bytes; the id of an empty one is 0. */

@@ -16,6 +16,7 @@
 #include "internal.h"
 
 #define APART 16 /* ids: whatever begins at a multiple of so many is aligned */
+#define MAX_ROWS ((int64_t)1 << 40) /* of a request: products with it fit 64 bits */
 #define HEAD 5 /* numbers of a need before its extents: first, last, within, kind, bits */
 
 typedef struct {
@@ -379,11 +380,25 @@ int st_run_program(st_model *model, const st_column *columns, int64_t begin, int
   return code;
 }
 
+static int check_arguments(const st_model *model, int64_t rows, const st_column *columns,
+                           int count, const float *predictions, char *error) {
+  if (!model || !predictions || count < 0 || (count && !columns))
+    return st_fail(error, ST_REQUEST, "st_predict: give a model, columns and predictions");
+  if (rows < 1) return st_fail(error, ST_REQUEST, "a request needs at least one row");
+  if (rows > MAX_ROWS)
+    return st_fail(error, ST_REQUEST, "a request has at most %lld rows", (long long)MAX_ROWS);
+  for (int i = 0; i < count; i++)
+    if (!columns[i].name)
+      return st_fail(error, ST_REQUEST, "column number %d has no name", i);
+  return ST_OK;
+}
+
 ST_PUBLIC int st_predict(st_model *model, int64_t rows, const st_column *columns, int num_columns,
                          float *predictions, char *error) {
-  if (rows < 1) return st_fail(error, ST_REQUEST, "a request needs at least one row");
+  int code = check_arguments(model, rows, columns, num_columns, predictions, error);
+  if (code) return code;
   st_column *matched = NULL;
-  int code = st_match(model, rows, columns, num_columns, &matched, error);
+  code = st_match(model, rows, columns, num_columns, &matched, error);
   for (int64_t begin = 0; !code && begin < rows; begin += model->max_rows) {
     pthread_mutex_lock(&model->lock);  // small requests need not wait for all of a large one
     int64_t end = begin + model->max_rows < rows ? begin + model->max_rows : rows;

@@ -7,7 +7,8 @@
  *
  *     gcc client.c -I FOLDER FOLDER/libsparsetrain.so -Wl,-rpath,FOLDER -o client
  *
- * Functions return ST_OK, or a code and a message of one line in `error`, ST_ERROR_SIZE bytes.
+ * Functions return ST_OK, or a code and a message of one line in `error`, ST_ERROR_SIZE bytes or
+ * NULL. A pointer that is NULL where one is needed is such an error; what others point to is trusted.
  */
 #ifndef SPARSETRAIN_H
 #define SPARSETRAIN_H
@@ -46,11 +47,13 @@ typedef struct {
 
 typedef struct st_model st_model;
 
-/* Checks every byte of a folder, maps it read-only and loads its program.
- * Kernels run on one thread unless TVM_NUM_THREADS says otherwise. */
+/* Checks every byte of a folder and who may write it, maps its tables and loads its program; after
+ * an error `*model` is NULL. Kernels run on one thread unless TVM_NUM_THREADS says otherwise. Replace
+ * a folder as a whole: a file that is made shorter in its place ends the process (SIGBUS). */
 int st_open(const char *folder, st_model **model, char *error);
 
-/* Columns that `st_predict` wants, and predictions of each row. */
+/* Columns that `st_predict` wants, and predictions of each row; the name is NULL of a column that is
+ * not there. */
 int st_num_columns(const st_model *model);
 const char *st_column_name(const st_model *model, int index);
 int st_num_labels(const st_model *model);
