@@ -278,8 +278,7 @@ def _from_array(values: np.ndarray, name: str) -> Column:
         raise DataError(f"column {name}: it has {values.ndim} axes, not one")
     if values.dtype.kind == "f":
         return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
-    # An int32 is the 32-bit hash that it holds, a uint64 has the bits of its key.
-    values = values.view(np.uint32) if values.dtype == np.int32 else values
+    # A uint64 has the bits of its key.
     return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
 
 

@@ -102,13 +102,9 @@ LEFT = {
     ),
     "many rows": [ROW] * 17,
     "a frame of many rows": pd.DataFrame([ROW] * 17),
-    "a frame of int32 ids": pd.DataFrame([ROW]).astype({"user": "int32"}),
     "a frame of categories": pd.DataFrame([ROW]).astype({"site": "category"}),
     "a frame with NA": pd.DataFrame([ROW | {"user": pd.NA, "price": pd.NA}]),
     "a frame with a column twice": pd.DataFrame([[1, 2.5, 7, "a", 2]], columns=[*ROW, "price"]),
-    "a table of int32 ids": pa.table(
-        {n: pa.array([v]) for n, v in ROW.items()} | {"user": pa.array([7], pa.int32())}
-    ),
 }
 
 
@@ -131,6 +127,10 @@ PLAIN = {
     "a table with another column that Python cannot hold": pa.Table.from_pylist(
         [ROW]
     ).append_column("when", LATE),
+    "a frame of int32 ids": pd.DataFrame([ROW | {"user": -5}]).astype({"user": "int32"}),
+    "a table of int32 ids": pa.table(
+        {n: pa.array([v]) for n, v in ROW.items()} | {"user": pa.array([-5], pa.int32())}
+    ),
     "a record batch": pa.RecordBatch.from_pylist([ROW]),
 }
 

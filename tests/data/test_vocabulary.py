@@ -55,7 +55,9 @@ def keys_of(column):
         if re.fullmatch("[0-9a-f]{8}", text) and (hexadecimal or not decimal(text)):
             return int(text, 16)
         if re.fullmatch("0|-?[1-9][0-9]*", text) and -(2**63) <= int(text) < 2**64:
-            return (int(text) + 2**63) % 2**64 - 2**63
+            number = (int(text) + 2**63) % 2**64 - 2**63
+            wrapped = hexadecimal and -(2**31) <= number < 0
+            return number % 2**32 if wrapped else number
         booleans = {"true": 1, "false": 0}
         spelled = text.lower() if text in (text.lower(), text.title(), text.upper()) else text
         return booleans.get(spelled, text.encode())
@@ -92,6 +94,7 @@ def decode(vocabulary, ids):
 @quick
 @given(columns)
 @example(NEAR_HEX)
+@example(["-12", "00000000"])
 def test_text_encoded_and_decoded_is_what_it_spells(values):
     vocabulary = learn(values)
     key = keys_of(values)
@@ -262,14 +265,26 @@ def test_only_eight_lower_case_hex_digits_are_numbers(type_):
     assert np.flatnonzero(is_hex).tolist() == [0, 1, 3]
 
 
-def test_an_integer_type_changes_no_key_but_that_of_a_wrapped_hash():
+SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32()]
+
+
+def test_an_integer_type_changes_no_key():
     vocabulary = learn([2**32 - 1, 5, 2**32 - 2], type_=pa.int64())
     expected = encode(vocabulary, [5, 2**32 - 1], pa.int64())
     for type_ in (pa.uint32(), pa.uint64()):
         assert encode(vocabulary, [5, 2**32 - 1], type_) == expected
-    assert encode(vocabulary, [5, -1], pa.int32()) == expected
-    assert encode(vocabulary, [5, -1], pa.int64()) == [expected[0], 1]
-    assert encode(vocabulary, [5, -1], pa.int8()) == [expected[0], 1]
+    for type_ in SIGNED:
+        assert encode(vocabulary, [5, -1], type_) == [expected[0], 1]
+
+
+def test_hashes_that_an_int32_made_negative_are_unsigned_from_every_type():
+    vocabulary = learn(["ffffffff", "00000005", "0000000a"])
+    expected = encode(vocabulary, ["00000005", "ffffffff"])
+    assert 1 not in expected
+    for type_ in SIGNED:
+        assert encode(vocabulary, [5, -1], type_) == expected
+    assert [vocabulary.find_value(value) for value in (-1, -1.0, "-1")] == [expected[1]] * 3
+    assert vocabulary.find_value(-(2**31) - 1) == 1
 
 
 @pytest.mark.parametrize(

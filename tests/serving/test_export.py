@@ -55,6 +55,23 @@ def test_arrays_of_numpy_are_read_as_arrow_reads_them(exported):
     np.testing.assert_array_equal(Model(folder).predict(arrays), expected)
 
 
+@pytest.mark.parametrize("type_", [np.int8, np.int16, np.int32, np.int64, np.float32, list])
+@pytest.mark.parametrize("column, value", [("user", -3), ("site", 0xDEADBEEF - 2**32)])
+def test_a_number_below_0_is_the_same_value_in_every_type(exported, column, value, type_):
+    trainer, folder = exported["ids"]
+    if type_ in (np.int8, np.int16, np.float32) and column == "site":
+        type_ = np.float64
+    columns = {key: [1 if v is None else v for v in vs] for key, vs in rows_of(2, 0).items()}
+    text = "deadbeef" if column == "site" else str(value)
+    known = Model(folder).predict(columns | {column: [text, text]})
+    unknown = Model(folder).predict(columns | {column: [99999, 99999]})
+    given = [value, value] if type_ is list else np.array([value, value], type_)
+    found = Model(folder).predict(columns | {column: given})
+    np.testing.assert_array_equal(found, known)
+    np.testing.assert_array_equal(found, trainer.predict(frame(columns | {column: given}, SCHEMA)))
+    assert (found != unknown).all()
+
+
 def test_threads_share_a_model(exported):
     trainer, folder = exported["ids"]
     model, columns, found = Model(folder), rows_of(40, seed=3), []

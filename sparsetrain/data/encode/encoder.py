@@ -242,9 +242,8 @@ class Encoder(Rules):
         Returns
         -------
         list
-            As long as the table. Text of 8 lower-case hex digits is the number it spells, an int32
-            below 0 the unsigned one of its bits. None for row 0 (missing),
-            row 1 (rare) and, under `max_rows`, rows that several values share.
+            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
+            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
 
         Raises
         ------

@@ -4,7 +4,8 @@
 The vocabularies of all columns are concatenated; `number_starts` and `text_starts` (F + 1,) hold
 where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
-and the unsigned columns affect no id and are in no digest. A shared table is stored once.
+and the unsigned columns affect no id and are in no digest. A shared table is stored once. Encoders
+that do not say `signed` took each int32 for the hash of its bits, and do so on.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -72,7 +73,12 @@ _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": ()
 
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    described = {"rare_shares": rules.rare_shares, "unsigned": list(rules.unsigned)}
+    signed = not any(getattr(rule, "of_hashes", False) for rule in rules.categories)
+    described = {
+        "rare_shares": rules.rare_shares,
+        "unsigned": list(rules.unsigned),
+        "signed": signed,
+    }
     return write_manifest(rules) | described, _write_arrays(rules)
 
 
@@ -158,7 +164,10 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         _expect(not arrays, "has arrays that already encoded data does not need")
         categories = [PlainIds(n) for n in rows]
     else:
-        categories = _read_vocabularies(rows, arrays, settings, rare, _read_hexadecimal(manifest))
+        signed = manifest.get("signed", False)
+        _expect(type(signed) is bool, "does not say whether numbers are signed")
+        found = _read_vocabularies(rows, arrays, settings, rare, _read_hexadecimal(manifest))
+        categories = [replace(rule, of_hashes=not signed) for rule in found]
     with _refused():
         schema = Schema.from_dict(manifest["schema"])
     return Rules(

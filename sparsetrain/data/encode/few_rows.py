@@ -24,12 +24,9 @@ from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.values.numeric import EXACT
 
 _MOST = 16  # rows, from which on columns are as fast
-# Column types, by Arrow's and pandas' names, whose Python values are those a list of rows would
-# hold. Narrower integers count for dense columns alone: of an id, 32 bits below 0 mean a hash.
-_ID_TYPES = frozenset(
-    ("int64", "double", "float64", "string", "large_string", "str", "object", "null")
-)
-_DENSE_TYPES = _ID_TYPES | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+# Column types, by Arrow's and pandas' names, whose Python values are those of a list of rows.
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_TYPES = _INTEGERS | {"double", "float64", "string", "large_string", "str", "object", "null"}
 
 
 def encode_few(rules: Rules, data: Any) -> Batch | None:
@@ -108,8 +105,7 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
     return (
         len(found) == len(names)
         and _are_own(set(names), rules)
-        and _ID_TYPES.issuperset(found[name] for name in rules.columns)
-        and _DENSE_TYPES.issuperset(found[name] for name in rules.dense_columns)
+        and _TYPES.issuperset(found[name] for name in (*rules.columns, *rules.dense_columns))
     )
 
 

@@ -99,7 +99,9 @@ def make_vocabulary(
     name: str, counts: ValueCounts, settings: Settings, schema: Schema
 ) -> Vocabulary:
     """Give ids to the values of one column, by its own rule where it has one."""
-    return Vocabulary.from_counts(counts, *settings.limits(schema.rule(name)), settings.nan_rule)
+    of_hashes = schema.categories is None  # Criteo's own names, of 32-bit hashes
+    limits = settings.limits(schema.rule(name))
+    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, of_hashes)
 
 
 def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tuple[PlainIds, ...]:
@@ -223,7 +225,9 @@ def extended(known: Vocabulary, counts: ValueCounts, min_count: int, cap: int | 
     The most frequent one comes first, of equals numbers before texts. Values for which there is no
     room below `cap` rows stay without.
     """
-    numbers, times, texts, text_times, hexadecimal = resolved(counts, known.hexadecimal)
+    numbers, times, texts, text_times, hexadecimal = resolved(
+        counts, known.hexadecimal, of_hashes=known.of_hashes
+    )
     unknown = known.find_numbers(numbers) == UNSEEN
     unknown_texts = known.find_texts(texts) == UNSEEN
     new_times = np.concatenate([times[unknown], text_times[unknown_texts]])

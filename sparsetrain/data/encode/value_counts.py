@@ -3,11 +3,13 @@
 
 A key is a 64-bit number, text that is no such number, or missing. Files that store a value
 differently must give the same key: text that spells a whole number *is* that number, in decimal or
-in exactly 8 lower-case hex digits, and an int32 is taken as the unsigned 32-bit hash that it holds.
-A timestamp is its whole seconds since 1970. Any other text keeps its bytes.
+in exactly 8 lower-case hex digits. A timestamp is its whole seconds since 1970. Any other text
+keeps its bytes.
 
 Text such as `12345678` is a number in both systems. It is hexadecimal in a column that has text of
 8 hex digits that is not a decimal number, so it is counted apart until all of the column was seen.
+A number from -2**31 to -1 of such a column is a hash that was kept in an int32: the unsigned number
+of its 32 bits, whatever type it comes in.
 
 Each piece is reduced to its distinct keys; reduced pieces are merged whenever they outgrow what is
 merged already, so a key moves a logarithmic number of times. Memory: 16 bytes a distinct number at
@@ -70,8 +72,6 @@ def _all_numbers(numbers: Array, missing: Array) -> Keys:
 
 def _from_integers(array: Any, nan: NanRule, location: Location) -> Keys:
     values, missing = fill_nulls(array)
-    if values.dtype == np.int32:
-        values = values.view(np.uint32)
     return _all_numbers(values.astype(np.int64), missing)
 
 
@@ -228,10 +228,13 @@ class ResolvedCounts(NamedTuple):
     hexadecimal: bool | None
 
 
-def resolved(counts: ValueCounts, known: bool | None = None) -> ResolvedCounts:
+def resolved(
+    counts: ValueCounts, known: bool | None = None, *, of_hashes: bool = False
+) -> ResolvedCounts:
     """Return counts in which texts of 8 digits are numbers: decimal or, by the column, hexadecimal.
 
-    What is `known` of the column's earlier values decides.
+    What is `known` of the column's earlier values decides. Numbers of hexadecimal columns, and of
+    those known to be `of_hashes` of 32 bits, are unsigned.
     """
     hexadecimal = counts.hexadecimal if known is None else known
     (numbers, times), (eights, eight_times) = counts.numbers(), counts.eights()
@@ -239,7 +242,19 @@ def resolved(counts: ValueCounts, known: bool | None = None) -> ResolvedCounts:
         read = eights if hexadecimal else as_decimals(eights)
         numbers, times = np.concatenate([numbers, read]), np.concatenate([times, eight_times])
         numbers, times = reduce_numbers(numbers, times)
+    if (hexadecimal or of_hashes) and are_wrapped(numbers).any():
+        numbers, times = reduce_numbers(unwrapped(numbers), times)
     return ResolvedCounts(numbers, times, *counts.texts(), hexadecimal)
+
+
+def are_wrapped(numbers: Array) -> Array:
+    """Return which of numbers (n,) int64 may be hashes of 32 bits that an int32 made negative."""
+    return (numbers < 0) & (numbers >= -(2**31))
+
+
+def unwrapped(numbers: Array) -> Array:
+    """Return the unsigned number of the bits of each that `are_wrapped`; others as they are."""
+    return np.where(are_wrapped(numbers), numbers + 2**32, numbers)
 
 
 def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Array]:

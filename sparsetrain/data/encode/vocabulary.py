@@ -24,9 +24,11 @@ import pyarrow.types as pt
 from sparsetrain.data.encode.hash_table import IdTable
 from sparsetrain.data.encode.value_counts import (
     ValueCounts,
+    are_wrapped,
     has_keyable_dictionary,
     resolved,
     split_keys,
+    unwrapped,
 )
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Spelled
@@ -59,6 +61,9 @@ class Vocabulary:
     hexadecimal : bool or None
         How text of 8 decimal digits is read. None, of a column without text: as a decimal number,
         and where that was never seen, as a hexadecimal one.
+    of_hashes : bool
+        Whether a number from -2**31 to -1 without a row is sought as the unsigned one of its bits,
+        as in every hexadecimal column.
     """
 
     numbers: Array
@@ -69,6 +74,7 @@ class Vocabulary:
     nan: NanRule = field(default_factory=NanRule)
     rare_share: float | None = None
     hexadecimal: bool | None = None
+    of_hashes: bool = False
 
     def __repr__(self) -> str:
         return f"<Vocabulary: {self.rows} rows>"
@@ -83,10 +89,16 @@ class Vocabulary:
 
     @classmethod
     def from_counts(
-        cls, counts: ValueCounts, min_count: int, max_rows: int | None, nan: NanRule
+        cls,
+        counts: ValueCounts,
+        min_count: int,
+        max_rows: int | None,
+        nan: NanRule,
+        of_hashes: bool = False,
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
-        numbers, times, texts, text_times, hexadecimal = resolved(counts)
+        found = resolved(counts, of_hashes=of_hashes)
+        numbers, times, texts, text_times, hexadecimal = found
         all_times = np.concatenate([times, text_times])
         rare_share = _rare_share(all_times, min_count)
         frequent = times >= min_count
@@ -100,7 +112,17 @@ class Vocabulary:
         if max_rows is not None and rows > max_rows:
             ids, rows = _cap(ids, _hashes(numbers, texts), max_rows), max_rows
         number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
-        return cls(numbers, number_ids, tuple(texts), text_ids, rows, nan, rare_share, hexadecimal)
+        return cls(
+            numbers,
+            number_ids,
+            tuple(texts),
+            text_ids,
+            rows,
+            nan,
+            rare_share,
+            hexadecimal,
+            of_hashes,
+        )
 
     def values(self) -> list[int | str | None]:
         """Return the value of each row; None for the reserved ones and those that values share."""
@@ -119,7 +141,22 @@ class Vocabulary:
 
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
-        return self._by_number.find(numbers)
+        ids = self._by_number.find(numbers)
+        if self._wraps and numbers.min(initial=0) < 0:
+            unseen = are_wrapped(numbers) & (ids == UNSEEN)
+            ids[unseen] = self._by_number.find(unwrapped(numbers[unseen]))
+        return ids
+
+    @property
+    def _wraps(self) -> bool:
+        return bool(self.hexadecimal) or self.of_hashes
+
+    def _find_number(self, number: int) -> int:
+        """As `find_numbers`, of one."""
+        found = self._by_number.find_one(number)
+        if found == UNSEEN and self._wraps and -(2**31) <= number < 0:
+            return self._by_number.find_one(number + 2**32)
+        return found
 
     def find_texts(self, texts: Sequence[bytes]) -> Array:
         """Return the ids (n,) int32 of keys that are text."""
@@ -141,7 +178,7 @@ class Vocabulary:
             value = int(value)
         if type(value) is not int or not -(2**63) <= value < 2**64:
             return None
-        return self._by_number.find_one((value + 2**63) % 2**64 - 2**63)
+        return self._find_number((value + 2**63) % 2**64 - 2**63)
 
     def _find_text(self, text: str) -> int:
         hexadecimal, decimal = spelled_number(text)
@@ -149,7 +186,7 @@ class Vocabulary:
             return self._by_text.get(text.encode(), UNSEEN)
         if hexadecimal is None or (decimal is not None and not self.hexadecimal):
             assert decimal is not None
-            found = self._by_number.find_one(decimal)
+            found = self._find_number(decimal)
             if found != UNSEEN or hexadecimal is None or self.hexadecimal is not None:
                 return found
         return self._by_number.find_one(hexadecimal)

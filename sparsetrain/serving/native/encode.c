@@ -215,14 +215,15 @@ typedef struct {
   const char *text;
   uint64_t slot;
   uint32_t hash;
-  int64_t hexadecimal; /* what else a number may be; -1: nothing */
+  int64_t other; /* what else a number may be; -1: nothing */
   enum { ID, NUMBER, A_TEXT } kind;
 } probe;
 
 static void probe_number(const st_category *category, int64_t key, probe *made) {
   uint64_t slot = (uint64_t)key * GOLDEN >> (64 - category->number_bits);
   __builtin_prefetch(&category->numbers[slot]);
-  *made = (probe){key, NULL, slot, 0, -1, NUMBER};
+  int64_t other = category->wraps && key < 0 && key >= INT32_MIN ? key + ((int64_t)1 << 32) : -1;
+  *made = (probe){key, NULL, slot, 0, other, NUMBER};
 }
 
 static void probe_text(const st_category *category, const char *text, int64_t length, probe *made) {
@@ -231,7 +232,7 @@ static void probe_text(const st_category *category, const char *text, int64_t le
                    whole_number(text, length, &decimal);
   if (is_decimal) {
     probe_number(category, decimal, made);
-    if (category->hexadecimal < 0) made->hexadecimal = hexadecimal;
+    if (category->hexadecimal < 0 && hexadecimal >= 0) made->other = hexadecimal;
   } else if (hexadecimal >= 0) {
     probe_number(category, hexadecimal, made);
   } else {
@@ -319,9 +320,9 @@ static int encode_values(const st_model *model, const st_category *category,
       int64_t id = sought->kind == ID       ? sought->key
                    : sought->kind == NUMBER ? find_number(category, sought)
                                             : find_text(category, sought);
-      if (id == UNSEEN && sought->hexadecimal >= 0) {
+      if (id == UNSEEN && sought->other >= 0) {
         probe other;
-        probe_number(category, sought->hexadecimal, &other);
+        probe_number(category, sought->other, &other);
         id = find_number(category, &other);
       }
       put(model, located, place, category->first + id);

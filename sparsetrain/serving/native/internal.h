@@ -49,6 +49,7 @@ typedef struct {
   int64_t length;     /* or at most so many, the last ones; 0: any */
   int64_t like;       /* and as many as of that other feature; -1: of none */
   int hexadecimal;    /* text of 8 digits is so: 1, is decimal: 0, may be either: -1 */
+  int wraps;          /* a number below 0 without a row is the unsigned one of its 32 bits */
   const st_number_slot *numbers; /* NULL: ids are used as they are */
   const st_text_slot *texts;
   const uint8_t *pool;
@@ -84,7 +85,7 @@ struct st_model {
   const char **columns; /* that a request must have */
   int *is_binary;       /* of each label, or element of a vector */
   int num_files, num_dense, num_categories, num_derived, num_params, num_columns, num_labels;
-  int encoded, flags, nan_is_missing, index_bits;
+  int encoded, flags, nan_is_missing, of_hashes, index_bits;
   double fill;
   const char *function;
   int64_t max_rows; /* of one call of the program */
