@@ -5,7 +5,15 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from sparsetrain.data import Dataset, Encoder, Schema, convert_files, open_source, split_time
+from sparsetrain.data import (
+    Dataset,
+    Encoder,
+    Schema,
+    convert_files,
+    infer,
+    open_source,
+    split_time,
+)
 from tests.data.criteo_tables import joined
 
 SCHEMA = Schema("click", categories=("user", "site", "hour"), time="dt")
@@ -24,15 +32,63 @@ def folder(tmp_path, request):
     return tmp_path / "log"
 
 
-def test_folders_named_like_columns_are_columns_of_text(folder):
+def test_folders_named_like_columns_are_columns(folder):
     encoder = Encoder.fit(folder, schema_file=SCHEMA, min_count=1)
     assert encoder.values("site") == [None, None, "c", "a/b"]
-    assert encoder.values("hour") == [None, None, "08", 7]
+    assert encoder.values("hour") == [None, None, 8, 7]
     ids = joined(Dataset(folder, encoder).batches(4)).ids
     assert ids[:, 1].tolist() == [3] * 3 + [2] * 4 + [0] * 2
     before, later = split_time(folder, "dt", "2024-05-02", schema=SCHEMA)
     found = [len(joined(Dataset(half, encoder).batches(4))) for half in (before, later)]
     assert found == [3, 6]
+
+
+def write_log(folder, names, suffix="parquet"):
+    for number, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        write = {"parquet": pq.write_table, "csv": csv.write_csv}[suffix]
+        write(pa.table({"click": [0, 1], "user": [number] * 2}), folder / name / f"0.{suffix}")
+    return folder
+
+
+MONTHS = Schema("click", categories=("user", "month"))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("spelled", ["{:02d}", "{:08d}", "{}"])
+def test_partitions_of_whole_numbers_are_the_numbers_that_a_frame_has(tmp_path, spelled, suffix):
+    folder = write_log(tmp_path, [f"month={spelled.format(n)}" for n in (9, 10, 11)], suffix)
+    learnt = Encoder.fit(folder, schema_file=MONTHS, min_count=1)
+    assert sorted(learnt.values("month")[2:]) == [9, 10, 11]
+    frame = {"click": [0, 1], "user": [1, 1], "month": [9, 12]}
+    by_frame = learnt.encode(frame).ids[:, 1].tolist()
+    alone = folder / f"month={spelled.format(9)}"
+    assert joined(Dataset(alone, learnt).batches(4)).ids[:, 1].tolist() == [by_frame[0]] * 2
+    assert by_frame[1] == 1
+
+
+def test_minus_signs_and_missing_partitions_are_numbers_too_text_among_them_is_not(tmp_path):
+    names = ["month=-01", "month=__HIVE_DEFAULT_PARTITION__", "month=0"]
+    learnt = Encoder.fit(write_log(tmp_path / "a", names), schema_file=MONTHS, min_count=1)
+    assert sorted(learnt.values("month")[2:]) == [-1, 0]
+    folder = write_log(tmp_path / "b", ["month=01", "month=may"])
+    for source in (folder, sorted(folder.iterdir())):
+        learnt = Encoder.fit(source, schema_file=MONTHS, min_count=1)
+        assert set(learnt.values("month")[2:]) == {"01", "may"}
+    convert_files(folder, tmp_path / "out", schema_file=MONTHS, min_count=1, workers=1)
+    assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {"01", "may"}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_converted_partitions_are_numbers(tmp_path, suffix):
+    folder = write_log(tmp_path / "log", ["month=01", "month=12"], suffix)
+    convert_files(folder, tmp_path / "out", schema_file=MONTHS, min_count=1, workers=1)
+    assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {1, 12}
+
+
+def test_padded_partitions_are_inferred_to_be_numbers(tmp_path):
+    folder = write_log(tmp_path, [f"month={n:02d}" for n in (1, 2, 3)])
+    assert "month" in infer(folder, "click").schema.wanted
 
 
 def test_what_is_converted_has_the_columns_of_its_folders(folder, tmp_path):

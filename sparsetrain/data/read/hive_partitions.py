@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition columns: what `dt=2024-05-01/` in the path of a file says of all its rows.
 
-They are text, as in a text file; `__HIVE_DEFAULT_PARTITION__` and an empty value are missing. A
-column of the same name in the file goes before.
+They are text, as in a text file, but where all of a column's in the files are whole numbers, zeros
+before them say nothing, as for Spark and pyarrow. `__HIVE_DEFAULT_PARTITION__` and an empty value
+are missing. A column of the same name in the file goes before.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +20,25 @@ import pyarrow as pa
 from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+_is_whole = re.compile("-?[0-9]+").fullmatch
+Folders = Mapping[str, str | None]  # partition columns that a path names, and their values
 
 
-def partitions_of(file: str) -> dict[str, str | None]:
-    """Return the partition columns that the folders of a file's path name, and their values."""
+def partitions_of(files: Sequence[str]) -> list[Folders]:
+    """Return the partition columns of each file, which are read together."""
+    found = [_named(file) for file in files]
+    values: dict[str, set[str]] = {}
+    for folders in found:
+        for name, value in folders.items():
+            values.setdefault(name, set()).update([value] if value is not None else [])
+    whole = {name for name, seen in values.items() if all(map(_is_whole, seen))}
+    return [
+        {n: str(int(v)) if v is not None and n in whole else v for n, v in folders.items()}
+        for folders in found
+    ]
+
+
+def _named(file: str) -> Folders:
     pairs = (folder.partition("=") for folder in os.path.dirname(file).split(os.sep))
     return {
         unquote(name): None if value in ("", _NULL) else unquote(value)
@@ -30,9 +47,9 @@ def partitions_of(file: str) -> dict[str, str | None]:
     }
 
 
-def with_partitions(part: Part, file: str) -> Part:
+def with_partitions(part: Part, folders: Folders) -> Part:
     """Return a part of a file that has the partition columns too."""
-    values = {n: v for n, v in partitions_of(file).items() if n not in part.schema.names}
+    values = {n: v for n, v in folders.items() if n not in part.schema.names}
     if not values:
         return part
     fields = [pa.field(name, pa.string()) for name in values]
@@ -46,7 +63,7 @@ class WithPartitions:
 
     inner: Any  # reads the file
     first: str  # some column of the file, which tells how many rows there are
-    values: Mapping[str, str | None]
+    values: Folders
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield record batches of these columns."""
