@@ -33,6 +33,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
+from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
@@ -205,8 +206,9 @@ class _Learner:
         good = np.ones(piece.num_rows, dtype=bool)
         for fault in faults:
             good[fault.row] = False
-            row = piece.slice(fault.row, 1).to_pylist()[0]
-            self.refuse(fault, {"values": {name: _shown(value) for name, value in row.items()}})
+            row = piece.slice(fault.row, 1)
+            values = {n: _shown(array) for n, array in zip(row.schema.names, row, strict=True)}
+            self.refuse(fault, {"values": values})
             self._dropped.append(self._seen + fault.row)
         self._seen += len(faults)
         return keep_rows(location, piece, good)
@@ -248,7 +250,13 @@ class _Learner:
         }
 
 
-def _shown(value: Any) -> Any:
+def _shown(array: Any) -> Any:
+    """Return the one value of an array, fit for JSON."""
+    try:
+        value = array[0].as_py()
+    except UnicodeDecodeError:
+        bags = arrow_types.is_bag(array.type)
+        value = array.cast(pa.list_(pa.binary()) if bags else pa.binary())[0].as_py()
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value if isinstance(value, (int, str, type(None))) else str(value)

@@ -37,6 +37,7 @@ from sparsetrain.data.values.text import (
     as_decimals,
     hex_numbers,
     lengths,
+    require_utf8,
     whole_numbers,
 )
 
@@ -261,6 +262,7 @@ def count_keys(array: Any, nan: NanRule, location: Location) -> tuple[Keys, Arra
     """Return keys of an Arrow array, and how often each occurs; a dictionary is keyed once."""
     if arrow_types.kind_of(array.type) == arrow_types.SPELLED:
         return _count_spelled(array)
+    require_utf8(array, location)
     if not has_keyable_dictionary(array):
         plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
         return split_keys(plain, nan, location), np.ones(len(plain), dtype=np.int64)

@@ -34,7 +34,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Spelled
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
-from sparsetrain.data.values.text import as_decimals, spelled_number
+from sparsetrain.data.values.text import as_decimals, require_utf8, spelled_number
 
 MISSING, UNSEEN, FIRST = 0, 1, 2
 MIN_CAP = FIRST + 2  # one value's own row and one bucket
@@ -193,6 +193,7 @@ class Vocabulary:
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`."""
+        require_utf8(array, location)
         if has_keyable_dictionary(array):
             return self._encode_codes(array, location)
         return self._encode(

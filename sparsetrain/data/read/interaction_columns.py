@@ -22,6 +22,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.data.values.text import require_utf8
 from sparsetrain.errors import DataError
 
 # Role -> names that a column of it often has; those of rows without a header are in this order.
@@ -104,6 +105,7 @@ def _values(array: Any, location: Location) -> Any:
     if is_bag(array.type):
         raise location.error("holds lists; an interaction has one user and one item")
     location.refuse(array.is_null().to_numpy(zero_copy_only=False), lambda row: "the value is null")
+    require_utf8(array, location)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 

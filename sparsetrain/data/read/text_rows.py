@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text rows as Arrow tables of bytes, with the lines that have too few or too many fields.
+"""Text rows as Arrow tables of text, with the lines that have too few or too many fields.
 
 Fields stay text: labels, numbers and categories are parsed later, so a value means the same in a
 text file as in a parquet column of text. Whoever encodes them all asks for numbers instead, where
@@ -59,7 +59,7 @@ class Parsed(NamedTuple):
     def pieces(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows, a piece at a time, with the numbers of their lines."""
         first, table = 0, self.table.select(list(names))
-        is_text = any(pa.types.is_binary(type_) for type_ in table.schema.types)
+        is_text = any(pa.types.is_string(type_) for type_ in table.schema.types)
         for piece in table.to_batches(max_chunksize=PIECE_ROWS if is_text else CODED_ROWS):
             yield with_numbers(piece, self.lines[first : first + piece.num_rows])
             first += piece.num_rows
@@ -103,7 +103,9 @@ def parse_block(
     lines = np.arange(rows) if rows == block.lines else _line_numbers(data, dialect)
     lines += block.first_line
     parsed = _drop_header(_assign(table, lines, invalid), dialect, block)
-    columns = dict(zip(names, parsed.table.columns, strict=True)) | numbers
+    # Whether it is UTF-8 is looked at where a column is read, which can name the line.
+    texts = [column.cast(pa.string(), safe=False) for column in parsed.table.columns]
+    columns = dict(zip(names, texts, strict=True)) | numbers
     return parsed._replace(table=pa.table({name: columns[name] for name in dialect.names}))
 
 
@@ -206,5 +208,5 @@ class TextRows:
 def text_parts(file: str, schema: Schema) -> list[Part]:
     """Open a text file."""
     dialect = find_dialect(file, schema.text)
-    columns = pa.schema([(name, pa.binary()) for name in dialect.names])
+    columns = pa.schema([(name, pa.string()) for name in dialect.names])
     return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]

@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.text import as_bytes
+from sparsetrain.data.values.text import as_bytes, require_utf8
 from sparsetrain.errors import ConfigError
 
 
@@ -132,7 +132,8 @@ def exact_integers(array: Any) -> tuple[Array, Array] | None:
 
 
 def _parsed(array: Any, location: Location) -> Any:
-    text = _as_string(array, location)
+    require_utf8(array, location, bytes_too=True)
+    text = array.cast(pa.large_string())
     text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, text.type), text)
     try:
         return text.cast(pa.float64())
@@ -158,25 +159,6 @@ def _advice(value: str) -> str:
     if value.lower() not in _NULLS:
         return ""
     return "; if it stands for a missing value, list it in a schema, [text] null"
-
-
-def _as_string(array: Any, location: Location) -> Any:
-    try:
-        text = array.cast(pa.large_string())
-        text.validate(full=True)
-        return text
-    except pa.ArrowInvalid:
-        values = array.cast(pa.large_binary()).to_pylist()
-        row = next(i for i, value in enumerate(values) if value and not _is_utf8(value))
-        raise location.error("the text is not valid UTF-8", row) from None
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode("utf-8")
-        return True
-    except UnicodeDecodeError:
-        return False
 
 
 def _is_number(value: str | None) -> bool:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
 
 _HEX_DIGITS = 8
 _NO_DIGIT = 255  # its high bits tell it from a digit
@@ -39,6 +40,37 @@ def lengths(array: Any) -> Array:
     if array.null_count:
         sizes[array.is_null().to_numpy(zero_copy_only=False)] = 0
     return sizes
+
+
+def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> None:
+    """Refuse text (n,), as a dictionary or not, that is not UTF-8; columns of bytes only if asked.
+
+    Arrow looks at no byte of it when it reads parquet.
+    """
+    is_coded = pt.is_dictionary(array.type)
+    texts = array.dictionary if is_coded else array
+    type_ = texts.type
+    is_text = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
+    if not (is_text or bytes_too) or not len(texts) or _is_ascii(as_bytes(texts)):
+        return
+    bad = np.array([not _is_utf8(value) for value in texts.cast(pa.large_binary()).to_pylist()])
+    if is_coded and bad.any():
+        codes = array.indices.fill_null(len(bad)).cast(pa.int64()).to_numpy()
+        bad = np.append(bad, False)[codes]
+    location.refuse(bad, lambda row: "the text is not UTF-8; write it so, or read it as bytes")
+
+
+def _is_ascii(array: Any) -> bool:
+    first, *_, end = _offsets(array)
+    characters = np.frombuffer(array.buffers()[2] or b"", np.uint8)[first:end]
+    return not len(characters) or int(characters.max()) < 128
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or bool(value.decode() or True)
+    except UnicodeDecodeError:
+        return False
 
 
 def hex_numbers(array: Any, sizes: Array) -> tuple[Array, Array]:
