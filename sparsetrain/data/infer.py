@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -108,7 +109,7 @@ def _sample(data: Any) -> tuple[str, dict[str, _Pieces]]:
     source = open_source(data, Schema())
     if isinstance(source, BatchSource):
         raise source.rows_wanted()
-    names = source.parts[0].schema.names
+    names = [name for name in source.parts[0].schema.names if name]  # none: an index
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
     columns: dict[str, _Pieces] = {column: [] for column in names}
     for part in chosen:
@@ -316,8 +317,10 @@ def _has_fractions(numbers: Array) -> bool:
 
 def _moments(pieces: _Pieces) -> list[Array] | None:
     """Return the whole seconds since 1970 of points in time; None if something is none."""
-    found: list[Any] = [to_microseconds(piece, location) for location, piece in pieces]
-    if any(moments is None for moments in found):
+    found: list[Any] = []
+    with suppress(DataError):
+        found = [to_microseconds(piece, location) for location, piece in pieces]
+    if not found or any(moments is None for moments in found):
         return None
     there = [moments.drop_null().to_numpy() // 1_000_000 for moments in found]
     return there if any(map(len, there)) else None

@@ -74,6 +74,7 @@ def _from_arrow(array: Any, name: str) -> Column:
     from sparsetrain.data.values import arrow_types
     from sparsetrain.data.values.location import Location
     from sparsetrain.data.values.numeric import fill_nulls, to_microseconds
+    from sparsetrain.data.values.text import require_utf8
 
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
@@ -83,6 +84,7 @@ def _from_arrow(array: Any, name: str) -> Column:
         array = array.dictionary_decode()
     kind = arrow_types.kind_of(array.type)
     if kind == arrow_types.TEXT:
+        require_utf8(array, Location(name))
         array = array.cast(pa.large_binary())
         missing = array.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
         # A buffer without bytes is none.

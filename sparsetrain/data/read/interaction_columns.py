@@ -15,7 +15,7 @@ from sparsetrain.data.read.parquet import is_parquet
 from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.read.text_blocks import BOM, read_blocks
+from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
 from sparsetrain.data.schema.column_names import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
@@ -25,10 +25,11 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.data.values.text import require_utf8
 from sparsetrain.errors import DataError
 
-# Role -> names that a column of it often has; those of rows without a header are in this order.
+# Role -> names that a column of it often has, in any case and with `_` or without; columns without
+# names are in this order.
 _NAMES = {
-    "user": ("user", "user_id", "userId"),
-    "item": ("item", "item_id", "itemId"),
+    "user": ("user", "userid", "uid", "customerid", "visitorid"),
+    "item": ("item", "itemid", "iid", "movieid", "productid", "articleid"),
     "rating": ("rating",),
     "time": ("time", "timestamp"),
 }
@@ -70,8 +71,7 @@ def _text_of(file: str) -> TextFormat:
     block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
     if block is None or is_parquet(bytes(block.data[:4])):
         return TextFormat()
-    text = block.data.tobytes().removeprefix(BOM)
-    line = text.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+    line = first_line_of(block.data, file)
     delimiter = next((each for each in "\t,;|" if each in line), " ")
     fields = [field.strip('"') for field in line.split(delimiter)]
     if not any(field[:1].isdigit() for field in fields):
@@ -94,11 +94,15 @@ def _columns(source: Source | BatchSource) -> list[str]:
 
 def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
     """Return the name of a column; None for one that may be missing."""
-    found = next((name for name in _NAMES[role] if name in names), None)
+    found = next((n for known in _NAMES[role] for n in names if _plain(n) == known), None)
     if given is None and (found is not None or role not in _NEEDED):
         return found
     require_column(names, given or role, role, where)
     return given or role
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def _values(array: Any, location: Location) -> Any:

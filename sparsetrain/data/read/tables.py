@@ -232,9 +232,41 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
             values = values.astype(values.dtype.newbyteorder("="))
         return _converted(values, nan_is_null)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        _refuse_mixture(values, Location("table", column=name))
         raise Location("table", column=name).error(
             f"the column cannot be read ({first_line(error)})"
         ) from None
+
+
+def _refuse_mixture(values: Any, location: Location) -> None:
+    """Refuse a value of another type than those before it, in words that are not Arrow's."""
+    before: dict[bool, str] = {}  # the type of the values, and of those in their lists
+    for row, value in enumerate(values):
+        bag = value if isinstance(value, _BAGS) else ()
+        for inside, each in ((False, value), *((True, item) for item in bag)):
+            kind = _type_of(each)
+            known = before.setdefault(inside, kind) if kind else kind
+            if known != kind and {known, kind} != {"int", "float"}:
+                raise location.error(f"holds {kind}, {known} before; give values of one type", row)
+
+
+_BAGS = (list, tuple, np.ndarray)
+_TYPES = {
+    "bool": (bool, np.bool_),
+    "int": (int, np.integer),
+    "float": (float, np.floating),
+    "text": (str, bytes),
+    "list": _BAGS,
+}
+
+
+def _type_of(value: Any) -> str:
+    """Return what a message calls the type of a value; nothing where it is missing."""
+    is_nan = isinstance(value, float) and np.isnan(value)
+    name = type(value).__name__
+    if value is None or is_nan or name in ("NAType", "NaTType"):
+        return ""
+    return next((kind for kind, types in _TYPES.items() if isinstance(value, types)), name)
 
 
 def _converted(values: Any, nan_is_null: bool) -> Any:

@@ -132,11 +132,17 @@ def _last_line_end(data: Array, quoted: bool) -> int:
     return 0
 
 
-def row_ends(data: Array) -> Array:
+def row_ends(data: Array, newlines: Array | None = None) -> Array:
     """Return where the newlines outside of quotes are, (n,) int64; a block begins outside."""
-    newlines = np.flatnonzero(data == NEWLINE)
+    newlines = np.flatnonzero(data == NEWLINE) if newlines is None else newlines
     quotes = np.flatnonzero(data == QUOTE)
     return newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+
+
+def lone_returns(data: Array) -> Array:
+    """Return where carriage returns are with no newline behind them, (n,) int64."""
+    returns = np.flatnonzero(data == RETURN) if count_bytes(data, RETURN) else np.zeros(0, int)
+    return returns[np.append(data, np.uint8(NEWLINE))[returns + 1] != NEWLINE]
 
 
 BOM = b"\xef\xbb\xbf"  # what some writers begin a UTF-8 file with
@@ -177,13 +183,26 @@ def find_dialect(file: str, text: TextFormat) -> Dialect:
 
 
 def _fields(data: Array, delimiter: str, file: str) -> list[str]:
+    line = first_line_of(data, file)
+    if delimiter == "\t":
+        return line.split("\t")
+    try:
+        return next(csv.reader(io.StringIO(line), delimiter=delimiter), [""])
+    except csv.Error as error:
+        raise DataError(f"{file}: line 1: not readable ({error})") from None
+
+
+def first_line_of(data: Array, file: str) -> str:
+    """Return the first line of a file, given its first block."""
     try:
         line = data.tobytes().removeprefix(BOM).split(b"\n", 1)[0].decode("utf-8").rstrip("\r")
     except UnicodeDecodeError:
         raise DataError(f"{file}: line 1: not UTF-8 text; is this a text file of rows?") from None
-    if delimiter == "\t":
-        return line.split("\t")
-    return next(csv.reader(io.StringIO(line), delimiter=delimiter), [""])
+    if "\r" in line:
+        raise DataError(
+            f"{file}: line 1: its lines end in a carriage return (old Mac); end them in a newline"
+        )
+    return line
 
 
 def _check_delimiter(line: str, file: str) -> None:
@@ -209,7 +228,11 @@ def _check_quotes(names: list[str], file: str) -> None:
 def _is_header(fields: list[str]) -> bool:
     """Return whether all fields are names; a row of data has a number or an empty field.
 
-    The first may be empty: so pandas writes the name of an index.
+    The first may be empty: so pandas writes the name of an index. So may the last ones, of which
+    nobody reads the columns.
     """
-    named = fields[1:] if len(fields) > 1 and not fields[0] else fields
-    return all(field and not field[:1].isdigit() and field[0] != "-" for field in named)
+    named = fields[1:] if len(fields) > 1 and not fields[0] else [*fields]
+    while named and not named[-1]:
+        named.pop()
+    plain = (field and not field[:1].isdigit() and field[0] != "-" for field in named)
+    return bool(named) and all(plain)

@@ -31,6 +31,7 @@ from sparsetrain.data.read.text_blocks import (
     Dialect,
     count_bytes,
     find_dialect,
+    lone_returns,
     read_blocks,
     row_ends,
 )
@@ -100,7 +101,8 @@ def parse_block(
             f"{file}: from line {block.first_line}: not readable ({first_line(error)})"
         ) from None
     rows = len(invalid) + table.num_rows
-    lines = np.arange(rows) if rows == block.lines else _line_numbers(data, dialect)
+    is_plain = rows == block.lines and not len(lone_returns(data))
+    lines = np.arange(rows) if is_plain else _line_numbers(data, dialect)
     lines += block.first_line
     parsed = _drop_header(_assign(table, lines, invalid), dialect, block)
     # Whether it is UTF-8 is looked at where a column is read, which can name the line.
@@ -147,9 +149,13 @@ def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOption
 
 
 def _line_numbers(data: Array, dialect: Dialect) -> Array:
-    """Return the line, from 0, at which each row begins; blank lines are not rows."""
+    """Return the line, from 0, at which each row begins; blank lines are not rows.
+
+    A carriage return alone ends a row, as for Arrow.
+    """
     every = np.flatnonzero(data == NEWLINE)
-    ends = row_ends(data) if dialect.quoted else every
+    both = np.sort(np.append(every, lone_returns(data)))
+    ends = row_ends(data, both) if dialect.quoted else both
     starts = np.r_[0, ends + 1]
     stops = np.r_[ends, len(data)]
     is_row = np.array(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.location import Location, shown
 
 
 class Family(NamedTuple):
@@ -99,14 +99,18 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
     near = max(names, key=likeness, default="")
     return (
-        f"the nearest name there is {near}"
+        f"the nearest name there is {shown(near)}"
         if likeness(near)[0] >= 0.5
         else f"there are {_few(names)}"
     )
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") if names else "no columns"
+    return (
+        ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
+        if names
+        else "no columns"
+    )
 
 
 def find_label(names: Sequence[str], given: str | None, location: Location) -> str:

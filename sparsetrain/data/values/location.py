@@ -15,6 +15,11 @@ import numpy as np
 from sparsetrain.errors import DataError
 
 
+def shown(name: str) -> str:
+    """Return a column's name as a message shows it: in quotes where one would not see all of it."""
+    return name if name and name == name.strip() and name.isprintable() else repr(name)
+
+
 class RowError(DataError):
     """A `DataError` that knows its row, counted from where its location begins, if it has one."""
 
@@ -75,7 +80,7 @@ class Location:
         parts = [
             None if self.row_group is None else f"row group {self.row_group}",
             None if row is None else f"{self.unit} {self.number(row)}",
-            None if self.column is None else f"column {self.column}",
+            None if self.column is None else f"column {shown(self.column)}",
         ]
         where = ", ".join(part for part in parts if part)
         error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")

@@ -176,10 +176,10 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     """Return an Arrow array of points in time as int64 microseconds since 1970, else None.
 
     Dates, timestamps and text in ISO 8601 are such, in UTC where no zone is stated; anything else,
-    such as Avazu's YYMMDDHH, counts as numbers.
+    such as Avazu's YYMMDDHH, counts as numbers. The first of a column of text says which it is.
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
-        return _from_text(array)
+        return _from_text(array, location)
     if not pt.is_temporal(array.type):
         return None
     try:
@@ -188,13 +188,37 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
         raise location.error(f"type {array.type} is not a point in time") from None
 
 
-def _from_text(array: Any) -> Any | None:
+_WITH_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+
+
+def _from_text(array: Any, location: Location) -> Any | None:
     plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
-    for type_ in (_MOMENT, pa.timestamp("us", "UTC")):  # the second takes texts that name a zone
-        try:
-            text = plain.cast(pa.large_string())
-            there = pc.not_equal(pc.binary_length(text), 0)
-            return pc.if_else(there, text, None).cast(type_).cast(pa.int64())
-        except pa.ArrowInvalid:
-            continue
-    return None
+    require_utf8(plain, location, bytes_too=True)
+    text = plain.cast(pa.large_string())
+    text = pc.if_else(pc.not_equal(pc.binary_length(text), 0), text, None)
+    try:
+        return _parsed_moments(text)
+    except pa.ArrowInvalid:
+        there = text.drop_null()
+        if not _is_moment(there[:1]):
+            return None
+    row, value = next(
+        (i, v) for i, v in enumerate(text) if v.is_valid and not _is_moment(text[i : i + 1])
+    )
+    raise location.error(f"{value.as_py()[:_SHOWN]!r} is not a time in ISO 8601, as before", row)
+
+
+def _parsed_moments(text: Any) -> Any:
+    zoned = pc.match_substring_regex(text, _WITH_ZONE)
+    with_zone, without = (
+        pc.if_else(chosen, text, None).cast(type_).cast(pa.int64())
+        for chosen, type_ in ((zoned, pa.timestamp("us", "UTC")), (pc.invert(zoned), _MOMENT))
+    )
+    return pc.coalesce(with_zone, without)
+
+
+def _is_moment(text: Any) -> bool:
+    try:
+        return _parsed_moments(text) is not None
+    except pa.ArrowInvalid:
+        return False
