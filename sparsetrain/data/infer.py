@@ -34,6 +34,7 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microsecon
 from sparsetrain.errors import ConfigError, DataError
 
 SAMPLE_ROWS = 100_000
+_SAMPLE_BYTES = 1 << 28
 _PARTS = 8  # from which the sample is taken
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
 _NAN = NanRule("missing")
@@ -114,12 +115,12 @@ def _sample(data: Any) -> tuple[str, dict[str, _Pieces]]:
     columns: dict[str, _Pieces] = {column: [] for column in names}
     for part in chosen:
         require_columns(part.schema.names, names, "first file's", part.location)
-        rows = 0
+        rows = size = 0
         for location, piece in part.pieces(names):
             for column in names:
                 columns[column].append((location.of_column(column), piece.column(column)))
-            rows += piece.num_rows
-            if rows >= SAMPLE_ROWS // len(chosen):
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows >= SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
                 break
     return source.name, columns
 

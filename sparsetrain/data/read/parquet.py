@@ -4,7 +4,8 @@
 Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
 reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums
 are verified where the writer made them. Memory: the stored column chunks of one row group, or a
-buffer of each for a large one, and one unpacked page of each column.
+buffer of each for a large one, one unpacked page of each column, and a piece, of fewer rows where
+these are long: some kB on disk may say one text of a MB for every row.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.converted_files import check_footer
 from sparsetrain.data.read.file_systems import is_url, open_file
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
+from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
+_PIECE_BYTES = 1 << 26  # of a piece, by the mean of its row group
 _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
@@ -41,7 +46,7 @@ def parquet_parts(file: str) -> Iterator[Part]:
     try:
         with pq.ParquetFile(_input(file)) as reader:
             metadata, schema = reader.metadata, reader.schema_arrow
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataError(
             f"{file}: the parquet footer is damaged ({first_line(error)}); write it again"
         ) from None
@@ -146,10 +151,9 @@ class _RowGroup:
         rows = 0
         is_large = self._stored.total_byte_size > _LARGE
         try:
-            with pq.ParquetFile(
-                _input(self.location.name),
-                metadata=self.metadata,
-                page_checksum_verification=True,
+            row_bytes = sum(self._row_bytes(name, name in coded) for name in names)
+            piece_rows = min(piece_rows, max(1, int(_PIECE_BYTES / max(row_bytes, 1))))
+            with self._opened(
                 buffer_size=_BUFFER if is_large else 0,
                 pre_buffer=not is_large,
                 read_dictionary=list(coded),
@@ -161,7 +165,7 @@ class _RowGroup:
                     yield piece
         except pa.ArrowMemoryError:
             raise  # says nothing about the file
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
             raise self.location.error(
                 f"the data cannot be read ({first_line(error)}); copy or write the file again"
             ) from None
@@ -169,3 +173,35 @@ class _RowGroup:
             raise self.location.error(
                 f"{rows} rows where the footer says {self.num_rows}; write the file again"
             )
+
+    def _opened(self, **options: Any) -> Any:
+        return pq.ParquetFile(
+            _input(self.location.name),
+            metadata=self.metadata,
+            page_checksum_verification=True,
+            **options,
+        )
+
+    def _row_bytes(self, name: str, is_coded: bool) -> float:
+        """Return about how many bytes a row of a column takes in memory."""
+        type_ = self.schema.field(name).type
+        if name not in self.leaves or not (is_bag(type_) or kind_of(type_) == TEXT):
+            return 8
+        column = self._stored.column(self.leaves[name])
+        stored, in_row = column.total_uncompressed_size, column.num_values / max(self.num_rows, 1)
+        each = max(stored / max(column.num_values, 1), 8)
+        is_coded |= column.physical_type != "BYTE_ARRAY" or not column.has_dictionary_page
+        if not is_coded and stored * in_row * PIECE_ROWS > _PIECE_BYTES:
+            each = max(each, self._longest(name))
+        return each * in_row
+
+    def _longest(self, name: str) -> int:
+        """Return the bytes of the longest value in the dictionary of a column."""
+        path = self.metadata.schema.column(self.leaves[name]).path
+        with self._opened(read_dictionary=[path]) as reader:
+            group = [self.location.row_group]
+            pieces = list(islice(reader.iter_batches(1, row_groups=group, columns=[name]), 1))
+        arrays = [piece.column(0) for piece in pieces]
+        values = [array.values if is_bag(array.type) else array for array in arrays]
+        words = [array.dictionary for array in values if pt.is_dictionary(array.type)]
+        return max((pc.max(pc.binary_length(each)).as_py() or 0 for each in words), default=0)
