@@ -5,12 +5,13 @@ Whole numbers are counts, which become logarithms, if few values are large: the 
 eight times the median, or over 8 if that is below 1. Others, and those whose name ends in `id`, are
 categories. Columns that cannot help (one value, or another in nearly every row) are left out.
 Points in time give their hour and weekday. Every guess is an entry of the result, and `dense`,
-`categories` and `ignore` overrule it.
+`categories` and `ignore` overrule it. A warning names columns whose types are not read.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,18 +27,20 @@ from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import BatchSource
 from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.schema.columns import require_kind
 from sparsetrain.data.schema.schema import Derived, Linear, Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, DataWarning
 
 SAMPLE_ROWS = 100_000
 _SAMPLE_BYTES = 1 << 28
 _PARTS = 8  # from which the sample is taken
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
 _NAN = NanRule("missing")
+_NAMED = 5  # columns of a warning
 _HASH = 1e9  # few counts or amounts are so large
 # Names that end so, and Criteo's and torchrec's.
 _IS_ID = re.compile(r"(?i:(^|[^a-z])(id|key|code|zip|hash)$)|[a-z](Id|ID)$|^(C|cat_)\d+$").search
@@ -77,36 +80,47 @@ def infer(
     ConfigError
         If a column is named twice, or there is no category.
 
+    Warns
+    -----
+    DataWarning
+        Of columns that are left out because their type is not read.
+
     Examples
     --------
     >>> rows = {"click": [0, 1] * 99, "site": ["a", "b", "c"] * 66, "age": [5, 90] * 99}
     >>> infer(rows, "click").schema.categories
     ('site', 'age')
     """
-    name, sample = _sample(data)
+    name, sample, unread = _sample(data)
     asked = {"dense": [*dense], "category": [*categories], "ignored": [*ignore], "label": [label]}
     given = [column for columns in asked.values() for column in columns]
-    require_columns([*sample], given, "given", Location(name))
+    require_columns([*sample, *unread], given, "given", Location(name))
     twice = next((column for column in given if given.count(column) > 1), None)
     if twice is not None:
         raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
     roles = {column: role for role, columns in asked.items() for column in columns}
     guess = _Guess(Location(name))
+    for column, error in unread.items():
+        _UNREAD[roles.get(column) or ""](guess, column, error)
     for column, pieces in sample.items():
         if column not in ignore:
             _check_types(pieces)
         _ROLES[roles.get(column) or ""](guess, column, pieces)
-    return guess.result(label)
+    inferred = guess.result(label)
+    if guess.unread:
+        warnings.warn(guess.warning(), DataWarning, stacklevel=2)
+    return inferred
 
 
 _Pieces = list[tuple[Location, Any]]  # where each begins, and its values
 
 
-def _sample(data: Any) -> tuple[str, dict[str, _Pieces]]:
-    """Return the name of the data, and of each column some pieces."""
+def _sample(data: Any) -> tuple[str, dict[str, _Pieces], dict[str, DataError]]:
+    """Return the name of the data, of each column some pieces, and why others are not read."""
     if names_in(data):
-        table, arrays = Location("table"), as_columns(data)
-        return table.name, {n: [(table.of_column(n), a[:SAMPLE_ROWS])] for n, a in arrays.items()}
+        table, (arrays, unread) = Location("table"), as_columns(data)
+        pieces = {n: [(table.of_column(n), a[:SAMPLE_ROWS])] for n, a in arrays.items()}
+        return table.name, pieces, unread
     source = open_source(data, Schema())
     if isinstance(source, BatchSource):
         raise source.rows_wanted()
@@ -122,7 +136,7 @@ def _sample(data: Any) -> tuple[str, dict[str, _Pieces]]:
             rows, size = rows + piece.num_rows, size + piece.nbytes
             if rows >= SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
                 break
-    return source.name, columns
+    return source.name, columns, {}
 
 
 def _check_types(pieces: _Pieces) -> None:
@@ -160,6 +174,7 @@ class _Guess:
     time: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
 
     def result(self, label: str) -> Inferred:
         """Return the schema."""
@@ -183,7 +198,7 @@ class _Guess:
 
     def as_label(self, name: str, pieces: _Pieces) -> None:
         """Take a column for the label."""
-        values = _read(pieces)
+        values = _read_as_asked(pieces)
         self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
         self.notes[name] = f"label, {self.labels[name]}"
 
@@ -191,26 +206,49 @@ class _Guess:
         """Leave a column out."""
         self.notes[name] = "ignored, as asked"
 
+    def as_unread(self, name: str, error: DataError) -> None:
+        """Leave a column out that cannot be read."""
+        self._unread(name, str(error).rpartition(f"column {name}: ")[2])
+
+    def refuse(self, name: str, error: DataError) -> None:
+        """Refuse a column that is asked for and cannot be read."""
+        raise error
+
     def as_category(self, name: str, pieces: _Pieces) -> None:
         """Take a column for a category."""
+        require_kind(pieces[0][1].type, pieces[0][0], bags=True)
         self._category(name, _values(pieces))
 
     def as_dense(self, name: str, pieces: _Pieces) -> None:
         """Take a column for numbers."""
-        self._number(name, _read(pieces))
+        self._number(name, _read_as_asked(pieces))
 
     def as_it_looks(self, name: str, pieces: _Pieces) -> None:
         """Take a column for what its values look like."""
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
-            self.notes[name] = f"ignored: {type_}"
+            self._unread(name, str(type_))
             return
         seen = _values(pieces)
         for test, take in _RULES:
             if test(name, seen):
                 take(self, name, seen)
                 return
+
+    def _unread(self, name: str, why: str) -> None:
+        self.unread[name] = why
+        self.notes[name] = f"ignored: {why}"
+
+    def warning(self) -> str:
+        """Return the text about columns whose types are not read."""
+        reasons = [f"{name!r} ({why})" for name, why in self.unread.items()]
+        more = f" and {len(reasons) - _NAMED:,} others" if len(reasons) > _NAMED else ""
+        return (
+            f"{self.location.name}: left out, as their types are not read: "
+            f"{', '.join(reasons[:_NAMED])}{more}; cast them to numbers, text or lists of them, or "
+            "drop them (ignore=[NAME], --ignore NAME)"
+        )
 
     def _useless(self, name: str, seen: _Values) -> None:
         why = "another value in nearly every row" if seen.distinct > 1 else "always the same"
@@ -259,6 +297,11 @@ _ROLES: dict[str, Callable[[_Guess, str, _Pieces], None]] = {
     "dense": _Guess.as_dense,
     "": _Guess.as_it_looks,
 }
+_UNREAD: dict[str, Callable[[_Guess, str, Any], None]] = {
+    **dict.fromkeys(("label", "category", "dense"), _Guess.refuse),
+    "ignored": _Guess.as_ignored,
+    "": _Guess.as_unread,
+}
 
 
 def _values(pieces: _Pieces) -> _Values:
@@ -288,6 +331,12 @@ def _values(pieces: _Pieces) -> _Values:
 
 def _there(found: Any) -> int:
     return int(found.number_times.sum() + found.text_times.sum())
+
+
+def _read_as_asked(pieces: _Pieces) -> Array:
+    """Return numbers of a column that one said to hold some."""
+    require_kind(pieces[0][1].type, pieces[0][0])
+    return _read(pieces)
 
 
 def _read(pieces: _Pieces) -> Array:

@@ -2,6 +2,8 @@
 """Schemas inferred from rows: what a column is taken for, and encoding by the result."""
 
 import datetime
+import re
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Derived, Encoder, Schema, infer
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, DataWarning
 
 ROWS = 400
 RNG = np.random.default_rng(0)
@@ -43,13 +45,15 @@ COLUMNS = {
     "vector": ("ignored: list<", pa.array([[0.5, 1.0]] * ROWS)),
     "place": ("ignored: struct<", pa.array([{"x": 1}] * ROWS)),
 }
+UNREAD = ("vector", "place")
 LABEL = {"click": [0, 1] * (ROWS // 2), "kind": ["a", "b", "c", "d"] * (ROWS // 4)}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_is_what_its_values_look_like(name):
     expected, values = COLUMNS[name]
-    found = infer({**LABEL, name: values}, "click")
+    with pytest.warns(DataWarning) if name in UNREAD else nullcontext():
+        found = infer({**LABEL, name: values}, "click")
     assert found.columns[name].startswith(expected.split(": 3")[0])
     assert found.columns["click"] == "label, binary" and found.schema.label == "click"
 
@@ -60,7 +64,8 @@ def test_files_train_by_what_is_inferred(suffix, tmp_path):
     rows = pa.table({**LABEL, **{n: pa.array(COLUMNS[n][1]) for n in names}})
     write = pq.write_table if suffix == "parquet" else csv.write_csv
     write(rows, tmp_path / f"a.{suffix}")
-    schema = infer(tmp_path / f"a.{suffix}", "click", ignore=["none"]).schema
+    ignored = ["none", *({*names} & {*UNREAD})]
+    schema = infer(tmp_path / f"a.{suffix}", "click", ignore=ignored).schema
     assert schema.time == "when" and schema.derived["ts_hour"] == Derived("ts", 3_600_000, 24)
     assert {"user_id", "zip", "hash", "premium"} < {*schema.categories} and "views" in schema.dense
     encoder = Encoder.fit(tmp_path / f"a.{suffix}", schema_file=schema, min_count=1)
@@ -68,6 +73,46 @@ def test_files_train_by_what_is_inferred(suffix, tmp_path):
     assert {*hours} == {int(s) // 3600 % 24 for s in SECONDS}
     (tmp_path / "my.toml").write_text(schema.to_toml())
     assert Schema.read(tmp_path / "my.toml") == schema
+
+
+ODD = {
+    "a duration": (pa.array([1] * ROWS, pa.duration("s")), "duration[s]"),
+    "a struct": (COLUMNS["place"][1], "struct<x: int64>"),
+    "lists of floats": (COLUMNS["vector"][1], ": double>"),
+    "values of two types": ([1, "a"] * (ROWS // 2), "cannot be read (Could not convert 'a'"),
+    "complex numbers": (np.ones(ROWS) * 1j, "cannot be read (Unsupported numpy type"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_column_that_is_not_read_is_named_with_the_reason(kind, tmp_path):
+    values, reason = ODD[kind]
+    rows = {**LABEL, "odd": values}
+    given = [rows]
+    if isinstance(values, pa.Array):
+        pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+        given += [pa.table(rows), tmp_path / "a.parquet"]
+    for data in given:
+        with pytest.warns(DataWarning, match=f"left out.*'odd'.*{re.escape(reason)}.*cast") as told:
+            found = infer(data, "click")
+        assert len(told) == 1 and reason in found.columns["odd"]
+        assert infer(data, "click", ignore=["odd"]).columns["odd"] == "ignored, as asked"
+        for asked in ({"dense": ["odd"]}, {"categories": ["odd"]}):
+            with pytest.raises(DataError, match="column odd: (?!the .* missing)"):
+                infer(data, "click", **asked)
+
+
+def test_a_warning_names_five_of_many_columns():
+    odd = {f"odd{n}": ODD["a duration"][0] for n in range(9)}
+    with pytest.warns(DataWarning, match=r"'odd4' \(duration\[s\]\) and 4 others; cast"):
+        infer({**LABEL, **odd}, "click")
+
+
+def test_a_series_in_a_dict_has_missing_values_as_a_frame_has():
+    pd = pytest.importorskip("pandas")
+    sites = pd.Series(["a", "b", np.nan, None] * (ROWS // 4), dtype=object)
+    for rows in ({**LABEL, "site": sites}, pd.DataFrame({**LABEL, "site": sites})):
+        assert infer(rows, "click").columns["site"] == "category, text: 2 values"
 
 
 def test_names_overrule_what_values_look_like():

@@ -8,7 +8,6 @@ other columns of a frame may hold anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -122,7 +121,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
     what `schema` or Criteo's names can mean; what exports Arrow data (polars, DuckDB, ...)
     shares its memory.
     """
-    data = _by_column(data)
+    data = by_column(data)
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -140,7 +139,7 @@ def _is_of(package: str, data: Any) -> bool:
     return type(data).__module__.split(".")[0] == package
 
 
-def _by_column(data: Any) -> Any:
+def by_column(data: Any) -> Any:
     """Return a list of rows, a dict each, as a dict of columns: what a row lacks is missing.
 
     A data set of Hugging Face's is a table.
@@ -183,7 +182,7 @@ def _without_views(data: Any) -> Any:
 
 def names_in(data: Any) -> list[str]:
     """Return the names of all columns of a frame, a dict or rows; of other data none."""
-    data = _by_column(data)
+    data = by_column(data)
     return [name for name in data if isinstance(name, str)] if _is_named(data) else []
 
 
@@ -213,13 +212,18 @@ def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
     return pa.table(arrays)
 
 
-def as_columns(data: Any) -> dict[str, pa.Array]:
-    """Return the columns of a frame, a dict or rows that can be read, whatever their names are."""
-    data, found = _by_column(data), {}
+def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, DataError]]:
+    """Return the columns of a frame, a dict or rows, whatever their names are.
+
+    Those that cannot be read are in the second dict, each with the reason.
+    """
+    data, found, unread = by_column(data), {}, {}
     for name in names_in(data):
-        with suppress(DataError):
+        try:
             found[name] = _array(data[name], not isinstance(data, Mapping), name)
-    return found
+        except DataError as error:
+            unread[name] = error
+    return found, unread
 
 
 def _array(values: Any, nan_is_null: bool, name: str) -> Any:
@@ -230,7 +234,7 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
     try:
         if isinstance(values, np.ndarray) and not values.dtype.isnative:
             values = values.astype(values.dtype.newbyteorder("="))
-        return _converted(values, nan_is_null)
+        return _converted(values, nan_is_null or _is_of("pandas", values))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         _refuse_mixture(values, Location("table", column=name))
         raise Location("table", column=name).error(

@@ -209,12 +209,15 @@ def _weights(schema: pa.Schema, described: Schema, name: str, location: Location
 
 
 def _kind(schema: pa.Schema, name: str, location: Location, bags: bool = False) -> str:
-    type_ = schema.field(name).type
+    return require_kind(schema.field(name).type, location.of_column(name), bags)
+
+
+def require_kind(type_: pa.DataType, location: Location, bags: bool = False) -> str:
+    """Return the kind of a type, or of the values of its lists; refuse one that is not read."""
     kind = kind_of(element(type_) if bags else type_)
     if kind is None:
-        raise location.of_column(name).error(
-            f"type {schema.field(name).type} cannot be used; store integers, floats, text or "
-            "timestamps"
+        raise location.error(
+            f"type {type_} cannot be used; store integers, floats, text or timestamps"
         )
     return kind
 
