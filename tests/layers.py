@@ -74,7 +74,7 @@ PARTS = {
     ),
     "sklearn": Part(
         "estimators in scikit-learn's conventions",
-        "data models optim training",
+        "checkpoint data models optim training",
         True,
     ),
     "verify": Part(

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimators under scikit-learn's own tools; needs the extra `sklearn`."""
 
+import copy
+import itertools
+import json
 import pickle
+import shutil
+import tempfile
+import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("sklearn")
@@ -14,11 +21,17 @@ from sklearn.inspection import permutation_importance
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import (
+    check_classifiers_train,
+    check_estimator,
+    check_regressors_train,
+)
 
 import sparsetrain as st
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.checkpoint import manifest as manifest_module
+from sparsetrain.errors import CheckpointError, ConfigError, DataError, DataWarning
 from sparsetrain.sklearn import ClickClassifier, Ranker, RatingRegressor
+from sparsetrain.sklearn.parameters import batch_size_of
 
 SMALL = {"dim": 4, "model_options": {"bottom": (8,), "top": (8,)}, "lr": 0.1, "random_state": 0}
 # Checks that fail, and why.
@@ -111,4 +124,203 @@ def test_a_ranker_recommends_items_of_the_sort_that_a_user_chose():
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [ClickClassifier, RatingRegressor])
 def test_scikit_learns_checks_pass_but_for_those_with_a_reason(made):
-    check_estimator(made(epochs=2, batch_size=16), expected_failed_checks=EXPECTED, on_skip=None)
+    check_estimator(made(), expected_failed_checks=EXPECTED, on_skip=None)
+
+
+@pytest.mark.parametrize("check", [check_classifiers_train, check_regressors_train])
+def test_estimators_learn_small_data_as_they_come(check):
+    made = ClickClassifier if check is check_classifiers_train else RatingRegressor
+    check(made.__name__, made())
+
+
+def test_batches_are_smaller_where_an_epoch_would_have_few_steps():
+    sizes = {rows: batch_size_of("auto", rows) for rows in (1, 200, 1_000, 4_096, 10**6)}
+    assert sizes == {1: 8, 200: 8, 1_000: 31, 4_096: 128, 10**6: 128}
+    assert batch_size_of(512, 10) == 512
+
+
+# --- Forms of rows ------------------------------------------------------------------------------
+
+
+def rows_of_every_kind():
+    """A frame with text that is missing in places, numbers and bags, and labels."""
+    X, y, _ = clicks(100)
+    X["bag"] = [[n % 3, n % 5] for n in range(100)]
+    X["site"] = X["site"].astype(object).where(X.index % 7 > 0, np.nan)
+    return X, y
+
+
+FORMS = {
+    "an Arrow table": lambda X: pa.Table.from_pandas(X, preserve_index=False),
+    "a table in chunks": lambda X: pa.concat_tables(
+        [pa.Table.from_pandas(X[a:b], preserve_index=False) for a, b in ((0, 40), (40, None))]
+    ),
+    "a record batch": lambda X: pa.RecordBatch.from_pandas(X, preserve_index=False),
+    "a dict of columns": lambda X: {name: X[name] for name in X},
+    "rows": lambda X: pa.Table.from_pandas(X, preserve_index=False).to_pylist(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_score_the_same_in_every_form(form):
+    X, y = rows_of_every_kind()
+    rows, model = FORMS[form](X), ClickClassifier(**SMALL)
+    expected = clone(model).fit(X, y, eval_set=(X, y))
+    found = model.fit(rows, pa.array(y), eval_set=[(rows, pa.array(y))])
+    assert found.schema_ == expected.schema_ and {"site", "bag"} < {*found.schema_.categories}
+    assert found.history_["epochs"][0]["valid"] == expected.history_["epochs"][0]["valid"]
+    np.testing.assert_array_equal(found.predict_proba(rows), expected.predict_proba(X))
+    np.testing.assert_array_equal(found.predict_proba(X), expected.predict_proba(X))
+
+
+@pytest.mark.parametrize("bag", [list, tuple, np.array])
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA], ids=repr)
+def test_arrays_of_objects_hold_lists_and_missing_values(bag, missing):
+    X, y = rows_of_every_kind()
+    X["bag"] = [bag(each) for each in X["bag"]]
+    X["site"] = X["site"].where(X["site"].notna(), missing)
+    model = ClickClassifier(**SMALL).fit(X.to_numpy(), y)
+    assert {"x0", "x3"} <= {*model.schema_.categories} and "x2" in model.schema_.dense
+    named = ClickClassifier(**SMALL).fit(X.set_axis(["x0", "x1", "x2", "x3"], axis=1), y)
+    np.testing.assert_array_equal(
+        model.predict(X.to_numpy()), named.predict(X.set_axis([*named.feature_names_in_], axis=1))
+    )
+
+
+EVAL_SETS = {
+    "two pairs": lambda X, y: [(X, y), (X, y)],
+    "no pair": lambda X, y: [],
+    "three": lambda X, y: (X, y, y),
+    "rows alone": lambda X, y: X,
+}
+
+
+@pytest.mark.parametrize("case", EVAL_SETS)
+def test_an_eval_set_is_one_pair(case):
+    X, y, _ = clicks(50)
+    with pytest.raises(
+        ConfigError, match=r"eval_set must be one pair .*, \(X, y\) or \[\(X, y\)\]"
+    ):
+        ClickClassifier(**SMALL).fit(X, y, eval_set=EVAL_SETS[case](X, y))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        ClickClassifier(**SMALL).fit(X, y, eval_set=(X, y[1:]))
+
+
+UNREAD = {
+    "sparse": (lambda rows: pd.arrays.SparseArray(np.arange(rows) % 2), "cannot be read"),
+    "timedelta": (lambda rows: pd.to_timedelta(np.arange(rows), "s"), "duration"),
+    "struct": (lambda rows: [{"a": 1}] * rows, "struct<a: int64>"),
+    "period": (lambda rows: pd.period_range("2020", periods=rows), "period"),
+    "mixed": (lambda rows: [1, "a"] * (rows // 2), "Could not convert 'a'"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_a_column_that_no_type_fits_is_left_out_with_a_warning(kind):
+    X, y, _ = clicks(100)
+    values, reason = UNREAD[kind]
+    with pytest.warns(DataWarning, match=rf"left out.*'odd' \(.*{reason}.*cast") as found:
+        model = ClickClassifier(**SMALL).fit(X.assign(odd=values(100)), y)
+    assert len(found) == 1 and "odd" not in model.schema_.wanted
+    model.predict(X.assign(odd=values(100)))
+
+
+def test_columns_that_are_there_twice_are_refused():
+    X, y, _ = clicks(50)
+    with pytest.raises(DataError, match="column site: the column is there twice"):
+        ClickClassifier(**SMALL).fit(pd.concat([X, X[["site"]]], axis=1), y)
+
+
+# --- Folders from others ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    X, y, stars = clicks(100)
+    ClickClassifier(**SMALL).fit(X, y).save(folder / "ClickClassifier")
+    RatingRegressor(**SMALL).fit(X, stars).save(folder / "RatingRegressor")
+    return folder
+
+
+def forged(saved, folder, made, change):
+    """Copy a folder and change what its estimator keeps; every checksum is right."""
+    shutil.copytree(saved / made.__name__, folder)
+    body = json.loads((folder / "manifest.json").read_text())
+    change(body["manifest"]["extra"])
+    del body["crc32"]
+    body["crc32"] = manifest_module._checksum(body)
+    (folder / "manifest.json").write_text(json.dumps(body))
+    return folder
+
+
+VALUES = [None, 3, -1, 1.5, True, 1e300, 10**400, "x", "site", [], {}, [1, 2, 3], ["b", "a"]]
+VALUES += [[[1], [2, 3]], ["x", 1], ["x", "x"], [0, 10**30]]
+MISSING = object()
+
+
+@pytest.mark.parametrize("made", [ClickClassifier, RatingRegressor])
+def test_a_forged_estimator_is_refused_or_works(saved, tmp_path, made):
+    X = clicks(100)[0]
+    names = ["classes_", "constant_", "feature_names_in_", "n_features_in_", "n_iter_"]
+    names += ["y_center_", "y_scale_", "predict", "trainer_", "__class__", "schema_", "_kept"]
+    refused = 0
+    for number, (name, value) in enumerate(itertools.product(names, [*VALUES, MISSING])):
+
+        def change(extra, name=name, value=value):
+            kept = extra["estimator"]
+            kept.pop(name, None)
+            if value is not MISSING:
+                kept[name] = value
+
+        folder = forged(saved, tmp_path / str(number), made, change)
+        try:
+            loaded = made.load(folder)
+        except CheckpointError as error:
+            assert str(folder) in str(error) and "\n" not in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # without names, scikit-learn says so
+                assert len(loaded.predict(X)) == len(X) and type(loaded) is made
+    assert refused > number * 0.8
+
+
+@pytest.mark.parametrize("value", [None, [], "x", {}, {"estimator": None}, {"estimator": ["x"]}])
+def test_a_folder_without_an_estimator_is_refused(saved, tmp_path, value):
+    def change(extra):
+        extra.clear()
+        extra.update(value if isinstance(value, dict) else {"estimator": value})
+
+    with pytest.raises(CheckpointError, match="x .*(estimator's save|lacks the entry)"):
+        ClickClassifier.load(forged(saved, tmp_path / "x", ClickClassifier, change))
+
+
+def test_an_estimator_of_another_class_is_refused(saved):
+    for made, other in ((ClickClassifier, RatingRegressor), (RatingRegressor, ClickClassifier)):
+        with pytest.raises(CheckpointError, match="unlike an estimator of this class"):
+            made.load(saved / other.__name__)
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/out", "x", "000.npy/../x", "", 3])
+def test_a_pickled_estimator_writes_files_of_a_checkpoint_alone(saved, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    state = ClickClassifier.load(saved / "ClickClassifier").__getstate__()
+    state["_saved"][name] = b"x"
+    with pytest.raises(CheckpointError, match="the pickled estimator has the file"):
+        ClickClassifier.__new__(ClickClassifier).__setstate__(state)
+    assert not [*tmp_path.iterdir()]
+
+
+class Own(st.models.DLRM):
+    """A model of a user's."""
+
+    kind = "own"
+
+
+def test_a_model_of_ones_own_is_saved_and_pickled(tmp_path):
+    X, y, _ = clicks(50)
+    model = ClickClassifier(Own, **SMALL).fit(X, y)
+    model.save(tmp_path / "own")
+    for again in (ClickClassifier.load(tmp_path / "own", model=Own), copy.deepcopy(model)):
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))

@@ -9,6 +9,7 @@ an error that names the file. Locks, folder handles and renames are those of POS
 - `reading`, `writing`: whole folders
 """
 
+from sparsetrain.checkpoint.folders import is_ours as is_ours
 from sparsetrain.checkpoint.folders import new_file as new_file
 from sparsetrain.checkpoint.folders import remove as remove
 from sparsetrain.checkpoint.folders import restore as restore

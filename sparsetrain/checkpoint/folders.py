@@ -59,7 +59,7 @@ def require_replaceable(target: Path) -> None:
     if not target.is_dir():
         raise CheckpointError(f"{target} is a file: choose another folder")
     names = sorted(os.listdir(target))
-    foreign = [name for name in names if not _is_ours(name)]
+    foreign = [name for name in names if not is_ours(name)]
     if foreign:
         reason = f"it holds {foreign[0]!r}, which is not part of a checkpoint"
     elif not names or _is_manifest(target / FILE):
@@ -130,7 +130,7 @@ def remove(folder: Path) -> None:
         os.unlink(folder)
         return
     names = sorted(os.listdir(folder), key=lambda name: name != FILE)
-    for name in filter(_is_ours, names):
+    for name in filter(is_ours, names):
         os.unlink(folder / name)
     os.rmdir(folder)
 
@@ -143,7 +143,8 @@ def _remove_drafts(target: Path) -> None:
             remove_dead(target.parent / name, remove)
 
 
-def _is_ours(name: str) -> bool:
+def is_ours(name: str) -> bool:
+    """Whether a file of a checkpoint has this name."""
     return name == FILE or ARRAY_FILE.fullmatch(name) is not None
 
 

@@ -8,7 +8,6 @@ of numbers is dense.
 from __future__ import annotations
 
 import inspect
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,16 +27,25 @@ from sklearn.utils.validation import (
 )
 
 from sparsetrain import data
-from sparsetrain.errors import ConfigError
-from sparsetrain.sklearn.parameters import class_of, optimizer_of, seed_of
+from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.sklearn.parameters import batch_size_of, class_of, optimizer_of, seed_of
+from sparsetrain.sklearn.saved import (
+    CLASSES,
+    ESTIMATOR,
+    KEPT,
+    NUMBER,
+    POSITIVE,
+    Field,
+    kept_of,
+    require_names_of,
+    restored,
+    saved_files,
+    unpacked,
+)
+from sparsetrain.sklearn.tables import array_columns, free_name, named_columns, rows_and_labels
 from sparsetrain.training.fit import EarlyStopping
 from sparsetrain.training.load import load
-from sparsetrain.training.run import Run
 from sparsetrain.training.trainer import Trainer
-
-_ESTIMATOR = "estimator"  # entry of a saved folder
-_KEPT = ["y_center_", "y_scale_", "constant_", "n_features_in_", "n_iter_", "classes_"]
-_KEPT += ["feature_names_in_"]
 
 
 class _Estimator(BaseEstimator, ABC):
@@ -57,8 +65,11 @@ class _Estimator(BaseEstimator, ABC):
         Learning rate.
     optimizer_options : dict, optional
         Other arguments of the optimizer.
-    epochs, batch_size : int
+    epochs : int
         As `Trainer.fit`.
+    batch_size : int or "auto"
+        As `Trainer.fit`; "auto" is 128, of few rows so many fewer that an epoch has 32 steps, and
+        at least 8.
     schema : Schema or path, optional
         Roles of the columns; by default inferred. Its label does not count.
     min_count : int
@@ -90,6 +101,7 @@ class _Estimator(BaseEstimator, ABC):
     """
 
     _kind: Any
+    _kept: Mapping[str, Field]
 
     def __init__(
         self,
@@ -101,7 +113,7 @@ class _Estimator(BaseEstimator, ABC):
         lr: float = 0.02,
         optimizer_options: Mapping[str, Any] | None = None,
         epochs: int = 1,
-        batch_size: int = 128,
+        batch_size: int | str = "auto",
         schema: Any = None,
         min_count: int = 2,
         max_rows: int | None = None,
@@ -141,24 +153,31 @@ class _Estimator(BaseEstimator, ABC):
 
         Parameters
         ----------
-        X : DataFrame or array (n, columns)
+        X : DataFrame, Arrow table, dict of columns, or array (n, columns)
         y : array (n,)
         sample_weight : array (n,), optional
             A factor of 0 or more for each row's loss.
-        eval_set : (X, y), optional
+        eval_set : (X, y) or [(X, y)], optional
             Rows to validate on after each epoch.
+
+        Warns
+        -----
+        DataWarning
+            Of columns that are left out because their type is not read.
         """
         goes_on = self.warm_start and hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=not goes_on)
-        held_out: Any = None
+        held_out, count = None, len(rows[self.schema_.weights])
         if eval_set is not None:
-            labels, _ = self._labels(eval_set[1], None, reset=False)
-            columns = self._columns(eval_set[0], reset=False)
+            held_X, held_y = rows_and_labels(eval_set)
+            labels, _ = self._labels(held_y, None, reset=False)
+            columns = self._columns(held_X, reset=False)
+            check_consistent_length(labels, next(iter(columns.values())))
             held_out = self._table(columns, labels, np.ones(len(labels)))
         elif self.patience is not None:
             share = self.validation_fraction
             rows, held_out = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
-        return self._train(rows, held_out, self.epochs, new=not goes_on)
+        return self._train(rows, count, held_out, self.epochs, new=not goes_on)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one pass; values that the first call did not see share a row.
@@ -172,47 +191,49 @@ class _Estimator(BaseEstimator, ABC):
         """
         new = not hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=new, classes=classes)
-        return self._train(rows, None, 1, new=new)
+        return self._train(rows, len(rows[self.schema_.weights]), None, 1, new=new)
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `load`, `sparsetrain.load` and the command line read."""
         check_is_fitted(self)
-        kept = {name: getattr(self, name) for name in _KEPT if hasattr(self, name)}
-        kept = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in kept.items()}
-        self.trainer_.save(folder, extra={_ESTIMATOR: kept})
+        self.trainer_.save(folder, extra={ESTIMATOR: kept_of(self, self._kept)})
 
     @classmethod
     def load(cls, folder: str | Path, **params: Any) -> Any:
-        """Read what `save` wrote; `params` are those of the constructor."""
+        """Read what `save` wrote; `params` are those of the constructor.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder is damaged, or holds anything but such an estimator.
+        """
         made = cls(**params)
-        made.trainer_ = load(folder, target=made.target)
-        kept = Run(folder).manifest().get("extra", {}).get(_ESTIMATOR)
-        if kept is None or made.trainer_.encoder is None:
-            raise ConfigError(f"{folder} was not written by {cls.__name__}.save")
-        made.schema_ = made.trainer_.encoder.schema
-        for name, value in kept.items():
-            of_array = name in ("classes_", "feature_names_in_")
-            dtype = object if name == "feature_names_in_" else None
-            setattr(made, name, np.array(value, dtype) if of_array else value)
+        kept = restored(folder, cls._kept)
+        made._load(folder)
+        require_names_of(folder, kept, made.schema_, cls._kind)
+        for name in cls._kept.keys() & kept.keys():
+            setattr(made, name, kept[name])
         return made
+
+    def _load(self, folder: str | Path) -> None:
+        own = self.model if isinstance(self.model, type) else None
+        self.trainer_ = load(folder, target=self.target, model=own)
+        if self.trainer_.encoder is None:
+            raise CheckpointError(f"{folder} has no encoder; was it saved by an estimator?")
+        self.schema_ = self.trainer_.encoder.schema
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: v for name, v in super().__getstate__().items() if name != "trainer_"}
         if hasattr(self, "trainer_"):
-            with tempfile.TemporaryDirectory() as folder:
-                self.save(Path(folder) / "saved")
-                files = (Path(folder) / "saved").iterdir()
-                state["_saved"] = {file.name: file.read_bytes() for file in files}
+            state["_saved"] = saved_files(self.save)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         saved = state.pop("_saved", None)
         super().__setstate__(state)
         if saved is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                for name, content in saved.items():
-                    (Path(folder) / name).write_bytes(content)
-                self.trainer_ = load(folder, target=self.target)
+            with unpacked(saved) as folder:
+                self._load(folder)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
         """Return rows to train on; `new` ones decide the schema."""
@@ -220,26 +241,28 @@ class _Estimator(BaseEstimator, ABC):
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
         check_consistent_length(labels, next(iter(columns.values())))
         if new:
-            self._schema(columns, labels, hasattr(X, "columns"))
+            self._schema(columns, labels, hasattr(self, "feature_names_in_"))
         return self._table(columns, labels, weights)
 
     def _columns(self, X: Any, *, reset: bool) -> dict[str, Any]:
         """Return the columns by name, after scikit-learn's checks."""
-        if hasattr(X, "columns"):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            columns = {str(name): X[name] for name in X.columns}
-            if not len(X):
-                raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        if (named := named_columns(X)) is not None:
+            frame, columns = named
+            validate_data(self, frame, skip_check_array=True, reset=reset)
+            if not columns or not len(next(iter(columns.values()))):
+                raise ValueError("Found 0 sample(s) or columns while a minimum of 1 is required.")
         else:
             X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
-            columns = {f"x{i}": _plain(X[:, i]) for i in range(X.shape[1])}
+            columns = array_columns(X)
         if not reset and self.constant_ is not None:
-            columns[self.constant_] = np.zeros(len(X), np.int64)
+            columns[self.constant_] = np.zeros(len(next(iter(columns.values()))), np.int64)
         return columns
 
     def _schema(self, columns: dict[str, Any], labels: Any, is_frame: bool) -> None:
         """Find the roles of the columns; adds to `columns` a constant one if none is looked up."""
-        label, weight, constant = (_free(name, columns) for name in ("label", "weight", "constant"))
+        label, weight, constant = (
+            free_name(name, columns) for name in ("label", "weight", "constant")
+        )
         zeros = {constant: np.zeros(len(labels), np.int64)}
         self.constant_ = None
         if self.schema is not None:
@@ -261,7 +284,7 @@ class _Estimator(BaseEstimator, ABC):
         names: list[Any] = [*self.schema_.labels, self.schema_.weights]
         return {**columns, **dict(zip(names, (labels, weights), strict=True))}
 
-    def _train(self, rows: Any, held_out: Any, epochs: int, *, new: bool) -> Any:
+    def _train(self, rows: Any, count: int, held_out: Any, epochs: int, *, new: bool) -> Any:
         if new:
             self.trainer_ = self._trainer(rows)
         stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
@@ -269,7 +292,7 @@ class _Estimator(BaseEstimator, ABC):
             rows,
             validation=held_out,
             epochs=epochs,
-            batch_size=self.batch_size,
+            batch_size=batch_size_of(self.batch_size, count),
             early_stopping=stopping,
             progress="auto" if self.verbose else None,
         )
@@ -311,6 +334,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
     """Predicts one of two classes, such as a click."""
 
     _kind = "binary"
+    _kept = {**KEPT, "classes_": CLASSES}
 
     def __init__(self, model: Any = "dlrm", *, class_weight: Any = None, **options: Any) -> None:
         super().__init__(model, **options)
@@ -361,6 +385,7 @@ class RatingRegressor(RegressorMixin, _Estimator):
     """Predicts a number, such as a rating; it is shifted and scaled for the training."""
 
     _kind = "real"
+    _kept = {**KEPT, "y_center_": NUMBER, "y_scale_": POSITIVE}
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a number for each row, (n,) float64."""
@@ -385,19 +410,6 @@ ClickClassifier.__init__.__signature__ = _shared.replace(  # type: ignore[attr-d
 )
 for _made in (ClickClassifier, RatingRegressor):
     _made.__doc__ = f"{_made.__doc__}{(_Estimator.__doc__ or '').partition('.')[2]}"
-
-
-def _plain(values: np.ndarray) -> Any:
-    """Return a column of an array, without NaN among Python's values."""
-    if values.dtype.kind == "O":
-        return [None if value != value else value for value in values.tolist()]
-    return values if values.dtype.kind in "biuf" else values.tolist()
-
-
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def _of_numbers(columns: Mapping[str, np.ndarray], constant: str) -> data.Schema:

@@ -27,6 +27,11 @@ def optimizer_of(name: str, lr: float, options: Mapping[str, Any] | None) -> opt
     return optim.OPTIMIZERS[name](**{"lr": lr, **(options or {})})
 
 
+def batch_size_of(given: Any, rows: int) -> Any:
+    """Return the size of a batch of so many rows."""
+    return min(128, max(8, rows // 32)) if given == "auto" else given
+
+
 def seed_of(random_state: Any) -> int:
     """Return a seed by scikit-learn's rules."""
     return int(check_random_state(random_state).randint(2**31 - 1))

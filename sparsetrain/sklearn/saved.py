@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an estimator keeps beside its trainer: entries by name, each with a rule, in a manifest.
+
+A saved folder may come from anyone, so no entry is set that no rule names. Files of a pickled
+estimator have names of a checkpoint's alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain import checkpoint, data
+from sparsetrain.errors import CheckpointError
+from sparsetrain.training.run import Run
+
+ESTIMATOR = "estimator"  # entry of a saved folder
+_MOST = 1 << 62
+
+
+class Field(NamedTuple):
+    """A rule of an entry: whether its value is right, and the attribute that it becomes."""
+
+    is_right: Callable[[Any], bool]
+    made: Callable[[Any], Any] = lambda value: value
+    optional: bool = False
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _are_names(value: Any) -> bool:
+    texts = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return texts and 0 < len({*value}) == len(value)
+
+
+def _are_classes(value: Any) -> bool:
+    """Two values of one type in their order, as `numpy.unique` returns them."""
+    if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is type(value[1])):
+        return False
+    first, second = value
+    known = isinstance(first, str) or (_is_number(first) and abs(first) + abs(second) < _MOST)
+    return (known or type(first) is bool) and first < second
+
+
+NUMBER = Field(_is_number, float)
+POSITIVE = Field(lambda value: _is_number(value) and value > 0, float)
+CLASSES = Field(_are_classes, np.array)
+# Those of every estimator.
+KEPT: dict[str, Field] = {
+    "constant_": Field(lambda value: value is None or isinstance(value, str)),
+    "n_features_in_": Field(lambda value: _is_count(value) and value > 0),
+    "n_iter_": Field(_is_count),
+    "feature_names_in_": Field(_are_names, lambda names: np.array(names, object), optional=True),
+}
+
+
+def kept_of(estimator: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return what is kept of a fitted estimator, as JSON has it."""
+    kept = {name: getattr(estimator, name) for name in fields if hasattr(estimator, name)}
+    return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in kept.items()}
+
+
+def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return the attributes that a saved folder keeps, each by its rule.
+
+    Raises
+    ------
+    CheckpointError
+        If an entry is missing, unknown, or not what its rule allows.
+    """
+    extra = Run(folder).manifest().get("extra")
+    kept = extra.get(ESTIMATOR) if isinstance(extra, dict) else None
+    if not isinstance(kept, dict):
+        raise CheckpointError(f"{folder} was not written by an estimator's save")
+    needed = {name for name, field in fields.items() if not field.optional}
+    if wrong := sorted((kept.keys() - fields.keys()) | (needed - kept.keys())):
+        is_there = "has" if wrong[0] in kept else "lacks"
+        raise CheckpointError(
+            f"{folder} {is_there} the entry {wrong[0]!r:.60}, unlike an estimator of this class: "
+            "was it saved by another?"
+        )
+    for name, value in kept.items():
+        if not fields[name].is_right(value):
+            raise CheckpointError(f"{folder}: its manifest garbles {name!r}: {value!r:.60}")
+    return {name: fields[name].made(value) for name, value in kept.items()}
+
+
+def require_names_of(
+    folder: str | Path, kept: Mapping[str, Any], schema: data.Schema, kind: str
+) -> None:
+    """Refuse columns that are not those of the encoder, and a label of another kind.
+
+    Raises
+    ------
+    CheckpointError
+        Which names the first of them.
+    """
+    if [*schema.label_kinds.values()] != [kind] or schema.weights is None:
+        raise CheckpointError(f"{folder} has other labels than a {kind} one with weights")
+    stored = {*(schema.categories or ())} - {*schema.derived}
+    constant, names = kept["constant_"], kept.get("feature_names_in_")
+    if constant not in (None, *stored) or (names is not None and constant in names):
+        raise CheckpointError(f"{folder}: {constant!r:.60} is not its constant column")
+    if names is None:
+        return
+    missing = sorted({*schema.dense, *stored} - {*names, constant})
+    if len(names) != kept["n_features_in_"] or missing:
+        raise CheckpointError(
+            f"{folder}: its {len(names)} features are not those of its encoder"
+            f"{f', which has {missing[0]!r:.60}' if missing else ''}"
+        )
+
+
+def saved_files(save: Callable[[Path], None]) -> dict[str, bytes]:
+    """Return the files by name of what `save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder) / "saved")
+        return {file.name: file.read_bytes() for file in (Path(folder) / "saved").iterdir()}
+
+
+@contextmanager
+def unpacked(files: Any) -> Iterator[Path]:
+    """Yield a temporary folder of such files.
+
+    Raises
+    ------
+    CheckpointError
+        If one has a name that no file of a checkpoint has.
+    """
+    for name, content in files.items():
+        if not (isinstance(name, str) and checkpoint.is_ours(name) and isinstance(content, bytes)):
+            raise CheckpointError(f"the pickled estimator has the file {name!r:.60}, not ours")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            with checkpoint.new_file(Path(folder) / name) as file:
+                file.write(content)
+        yield Path(folder)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows as scikit-learn's users give them, as columns by name: frames, Arrow tables, dicts, arrays.
+
+Nothing is copied but the columns of arrays that hold objects or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.read.tables import as_table, by_column, is_pandas, is_table, names_in
+from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import ConfigError
+
+
+def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
+    """Return a frame with the names of `X`, for scikit-learn's checks, and its columns by name.
+
+    Of an array, whose columns have no names, None.
+    """
+    if is_pandas(X):
+        _require_distinct([*map(str, X.columns)])
+        return X, {str(name): X[name] for name in X.columns}
+    if is_table(X):
+        table: Any = as_table(X, Schema())
+        _require_distinct(table.column_names)
+        return table, {name: table[name].combine_chunks() for name in table.column_names}
+    if names := names_in(X):
+        by_name = by_column(X)
+        return pa.table({name: pa.nulls(1) for name in names}), {n: by_name[n] for n in names}
+    return None
+
+
+def array_columns(X: np.ndarray) -> dict[str, Any]:
+    """Return the columns of an array, called x0, x1, ...; NaN among objects is null."""
+    return {f"x{i}": _plain(X[:, i]) for i in range(X.shape[1])}
+
+
+def rows_and_labels(eval_set: Any) -> tuple[Any, Any]:
+    """Return X and y of `eval_set`: a pair, or a list of one pair.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    if isinstance(eval_set, (list, tuple)):
+        if len(eval_set) == 1 and _is_pair(eval_set[0]):
+            return eval_set[0][0], eval_set[0][1]
+        if _is_pair(eval_set) and not all(isinstance(each, tuple) for each in eval_set):
+            return eval_set[0], eval_set[1]
+    raise ConfigError("eval_set must be one pair of rows and labels, (X, y) or [(X, y)]")
+
+
+def free_name(name: str, taken: Mapping[str, Any]) -> str:
+    """Return `name`, with as many underscores behind it as make it a new one."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2
+
+
+def _require_distinct(names: list[str]) -> None:
+    for name in names if len({*names}) < len(names) else ():
+        require_column(names, name, "given", Location("table"))
+
+
+def _plain(values: np.ndarray) -> Any:
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return values.tolist()  # whoever reads the column names it
