@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an estimator keeps beside its trainer: entries by name, each with a rule, in a manifest.
+"""Entries that an estimator keeps beside its trainer in a manifest, each by name and with a rule.
 
 A saved folder may come from anyone, so no entry is set that no rule names. Files of a pickled
 estimator have names of a checkpoint's alone.
