@@ -193,12 +193,24 @@ def _system(error: BaseException) -> str:
     return f"error: {error.filename or 'input or output'}: {error.strerror or error}"
 
 
+def _is_odd_name(error: BaseException) -> bool:
+    # Python reads the bytes of a path that are not UTF-8 as such characters.
+    return isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed"
+
+
+def _odd_name(error: BaseException) -> str:
+    assert isinstance(error, UnicodeEncodeError)
+    near = error.object[max(0, error.start - 40) : error.end + 40]
+    return f"error: {ascii(near)}: the name is not UTF-8; rename the file or folder"
+
+
 # The first rule that matches an exception decides.
 _RULES = (
     (lambda e: isinstance(e, SparsetrainError), lambda e: (e.exit_code, f"error: {e}")),
     (lambda e: isinstance(e, Stopped), lambda e: (128 + e.signum, f"stopped by {e.name}")),
     (lambda e: isinstance(e, typer.TyperException), lambda e: (2, _usage(e))),
     (_is_out_of_memory, lambda e: (ResourceError.exit_code, _OUT_OF_MEMORY)),
+    (_is_odd_name, lambda e: (ConfigError.exit_code, _odd_name(e))),
     (
         lambda e: isinstance(e, OSError) and is_disk_full(e),
         lambda e: (ResourceError.exit_code, _system(e)),

@@ -14,8 +14,11 @@ from typing import Any
 from sparsetrain.errors import DataWarning
 from sparsetrain.system.launcher import is_first
 
-# Control characters but newlines and tabs, and marks that turn the direction of text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters but newlines and tabs, marks that turn the direction of text, and bytes of
+# paths that are not UTF-8.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def escape_controls(text: str) -> str:
@@ -52,7 +55,10 @@ def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
     if not is_first():
         return
     shown = json.dumps(_plain(result), allow_nan=False) if as_json else escape_controls(text)
-    print(shown, flush=True)
+    try:
+        print(shown, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def format_share(count: int | None, total: int) -> str:

@@ -25,8 +25,10 @@ from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
 from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.system.regular_files import read_regular_file
 
 Record = dict[str, Any]
+_MOST_BYTES = 1 << 30  # of the file of trials
 _SHOWN = 10  # trials of the final table
 
 
@@ -77,6 +79,7 @@ def tune(
     if sampler == "grid":
         trials = math.prod(len(dimension.values) for dimension in dimensions)
     monitor = base.train.monitor or ("ndcg@10" if base.data.task == "ranking" else "loss")
+    as_toml(base).encode()  # of a path that is not UTF-8 no settings file can be made
     log = _Log(out, {"search": search, "sampler": sampler, "seed": seed})
     with StopSignals() as stop:
         for number in range(len(log.records), trials):
@@ -96,7 +99,7 @@ def tune(
             log.add({"settings": values, "draws": draws, "score": score, "error": error})
         best = _best_first(log.records, monitor)
         with replace_file(out / "best.toml") as draft:
-            draft.write_text(as_toml(_with(settings, best[0]["settings"]).resolve()))
+            draft.write_text(as_toml(_with(settings, best[0]["settings"]).resolve()), "utf-8")
         emit({"best": best[0], "trials": log.records}, _describe(best, out), as_json)
 
 
@@ -191,22 +194,48 @@ class _Log:
     def __init__(self, folder: Path, search: Record) -> None:
         require_writable(folder / "trials.jsonl")
         self._path, self._search = folder / "trials.jsonl", search
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        try:
-            first, *self.records = [json.loads(line) for line in lines] or [search]
-        except ValueError:
-            raise ConfigError(f"{self._path}: damaged; remove it, or name another folder") from None
-        if first != search:
+        first, *self.records = self._read() or [search]
+        if first != search and self.records:
             raise ConfigError(
                 f"--out {folder}: it holds the trials of {_shown(first)}; name another folder"
             )
+        self._write()  # before the first trial: can it be kept?
 
     def add(self, record: Record) -> None:
         """Keep a trial."""
         self.records.append(record)
+        self._write()
+
+    def _read(self) -> list[Record]:
+        try:
+            text = read_regular_file(self._path, _MOST_BYTES).decode()
+            first, *records = lines = [json.loads(line) for line in text.splitlines()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
+        except (ValueError, RecursionError):
+            reason = "damaged"
+        else:
+            if isinstance(first, dict) and all(map(_is_record, records)):
+                return lines
+            reason = "damaged"
+        raise ConfigError(f"{self._path}: {reason}; remove it, or name another folder")
+
+    def _write(self) -> None:
         lines = (json.dumps(line) + "\n" for line in (self._search, *self.records))
         with replace_file(self._path) as draft:
             draft.write_text("".join(lines))
+
+
+def _is_record(line: Any) -> bool:
+    """Whether a line is that of a trial."""
+    if not isinstance(line, dict) or line.keys() != {"settings", "draws", "score", "error"}:
+        return False
+    numbers = [*line["draws"]] if isinstance(line["draws"], list) else [None]
+    numbers += [line["score"]] if line["score"] is not None else []
+    are_numbers = all(type(number) in (int, float) for number in numbers)
+    return are_numbers and isinstance(line["settings"], dict)
 
 
 def _is_loss(monitor: str) -> bool:

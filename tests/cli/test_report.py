@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page that `report` writes, curves that it shares with `plot`, and views for notebooks."""
 
+import contextlib
 import json
+import os
 import shutil
 from html.parser import HTMLParser
 
@@ -111,6 +113,41 @@ def test_a_saved_model_without_a_log_has_tables(folder, tmp_path):
 def test_what_no_report_can_be_made_of_is_named(folder, capsys, arguments, code, message):
     assert main(["report", *(a.format(folder) for a in arguments)]) == code
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+ODD_NAMES = [b"a b", b"a\nb", b"-a", b"a:b", b"~a", b"a%20b#?x", b"a\x1b[31m", b"a\xff"]
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(name) for name in ODD_NAMES], ids=ascii)
+def test_runs_and_rows_may_have_odd_names(folder, tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder / "a", name)
+    shutil.copy(folder / "rows.parquet", f"{name}.parquet")
+    assert main(["report", "--", name]) == 0
+    Page((tmp_path / name / "report.html").read_text())
+    capsys.readouterr()
+    is_utf8 = "\udcff" not in name
+    for command in (
+        ["report", f"--out={name}.html", f"--data={name}.parquet", "--", name],
+        ["schema", "--label=label", "--", f"{name}.parquet"],
+    ):
+        assert main(command) == (0 if is_utf8 else 3)
+        error = capsys.readouterr().err.splitlines()[-1:]
+        named = r"'a\udcff.parquet': the name is not UTF-8; rename the file"
+        assert is_utf8 or named in error[0]
+    assert (tmp_path / f"{name}.html").exists() == is_utf8
+
+
+def test_output_on_a_full_disk_is_an_error_that_names_it(folder, capsys, monkeypatch):
+    run, rows = str(folder / "a"), str(folder / "rows.parquet")
+    for command in (["report", run], ["schema", rows, "--label", "label"]):
+        full = open("/dev/full", "w")  # noqa: SIM115
+        monkeypatch.setattr("sys.stdout", full)
+        assert main(command) == 6
+        told = capsys.readouterr().err
+        assert told == "sparsetrain: error: standard output: No space left on device\n"
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_a_damaged_run_is_refused(folder, tmp_path, capsys):

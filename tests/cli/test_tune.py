@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tune`, and `train --seeds`: several runs of one command."""
 
+import errno
 import json
+import os
 from importlib.util import find_spec
 
 import numpy as np
@@ -46,11 +48,67 @@ def test_a_search_resumes_and_writes_the_settings_of_the_best(rows, tmp_path, ca
     assert "it holds the trials of" in capsys.readouterr().err
 
 
-def test_trials_that_cannot_be_read_are_refused(rows, tmp_path, capsys):
-    (tmp_path / "trials.jsonl").write_text('{"search": ')
+SEARCHED = b'{"search": ["optimizer.lr=0.1,0.2"], "sampler": "random", "seed": 1}\n'
+DAMAGED = {
+    "cut off": b'{"search": ',
+    "not UTF-8": b"\xff\xfe",
+    "a number": b"3",
+    "deep": b"[" * 100_000,
+    "a trial that is a number": SEARCHED + b"3",
+    "a trial without draws": SEARCHED + b'{"settings": {}, "score": 1.0}',
+    "a score that is text": SEARCHED
+    + b'{"settings": {}, "draws": [0.1], "score": "x", "error": null}',
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_trials_that_cannot_be_read_are_refused(rows, tmp_path, capsys, case):
+    (tmp_path / "trials.jsonl").write_bytes(DAMAGED[case])
     search = ["--search", "optimizer.lr=0.1,0.2", "--out", str(tmp_path)]
     assert main(["tune", str(rows), *search]) == 2
-    assert "trials.jsonl: damaged; remove it" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "trials.jsonl: damaged; remove it" in told and told.count("\n") == 1
+    assert (tmp_path / "trials.jsonl").read_bytes() == DAMAGED[case]
+
+
+def test_a_folder_in_place_of_the_trials_is_refused(rows, tmp_path, capsys):
+    (tmp_path / "trials.jsonl").mkdir()
+    assert main(["tune", rows, "--search", "optimizer.lr=0.1,0.2", "--out", str(tmp_path)]) == 2
+    assert "trials.jsonl: cannot be read: Is a directory; remove it" in capsys.readouterr().err
+
+
+def test_a_disk_without_room_for_a_trial_is_found_before_the_first(
+    rows, tmp_path, capsys, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    command = ["tune", rows, "--search", "optimizer.lr=0.1,0.2", "--out", str(tmp_path / "tuned")]
+    assert main(command) == 6
+    told = capsys.readouterr().err
+    assert "trials.jsonl: cannot be written: No space left" in told and told.count("\n") == 1
+    assert not [*(tmp_path / "tuned").iterdir()]
+
+
+def test_settings_whose_files_are_not_utf8_are_refused_before_the_first_trial(
+    rows, tmp_path, capsys
+):
+    schema = tmp_path / os.fsdecode(b"a\xff.toml")
+    schema.write_text('label = "label"\ncategories = ["C1"]\n')
+    options = ["--schema", str(schema), "--search", "optimizer.lr=0.1,0.2"]
+    assert main(["tune", rows, *options, "--out", str(tmp_path / "tuned")]) == 2
+    told = capsys.readouterr().err
+    assert r"a\udcff.toml" in told and "the name is not UTF-8; rename the file" in told
+    assert told.count("\n") == 1 and not (tmp_path / "tuned").exists()
+
+
+def test_another_search_may_begin_where_no_trial_was_made(rows, tmp_path, capsys):
+    options = ["--search", "optimizer.lr=0.1,0.2", "--out", str(tmp_path)]
+    assert main(["tune", str(tmp_path / "none.parquet"), *options]) == 3
+    (tmp_path / "trials.jsonl").write_bytes(SEARCHED)
+    options = [*SMALL, "--search", "optimizer.lr=0.3", "--valid-share", "0.3", "--trials", "1"]
+    assert told(capsys, "tune", rows, *options, "--out", tmp_path)["best"]["score"] > 0
 
 
 @pytest.mark.slow
