@@ -73,13 +73,14 @@ def _from_arrow(array: Any, name: str) -> Column:
 
     from sparsetrain.data.values import arrow_types
     from sparsetrain.data.values.location import Location
-    from sparsetrain.data.values.numeric import fill_nulls, to_microseconds
+    from sparsetrain.data.values.numeric import exact_integers, fill_nulls, to_microseconds
     from sparsetrain.data.values.text import require_utf8
 
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return _from_arrow(array.flatten(), name)._replace(bags=edges)
+    array = arrow_types.without_views(array)
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     kind = arrow_types.kind_of(array.type)
@@ -92,17 +93,16 @@ def _from_arrow(array: Any, name: str) -> Column:
         text = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
         return Column(TEXT, text, edges, missing)
     if kind in (None, arrow_types.MOMENT):
-        moments = to_microseconds(array, Location(name))
+        moments = to_microseconds(array, Location("request", column=name))
         if moments is None:
             raise DataError(f"column {name}: a column of {array.type} is not a feature")
-        array = pc.floor(pc.divide(moments.cast(pa.float64()), 1e6)).cast(pa.int64())
-    values, missing = fill_nulls(array)
-    nulls = missing.astype(np.uint8)
+        microseconds, missing = fill_nulls(moments)
+        values = microseconds // 1_000_000
+    else:
+        values, missing = exact_integers(array) or fill_nulls(array)
     column = as_column(values, name)
-    if kind in (arrow_types.FLOAT, arrow_types.EMPTY) and column.kind != DOUBLE:
-        raise AssertionError(array.type)
     assert column.kind in (DOUBLE, INT64)
-    return column._replace(missing=nulls)
+    return column._replace(missing=missing.astype(np.uint8))
 
 
 def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:

@@ -30,7 +30,13 @@ import pyarrow.types as pt
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls, to_microseconds
+from sparsetrain.data.values.numeric import (
+    EXACT,
+    NanRule,
+    exact_integers,
+    fill_nulls,
+    to_microseconds,
+)
 from sparsetrain.data.values.text import (
     are_eights,
     as_bytes,
@@ -77,6 +83,9 @@ def _from_integers(array: Any, nan: NanRule, location: Location) -> Keys:
 
 
 def _from_floats(array: Any, nan: NanRule, location: Location) -> Keys:
+    whole = exact_integers(array)  # of decimals, which have more digits than a float
+    if whole is not None:
+        return _all_numbers(whole[0].astype(np.int64), whole[1])
     values, missing = nan.split(array, location)
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     location.refuse(

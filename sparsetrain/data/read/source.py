@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.values.arrow_types import without_views
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
@@ -75,7 +76,7 @@ class Part:
                 piece = piece.select(range(piece.num_columns - 1))
             if piece.num_rows:
                 _check_codes(piece, here)
-                yield here, piece
+                yield here, _without_views(piece)
             location = location.moved(piece.num_rows)
 
     def range_of(self, name: str) -> Range | None:
@@ -100,6 +101,13 @@ def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
                     "write the data again",
                     row,
                 )
+
+
+def _without_views(piece: pa.RecordBatch) -> pa.RecordBatch:
+    arrays = [without_views(column) for column in piece.columns]
+    if all(made.type == type_ for made, type_ in zip(arrays, piece.schema.types, strict=True)):
+        return piece
+    return pa.RecordBatch.from_arrays(arrays, names=piece.schema.names)
 
 
 def with_numbers(piece: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:

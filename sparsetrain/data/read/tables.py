@@ -8,6 +8,7 @@ other columns of a frame may hold anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -20,38 +21,67 @@ from sparsetrain.data.schema.column_names import candidate_columns, require_colu
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
 from sparsetrain.data.values.location import Location
-from sparsetrain.errors import DataError, first_line
+from sparsetrain.errors import DataError, SparsetrainError, first_line
 
 _PART_ROWS = 4 * PIECE_ROWS
+_BATCHES = Location("record batches")
+_REASON = 300  # characters of an error of others that fit a line
 
 
 def table_source(data: Any, schema: Schema) -> Source | None:
     """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None."""
     if isinstance(data, pa.RecordBatchReader):
-        return Source("record batches", (_stream(data),))
-    streamed = _restartable(data)
+        return Source(_BATCHES.name, (_stream(data),))
+    with foreign_errors("stream"):
+        streamed = _restartable(data)
     if streamed is not None:
-        return Source("stream", (Part(Location("stream"), *streamed),))
+        read = partial(_read_on, streamed[1], "stream")
+        return Source("stream", (Part(Location("stream"), streamed[0], None, read),))
     table = as_table(data, schema)
     return None if table is None else Source("table", tuple(table_parts(table)))
 
 
-def _restartable(data: Any) -> tuple[pa.Schema, int | None, Any] | None:
-    """Return schema, rows and reader of what is read anew in each epoch, never as a whole.
+@contextmanager
+def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
+    """Raise what the code of others raises, of any class, as a `DataError` after so many rows."""
+    try:
+        yield
+    except (SparsetrainError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_REASON] or type(error).__name__
+        after = f"after {rows:,} rows: " if rows else ""
+        raise DataError(f"{name}: {after}cannot be read ({reason})") from error
+
+
+def _read_on(read: Any, name: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield what others read."""
+    pieces, rows = read(names), 0
+    while True:
+        with foreign_errors(name, rows):
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        rows += piece.num_rows
+        yield piece
+
+
+def _restartable(data: Any) -> tuple[pa.Schema, Any] | None:
+    """Return schema and reader of what is read anew in each epoch, never as a whole.
 
     Such are pyarrow's datasets, DuckDB's relations and streamed data sets of Hugging Face's.
     """
     if _is_of("datasets", data) and hasattr(data, "with_format") and not hasattr(data, "num_rows"):
         streamed = data.with_format("arrow")
         known = data.features.arrow_schema if data.features else _first(streamed).schema
-        return known, None, partial(_iterate, streamed, known)
+        return known, partial(_iterate, streamed, known)
     if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
-        return data.schema, None, partial(_scan, data)
+        return data.schema, partial(_scan, data)
     if not (_is_of("duckdb", data) or _is_of("_duckdb", data)):
         return None
     if not hasattr(data, "__arrow_c_stream__"):
         return None
-    return pa.RecordBatchReader.from_stream(data).schema, None, partial(_run, data)
+    return pa.RecordBatchReader.from_stream(data).schema, partial(_run, data)
 
 
 def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -97,7 +127,7 @@ def _run(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 def _pieces(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     for first in range(0, batch.num_rows, PIECE_ROWS):
-        yield _without_views(batch.select(list(names)).slice(first, PIECE_ROWS))
+        yield batch.select(list(names)).slice(first, PIECE_ROWS)
 
 
 def is_table(data: Any) -> bool:
@@ -145,7 +175,8 @@ def by_column(data: Any) -> Any:
     A data set of Hugging Face's is a table.
     """
     if _is_of("datasets", data) and hasattr(data, "num_rows") and not isinstance(data, Mapping):
-        return data.with_format("arrow")[:]
+        with foreign_errors("table"):
+            return data.with_format("arrow")[:]
     if not (isinstance(data, (list, tuple)) and data and isinstance(data[0], Mapping)):
         return data
     if not all(isinstance(row, Mapping) for row in data):
@@ -161,23 +192,11 @@ def _imported(data: Any) -> pa.Table:
     try:
         if hasattr(data, "__arrow_c_array__") and not hasattr(data, "__arrow_c_stream__"):
             data = pa.record_batch(data)
-        return _without_views(pa.table(data))
+        return pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = first_line(error)
         fix = f"; {ONE_COLUMN}" if "non-struct type" in reason else ""
         raise DataError(f"{type(data).__name__}: no table ({reason}){fix}") from None
-
-
-def _without_views(data: Any) -> Any:
-    """Return a table or batch without dictionaries of string views, which Arrow cannot filter.
-
-    Such are the categoricals of polars.
-    """
-    for index, field in enumerate(data.schema):
-        if pt.is_dictionary(field.type) and pt.is_string_view(field.type.value_type):
-            type_ = pa.dictionary(field.type.index_type, pa.large_string())
-            data = data.set_column(index, field.name, data.column(index).cast(type_))
-    return data
 
 
 def names_in(data: Any) -> list[str]:
@@ -301,13 +320,27 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
     def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if next(used, None) is None:
             raise DataError(
-                "record batches: the reader was read already; give a table or a file instead"
+                f"{_BATCHES.name}: the reader was read already; give a table or a file instead"
             )
         rows = 0
         for batch in reader:
+            _check_types(batch, reader.schema, names, rows)
             rows += batch.num_rows
             yield from _pieces(batch, names)
         if not rows:
-            raise DataError("record batches: no rows")
+            raise DataError(f"{_BATCHES.name}: no rows")
 
-    return Part(Location("record batches"), reader.schema, None, read, is_stream=True)
+    known = reader.schema
+    return Part(_BATCHES, known, None, partial(_read_on, read, _BATCHES.name), is_stream=True)
+
+
+def _check_types(batch: pa.RecordBatch, known: pa.Schema, names: Sequence[str], rows: int) -> None:
+    """Refuse a batch of other types than its reader said, as a generator may give."""
+    found = batch.schema
+    for name in names:
+        require_column(found.names, name, "reader's", _BATCHES.moved(rows))
+        if found.field(name).type != known.field(name).type:
+            raise _BATCHES.of_column(name).error(
+                f"from row {rows}: type {found.field(name).type}, but the reader's schema says "
+                f"{known.field(name).type}"
+            )

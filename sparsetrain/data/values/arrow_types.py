@@ -8,6 +8,7 @@ everywhere alike.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -84,3 +85,22 @@ def kind_of(type_: pa.DataType) -> str | None:
     if pt.is_dictionary(type_):
         type_ = type_.value_type
     return next((kind for test, kind in _KINDS if test(type_)), None)
+
+
+def without_views(array: Any) -> Any:
+    """Return an array of plain text if it is of views, which Arrow can neither filter nor take.
+
+    Such may be in lists and dictionaries too: the categoricals of polars are.
+    """
+    inside = element(array.type)
+    text = inside.value_type if pt.is_dictionary(inside) else inside
+    if not (pt.is_string_view(text) or pt.is_binary_view(text)):
+        return array
+    plain: Any = pa.large_string() if pt.is_string_view(text) else pa.large_binary()
+    if pt.is_dictionary(inside):
+        plain = pa.dictionary(inside.index_type, plain)
+    if pt.is_fixed_size_list(array.type):
+        plain = pa.list_(plain, array.type.list_size)
+    elif is_bag(array.type):
+        plain = pa.large_list(plain) if pt.is_large_list(array.type) else pa.list_(plain)
+    return array.cast(plain)

@@ -101,8 +101,8 @@ def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, A
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         array = _parsed(array, location)
     elif arrow_types.kind_of(array.type) == arrow_types.MOMENT:
-        moments: Any = to_microseconds(array, location)
-        array = pc.divide(moments.cast(pa.float64()), 1e6)
+        microseconds, missing = fill_nulls(to_microseconds(array, location))
+        return microseconds / 1e6, missing
     return nan.split(array, location)
 
 
@@ -170,6 +170,9 @@ def _is_number(value: str | None) -> bool:
 
 
 _MOMENT = pa.timestamp("us")
+# Microseconds of a unit; nanoseconds are divided instead.
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "date32[day]": 86_400_000_000, "date64[ms]": 1_000}
+_LARGEST = np.iinfo(np.int64).max
 
 
 def to_microseconds(array: Any, location: Location) -> Any | None:
@@ -180,12 +183,26 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, location)
-    if not pt.is_temporal(array.type):
-        return None
-    try:
-        return array.cast(_MOMENT, safe=False).cast(pa.int64())
-    except pa.ArrowException:
-        raise location.error(f"type {array.type} is not a point in time") from None
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if arrow_types.kind_of(array.type) == arrow_types.MOMENT:
+        return _from_units(array, location)
+    if pt.is_temporal(array.type):
+        raise location.error(f"type {array.type} is not a point in time")
+    return None
+
+
+def _from_units(array: Any, location: Location) -> Any:
+    values, missing = fill_nulls(array.cast(pa.int32() if pt.is_date32(array.type) else pa.int64()))
+    name = array.type.unit if pt.is_timestamp(array.type) else str(array.type)
+    if name == "ns":
+        return pa.array(values // 1_000, pa.int64(), mask=missing)
+    most = _LARGEST // _UNITS[name]
+    location.refuse(
+        (values > most) | (values < -most),
+        lambda row: f"the time {values[row]} ({name}) is beyond the year 294246; give a null",
+    )
+    return pa.array(values.astype(np.int64) * _UNITS[name], pa.int64(), mask=missing)
 
 
 _WITH_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
