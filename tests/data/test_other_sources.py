@@ -5,6 +5,7 @@ import bz2
 import gzip
 import lzma
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -232,3 +233,40 @@ def test_a_stream_without_rows_is_refused(features):
     ):
         with pytest.raises(DataError, match="stream: no rows"):
             read()
+
+
+ODD_NAMES = ("a b", "é", "p%20x", "q?x", "h#x", "[x]", "-x", "x=y z", "x+y", "new\nline")
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_folder_by_url_may_hold_odd_names(name, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    pq.write_table(TABLE, folder / f"{name}.parquet")
+    assert_read(f"file://{tmp_path}")
+    assert_read(f"file://{quote(str(folder), safe='/+=')}")
+    assert_read(f"file://{quote(str(folder / name), safe='/')}.parquet")
+    assert_read(f"file://{tmp_path}/*.parquet")
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "h#x", "[x]", "x=y z"])
+def test_a_url_needs_no_escapes(name, tmp_path):
+    pq.write_table(TABLE, tmp_path / f"{name}.parquet")
+    assert_read(f"file://{tmp_path}/{name}.parquet")
+    assert_read(f"file://{tmp_path}/{name[:1].replace('[', '*')}*.parquet")
+
+
+def test_partitions_by_url_are_those_by_path(tmp_path):
+    """Writers escape the value of a partition; a URL escapes that."""
+    folder = tmp_path / "t=12%3A30 x"
+    folder.mkdir()
+    pq.write_table(TABLE.drop_columns("c"), folder / "a.parquet")
+    schema = Schema("y", ("n",), ("t",))
+    for data in (tmp_path, f"file://{tmp_path}"):
+        assert Encoder.fit(data, schema_file=schema, min_count=1).values("t")[2:] == ["12:30 x"]
+
+
+@pytest.mark.parametrize("path", ["a\0b.parquet", "file:///tmp/a\0b.parquet"])
+def test_a_path_with_a_null_byte_is_refused(path):
+    with pytest.raises(DataError, match=r"a\\x00b\.parquet': no path has a null byte$"):
+        open_source(path)

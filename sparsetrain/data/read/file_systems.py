@@ -8,18 +8,29 @@ import re
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from sparsetrain.errors import DataError, first_line
 
 _OF_ARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
+_PLAIN = "/:@!$&'()*+,;="  # what needs no escape in a URL's path
 _SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # what a `Path` makes of a URL
 
 
 def normalized(path: str | os.PathLike[str]) -> str:
-    """Return a path or URL as text."""
-    return _SINGLE_SLASH.sub(r"\1://", os.fspath(path))
+    """Return a path or URL as text.
+
+    Raises
+    ------
+    DataError
+        If it holds a null byte, at which what is written in C takes it to end.
+    """
+    text = os.fspath(path)
+    if "\0" in text:
+        raise DataError(f"{text!r}: no path has a null byte")
+    return _SINGLE_SLASH.sub(r"\1://", text)
 
 
 def is_url(path: str) -> bool:
@@ -32,7 +43,15 @@ def open_file(path: str) -> IO[bytes]:
     if not is_url(path):
         return open(path, "rb")
     system, inside = _resolved(path)
-    return system.open_input_file(inside)
+    try:
+        return system.open_input_file(inside)
+    except pa.ArrowInvalid as error:  # as of a name with two slashes
+        raise OSError(first_line(error)) from None
+
+
+def plain_path(path: str) -> str:
+    """Return a path, or the one in a URL, without escapes."""
+    return _resolved(path)[1] if is_url(path) else path
 
 
 def size_and_time(path: str) -> tuple[int, int]:
@@ -63,10 +82,29 @@ def files_in(path: str) -> list[str] | None:
         found = system.get_file_info(FileSelector(inside, recursive=True))
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
-    if inside.rstrip("/") not in path or "?" in path:
-        raise DataError(f"{path}: name the files of a folder by URLs without % escapes or a query")
-    start = path[: path.rindex(inside.rstrip("/"))]
-    return sorted(f"{start}{info.path}" for info in found if info.type == FileType.File)
+    base = _spelled(path, inside.rstrip("/"))
+    path = escaped(path)
+    if base not in path or "?" in path:
+        raise DataError(
+            f"{path}: name the files of a folder by URLs without a query or needless % escapes"
+        )
+    start = path[: path.rindex(base)]
+    files = (info.path for info in found if info.type == FileType.File)
+    return sorted(f"{start}{_spelled(path, file)}" for file in files)
+
+
+def _is_of_arrow(path: str) -> bool:
+    return path.partition("://")[0] in _OF_ARROW
+
+
+def escaped(path: str) -> str:
+    """Return a path or URL, with escapes for what no URL of Arrow's may hold, such as a space."""
+    return quote(path, f"{_PLAIN}?%") if _is_of_arrow(path) else path
+
+
+def _spelled(url: str, inside: str) -> str:
+    """Return a path as a URL of the same file system spells it."""
+    return quote(inside, _PLAIN) if _is_of_arrow(url) else inside
 
 
 @lru_cache(maxsize=1024)
@@ -76,8 +114,8 @@ def _resolved(path: str) -> tuple[Any, str]:
 
     scheme = path.partition("://")[0]
     try:
-        if scheme in _OF_ARROW:
-            return FileSystem.from_uri(path)
+        if _is_of_arrow(path):
+            return FileSystem.from_uri(escaped(path))
         from fsspec.core import url_to_fs
 
         system, inside = url_to_fs(path)

@@ -13,8 +13,9 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-from sparsetrain.data.read.file_systems import files_in, is_url, normalized, open_file
+from sparsetrain.data.read.file_systems import escaped, files_in, is_url, normalized, open_file
 from sparsetrain.data.read.hive_partitions import Folders, with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
@@ -99,7 +100,11 @@ def _files(path: str) -> Iterator[str]:
         yield from _data_files(path, inside)
     elif is_url(path) and "*" in path:
         folder = path[: path.rindex("/", 0, path.index("*"))]
-        found = [file for file in files_in(folder) or () if fnmatch.fnmatchcase(file, path)]
+        found = [
+            file
+            for file in files_in(folder) or ()
+            if fnmatch.fnmatchcase(file, path) or fnmatch.fnmatchcase(unquote(file), path)
+        ]
         if not found:
             raise DataError(f"{path}: the pattern matches no file")
         yield from found
@@ -116,7 +121,7 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _data_files(path: str, inside: list[str]) -> list[str]:
-    base = path if is_url(path) else os.path.normpath(path)
+    base = escaped(path) if is_url(path) else os.path.normpath(path)
     names = (file[len(base) :] if file.startswith(base) else file for file in inside)
     files = [file for file, name in zip(inside, names, strict=True) if _is_data(name)]
     for form in FORMATS:

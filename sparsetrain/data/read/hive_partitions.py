@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sparsetrain.data.read.file_systems import plain_path
 from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -39,7 +40,7 @@ def partitions_of(files: Sequence[str]) -> list[Folders]:
 
 
 def _named(file: str) -> Folders:
-    pairs = (folder.partition("=") for folder in os.path.dirname(file).split(os.sep))
+    pairs = (folder.partition("=") for folder in os.path.dirname(plain_path(file)).split(os.sep))
     return {
         unquote(name): None if value in ("", _NULL) else unquote(value)
         for name, equals, value in pairs
