@@ -11,10 +11,11 @@ these are long: some kB on disk may say one text of a MB for every row.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.converted_files import check_footer
-from sparsetrain.data.read.file_systems import is_url, open_file
+from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location
@@ -42,7 +43,7 @@ def is_parquet(head: bytes) -> bool:
 
 def parquet_parts(file: str) -> Iterator[Part]:
     """Yield one part for each row group of a file."""
-    _check_frame(file)
+    footer = _check_frame(file)
     try:
         with pq.ParquetFile(_input(file)) as reader:
             metadata, schema = reader.metadata, reader.schema_arrow
@@ -50,10 +51,10 @@ def parquet_parts(file: str) -> Iterator[Part]:
         raise DataError(
             f"{file}: the parquet footer is damaged ({first_line(error)}); write it again"
         ) from None
-    leaves = _leaves(metadata.schema)
+    leaves, written = _leaves(metadata.schema), (size_and_time(file), zlib.crc32(footer))
     first_row = 0
     for number in range(metadata.num_row_groups):
-        group = _RowGroup(metadata, schema, leaves, Location(file, number, first_row))
+        group = _RowGroup(metadata, schema, leaves, Location(file, number, first_row), written)
         yield Part(group.location, schema, group.num_rows, group, group.range_of)
         first_row += group.num_rows
 
@@ -70,17 +71,22 @@ def _input(file: str) -> Any:
     return open_file(file) if is_url(file) else file
 
 
-def _check_frame(file: str) -> None:
-    """Look at the marks that open and close a parquet file, to say plainly what is wrong."""
+def _read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
+    """Return the bytes of a file, its footer and the mark after that."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 8))
+    end = stream.read(8)
+    length = int.from_bytes(end[:-4], "little")
+    stream.seek(max(0, size - 8 - length))
+    return size, stream.read(length), end[-4:]
+
+
+def _check_frame(file: str) -> bytes:
+    """Return the footer; look at the marks around a parquet file, to say plainly what is wrong."""
     try:
         with open_file(file) as stream:
             head = stream.read(8)
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - 8))
-            end = stream.read(8)
-            tail, length = end[-4:], int.from_bytes(end[:-4], "little")
-            stream.seek(max(0, size - 8 - length))
-            footer = stream.read(length)
+            size, footer, tail = _read_footer(stream)
     except FileNotFoundError:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
@@ -99,6 +105,7 @@ def _check_frame(file: str) -> None:
             f"{file}: the parquet file is truncated (its end is missing); copy or write it again"
         )
     check_footer(file, footer)
+    return footer
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ class _RowGroup:
     schema: pa.Schema
     leaves: Mapping[str, int]
     location: Location
+    written: tuple[tuple[int, int], int]  # size and time of the file, and the CRC of its footer
 
     @property
     def _stored(self) -> Any:
@@ -140,6 +148,16 @@ class _RowGroup:
         text = [name for name in texts if self._has_small_dictionary(name)]
         return self._read(names, CODED_ROWS if text or not texts else PIECE_ROWS, text)
 
+    def _check_unchanged(self) -> None:
+        """Refuse another file in the place of the one that was opened: its bytes mean others."""
+        if size_and_time(self.location.name) == self.written[0]:
+            return
+        with open_file(self.location.name) as stream:
+            if zlib.crc32(_read_footer(stream)[1]) != self.written[1]:
+                raise self.location.error(
+                    "the file was written anew or cut off since it was opened; open it again"
+                )
+
     def _has_small_dictionary(self, name: str) -> bool:
         column = self._stored.column(self.leaves[name])
         first = column.dictionary_page_offset
@@ -158,6 +176,7 @@ class _RowGroup:
                 pre_buffer=not is_large,
                 read_dictionary=list(coded),
             ) as reader:
+                self._check_unchanged()
                 for piece in reader.iter_batches(
                     piece_rows, row_groups=[self.location.row_group], columns=list(names)
                 ):

@@ -65,6 +65,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
     """Yield the blocks of a file."""
     with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest, before = 1, np.empty(0, np.uint8), 0
+        size_then = _size(raw)
         try:
             while True:
                 memory = aligned_empty(block_bytes)
@@ -87,6 +88,11 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
                 "copy it again"
             ) from None
+        if _size(raw) != size_then:
+            raise DataError(
+                f"{file}: after line {line - 1}: the file had {size_then:,} bytes when it was "
+                f"opened and has {_size(raw):,} now; read it when it is written, or a copy"
+            )
         if len(rest):
             # A quote that is a letter leaves whole lines over.
             whole = rest if rest[-1] == NEWLINE else np.append(rest, np.uint8(NEWLINE))
@@ -111,6 +117,11 @@ def _open(file: str) -> IO[bytes]:
         raise DataError(f"{file}: no such file") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
+
+
+def _size(raw: IO[bytes]) -> int:
+    """Return the bytes of a file that others may be writing; of an object by URL 0."""
+    return os.fstat(raw.fileno()).st_size if isinstance(raw, io.BufferedReader) else 0
 
 
 def _unpacked(raw: IO[bytes]) -> Any:
