@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, Schema, split_share
+from sparsetrain.data.schema.column_names import CATEGORIES, numbered, require_columns
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import joined
 
@@ -230,3 +232,22 @@ class Closed:
 def test_a_query_that_fails_is_refused_in_one_line():
     with pytest.raises(DataError, match=r"^stream: cannot be read \(Connection .* LINE 1: ...\)$"):
         Encoder.fit(Closed(), schema_file=SCHEMA)
+
+
+def test_thousands_of_columns_are_found_in_time_that_grows_with_their_number():
+
+    class Names(tuple):
+        looked = 0
+
+        def __contains__(self, name):
+            Names.looked += 1
+            return super().__contains__(name)
+
+        def count(self, name):
+            Names.looked += 1
+            return super().count(name)
+
+    names = Names(f"C{number}" for number in range(1, 10_000))
+    require_columns(names, names, "category", Location("a"))
+    assert len(numbered(names, CATEGORIES, None, "category", Location("a"))) == 9_999
+    assert Names.looked == 0

@@ -120,7 +120,9 @@ def check_known(job: Job) -> None:
     known = job.known
     if known is not None and not known.encoded:
         rules = {owner: known.categories[owner] for owner in known.owners}
-        _check_memory(job, {o: rule for o, rule in rules.items() if isinstance(rule, Vocabulary)})
+        _check_memory(
+            job, {o: _bytes_of(rule) for o, rule in rules.items() if isinstance(rule, Vocabulary)}
+        )
 
 
 def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> LearnedEncoder:
@@ -134,11 +136,13 @@ def learn_values(job: Job, task: Task, chunks: Sequence[ChunkSummary]) -> Learne
     merge = partial(_merge_column, job, task, chunks)
     vocabularies: dict[int, Vocabulary] = {}
     distinct: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     tables = sorted({*job.blank.owners})
     merged = zip(tables, ordered_map(merge, tables, job.workers), strict=True)
     for index, (owner, (vocabulary, count)) in enumerate(merged, 1):
         vocabularies[owner], distinct[owner] = vocabulary, count
-        _check_memory(job, vocabularies)
+        sizes[owner] = _bytes_of(vocabulary)
+        _check_memory(job, sizes)
         job.progress("counting values", 0, index / len(tables))
     categories = tuple(vocabularies[owner] for owner in job.blank.owners)
     return LearnedEncoder(
@@ -158,12 +162,14 @@ def _merge_column(
     return vocabulary, distinct
 
 
-def _check_memory(job: Job, vocabularies: Mapping[int, Vocabulary]) -> None:
+def _bytes_of(vocabulary: Vocabulary) -> int:
+    """Return about how much memory the values of a column take while encoding."""
+    texts = sum(2 * _VALUE + len(text) for text in vocabulary.texts)
+    return _VALUE * len(vocabulary.numbers) + texts
+
+
+def _check_memory(job: Job, sizes: Mapping[int, int]) -> None:
     """Refuse values that would not fit while encoding, naming the column that has most."""
-    sizes = {
-        index: _VALUE * len(v.numbers) + sum(2 * _VALUE + len(text) for text in v.texts)
-        for index, v in vocabularies.items()
-    }
     if sum(sizes.values()) > (job.memory - BASE) // 2:
         most = job.blank.columns[max(sizes, key=sizes.__getitem__)]
         whose = "of the encoder" if job.known else "seen min_count times"

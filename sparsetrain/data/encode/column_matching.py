@@ -77,8 +77,9 @@ def converted_columns(
     labels = label_names(rules.schema) if require_label else ()
     require_columns(schema.names, labels, "label", Location(where))
     dense, weights = dense_names(rules), weight_names(rules)
+    there = {*schema.names}
     for name in (*dense, *rules.columns, *(name for name in weights if name)):
-        if name not in schema.names:
+        if name not in there:
             raise Location(where, column=name).error(
                 "the column is missing; convert the data again"
             )

@@ -218,7 +218,8 @@ def _names(data: Any, schema: Schema) -> list[str]:
     stored = [name for name in schema.categories if name not in schema.derived]
     require_columns(texts, schema.dense, "dense", Location("table"))
     require_columns(texts, stored, "category", Location("table"))
-    return [name for name in texts if name in schema.wanted]
+    wanted = schema.wanted
+    return [name for name in texts if name in wanted]
 
 
 def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:

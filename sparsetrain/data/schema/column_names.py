@@ -7,6 +7,7 @@ A family has a prefix and a first number, for dense columns or for categories.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
@@ -52,8 +53,9 @@ def numbered(
     location: Location,
 ) -> tuple[str, ...]:
     """Return the columns of the best represented family, in order and without a gap."""
+    there = {*names}
     counts = [
-        sum(name in names for name in _all(family, family.count(names))) for family in families
+        sum(name in there for name in _all(family, family.count(names))) for family in families
     ]
     family = families[counts.index(max(counts))]
     if counts.count(max(counts)) > 1 and max(counts):
@@ -61,8 +63,7 @@ def numbered(
         raise location.error(f"{what} columns are there under two names, {both}; drop one set")
     found = _all(family, wanted or max(family.count(names), 1))
     advice = _OTHER if not max(counts) else _FEWER if wanted is None else ""
-    for name in found:
-        require_column(names, name, what, location, advice)
+    require_columns(names, found, what, location, advice)
     return found
 
 
@@ -83,11 +84,13 @@ def require_column(
 
 
 def require_columns(
-    names: Sequence[str], wanted: Sequence[str], what: str, location: Location
+    names: Sequence[str], wanted: Sequence[str], what: str, location: Location, advice: str = ""
 ) -> None:
     """Refuse columns of which one is missing or there twice."""
+    times = Counter(names)  # to count each among thousands takes seconds
     for name in wanted:
-        require_column(names, name, what, location)
+        if times[name] != 1:
+            require_column(names, name, what, location, advice)
 
 
 def _hint(name: str, names: Sequence[str]) -> str:
