@@ -86,8 +86,8 @@ def _draw(runs: Mapping[str, Panels], out: Path) -> None:
 
 
 def _literal(text: str) -> str:
-    """Return text that Matplotlib does not take for a formula."""
-    return text.replace("$", r"\$")
+    """Return text that Matplotlib can draw, and does not take for a formula."""
+    return text.encode(errors="backslashreplace").decode().replace("$", r"\$")
 
 
 def check_plot(option: str, path: Path) -> None:

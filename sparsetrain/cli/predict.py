@@ -199,11 +199,12 @@ def _require_output(out: Path, rows: Path) -> None:
 
 
 def _write(table: "pa.Table", path: Path) -> None:
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet as pq
+    with open(path, "wb") as file:  # Arrow opens no path that is not UTF-8
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
 
-        pq.write_table(table, path, write_page_checksum=True)
-    else:
-        import pyarrow.csv as csv
+            pq.write_table(table, file, write_page_checksum=True)
+        else:
+            import pyarrow.csv as csv
 
-        csv.write_csv(table, path)
+            csv.write_csv(table, file)

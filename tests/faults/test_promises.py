@@ -24,7 +24,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
 from tests import small_dlrm
-from tests.faults import campaign, failing_calls, fuzz, hostile
+from tests.faults import campaign, commands, failing_calls, fuzz, hostile
 from tests.heap import resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -307,3 +307,13 @@ def test_a_run_may_lie_at_an_odd_path(tmp_path, name):
     trainer = small_dlrm.trainer(encoder=small_dlrm.encoder())
     trainer.fit(small_dlrm.raw_rows(20), run=tmp_path / name, progress=None)
     small_dlrm.assert_same_state(st.load(tmp_path / name).state_dict(), trainer.state_dict())
+
+
+def test_every_command_works_where_the_path_is_not_utf8(tmp_path):
+    odd = tmp_path / os.fsdecode(b"-a b\n\xff")
+    commands.prepare(tmp_path)[0].rename(odd)
+    for name, (command, _) in commands.COMMANDS.items():
+        code, said = commands.run(command, odd)
+        assert code == 0, f"{name}: {said}"
+        for left in odd.glob("out*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()

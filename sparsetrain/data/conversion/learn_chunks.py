@@ -10,6 +10,7 @@ of parquet, and the distinct values of one chunk.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -70,14 +71,14 @@ def _one_list(values: pa.Array) -> pa.Array:
 
 def read_summary(path: Path) -> dict[str, Any]:
     """Return the summary of a chunk's file."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+    with pa.memory_map(os.fsencode(path)) as source, pa.ipc.open_file(source) as reader:
         summary: dict[str, Any] = json.loads(reader.schema.metadata[_META])
         return summary
 
 
 def read_column(path: Path, index: int) -> list[pa.Array]:
     """Return the values and counts of one column of a chunk's file, in the order of `_PARTS`."""
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
+    with pa.memory_map(os.fsencode(path)) as source, pa.ipc.open_file(source) as reader:
         return [column.flatten() for column in reader.get_batch(index).columns]
 
 

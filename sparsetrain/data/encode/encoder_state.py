@@ -336,9 +336,12 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
 def read_rules(path: Path) -> Rules:
     """Read what `write_encoder` wrote."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            described = json.loads(file.schema_arrow.metadata[_KEY])
-            rows = file.read().to_pylist()
+        with (
+            open(path, "rb") as file,
+            pq.ParquetFile(file, page_checksum_verification=True) as reader,
+        ):
+            described = json.loads(reader.schema_arrow.metadata[_KEY])
+            rows = reader.read().to_pylist()
         arrays = {name: _joined(rows, name) for name in dict.fromkeys(r["name"] for r in rows)}
         rules = read_state(described["manifest"], arrays)
         whole = fingerprint_of(rules) == described["fingerprint"]
