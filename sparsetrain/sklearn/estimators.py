@@ -167,7 +167,8 @@ class _Estimator(BaseEstimator, ABC):
         """
         goes_on = self.warm_start and hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=not goes_on)
-        held_out, count = None, len(rows[self.schema_.weights])
+        count = len(rows[self.schema_.weights])
+        held_out: Any = None
         if eval_set is not None:
             held_X, held_y = rows_and_labels(eval_set)
             labels, _ = self._labels(held_y, None, reset=False)
