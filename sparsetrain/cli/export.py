@@ -108,8 +108,11 @@ def serve(
         int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")
     ] = 8000,
     max_body: Annotated[
-        int, typer.Option("--max-body", min=1, help="Most bytes of a request.")
+        int, typer.Option("--max-body", min=1, help="Most bytes of a request, once decompressed.")
     ] = 16 << 20,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", min=1, help="Most rows of a request.")
+    ] = 100_000,
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Most seconds of a request.")
     ] = 10.0,
@@ -129,7 +132,7 @@ def serve(
         raise ConfigError(
             f"serve needs the package {error.name}: pip install 'sparsetrain[serve]'"
         ) from None
-    run(folder, host, port, Limits(max_body, timeout, connections))
+    run(folder, host, port, Limits(max_body, timeout, connections, max_rows))
 
 
 def quantize(

@@ -142,6 +142,8 @@ class Model:
 
     def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
         """As `predict`, of arrays that are laid out already, by names that the model knows."""
+        if not columns:
+            raise DataError(f"column {self.columns[0]} is missing")
         rows = {name: column.rows for name, column in columns.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"columns differ in length: {rows}")
@@ -302,6 +304,9 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
         except OverflowError:
             raise DataError(f"column {name}: a number is beyond 64 bits") from None
     if kinds <= _TEXTS:
+        joined = "".join(values) if bytes not in kinds else ""
+        if joined and joined.isascii():
+            return Column(TEXT, array("B", joined.encode()), _edges(map(len, values)), missing)
         texts = [_utf8(value, name) for value in values]
         return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
     names = sorted(kind.__name__ for kind in kinds)

@@ -8,61 +8,83 @@ missing is an error that names the field.
 from __future__ import annotations
 
 import json
+import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.errors import DataError, first_line
+from sparsetrain.serving.json_rows import read_rows
 from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, as_column
+from sparsetrain.serving.request_size import Most
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
+_DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # places that are elsewhere
+_OBJECT = 4  # times the memory of a value in an array, or more, is that of a Python object
+_NUMBERS = 4096  # written at one go, while all other threads wait
 
 
-def from_json(body: bytes, names: Sequence[str]) -> dict[str, Column]:
+def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:
     """Read ``{"rows": [{"user": 7, ...}, ...]}``: an absent key, or null, is missing.
 
     Raises
     ------
+    TooLarge
+        If it has more than `most`.
     DataError
         If it is something else.
     """
-    try:
-        read = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"the body is not JSON: {first_line(error)}") from None
-    rows = read.get("rows") if isinstance(read, dict) else None
-    if not isinstance(rows, list) or not rows:
-        raise DataError('rows: give {"rows": [{"column": value, ...}, ...]}, at least one row')
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise DataError(f"row {number}: it is not an object of columns and values")
+    rows = read_rows(body, most._replace(values=most.values // _OBJECT))
     there = [name for name in names if any(name in row for row in rows)]
-    return {name: as_column([row.get(name) for row in rows], name) for name in there}
+    try:
+        return {name: as_column([row.get(name) for row in rows], name) for name in there}
+    finally:
+        while rows:  # to free them all at once, too, lets all other threads wait
+            rows.pop()
 
 
-def from_arrow(body: bytes, names: Sequence[str]) -> dict[str, Column]:
+def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:
     """Read an Arrow IPC stream.
 
     Raises
     ------
+    TooLarge
+        If it has more than `most`.
     DataError
         If it is damaged, or a column has a type that no encoder reads.
     """
     import pyarrow as pa
 
     try:
-        with pa.ipc.open_stream(body) as stream:
-            table = stream.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        columns = _checked_columns(body, names, most)
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, *_DAMAGED) as error:
         raise DataError(f"the body is not an Arrow stream: {first_line(error)}") from None
-    return {
-        name: _from_arrow(table.column(name).combine_chunks(), name)
-        for name in names
-        if table.schema.names.count(name) == 1
-    }
+    return {name: _from_arrow(array, name) for name, array in columns.items()}
+
+
+def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str, Any]:
+    import pyarrow as pa
+
+    from sparsetrain.serving import arrow_size
+
+    arrow_size.require_stated(body, most)
+    with pa.ipc.open_stream(body) as stream:
+        count = Counter(stream.schema.names)
+        table = stream.read_all().select([name for name in names if count[name] == 1])
+    table.validate()
+    for column in table.columns:
+        for chunk in column.chunks:
+            arrow_size.require_views(chunk, most)
+    table.validate(full=True)
+    columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
+    for array in columns.values():
+        arrow_size.require_decoded(array, most)
+    return columns
 
 
 def _from_arrow(array: Any, name: str) -> Column:
@@ -77,13 +99,16 @@ def _from_arrow(array: Any, name: str) -> Column:
     from sparsetrain.data.values.text import require_utf8
 
     if arrow_types.is_bag(array.type):
+        if arrow_types.is_bag(array.type.value_type):
+            raise DataError(f"column {name}: it holds lists of lists")
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return _from_arrow(array.flatten(), name)._replace(bags=edges)
-    array = arrow_types.without_views(array)
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
     kind = arrow_types.kind_of(array.type)
+    if pt.is_dictionary(array.type):
+        values = array.dictionary  # of views, Arrow takes none
+        values = values.cast(pa.large_binary()) if kind == arrow_types.TEXT else values
+        array = values.take(array.indices)
     if kind == arrow_types.TEXT:
         require_utf8(array, Location(name))
         array = array.cast(pa.large_binary())
@@ -107,10 +132,17 @@ def _from_arrow(array: Any, name: str) -> Column:
 
 def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
     """Return ``{"predictions": [...]}``: an object for each row of several labels, or a vector."""
+    step = max(1, _NUMBERS // (predictions.size // len(predictions)))
+    parts = range(0, len(predictions), step)
+    written = (_as_objects(predictions[begin : begin + step], labels) for begin in parts)
+    return b'{"predictions": [' + ", ".join(written).encode() + b"]}"
+
+
+def _as_objects(predictions: np.ndarray, labels: Sequence[str]) -> str:
     values: list[Any] = predictions.tolist()
     if len(labels) > 1:
         values = [dict(zip(labels, row, strict=True)) for row in values]
-    return json.dumps({"predictions": values}).encode()
+    return json.dumps(values)[1:-1]
 
 
 def to_arrow(predictions: np.ndarray, labels: Sequence[str]) -> bytes:

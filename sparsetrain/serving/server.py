@@ -5,19 +5,27 @@
 ``GET /metrics`` are for monitoring. SIGTERM ends it after the requests that it has. SIGHUP
 opens the folder again, beside what answers meanwhile: each answer comes from one version.
 
-Limits hold whatever a client does: bytes of a body, seconds from the first byte of a request to the
-last of its answer, and the number of connections.
+Limits hold whatever a client does: rows and bytes of a body, seconds from the first byte of a
+request to the last of its answer, the number of connections, and the memory of all requests. No
+answer is computed on the event loop. Small requests take turns in one thread and large ones in
+another, where nothing that is under way takes the interpreter's lock for long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
 import signal
+import socket
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +40,26 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sparsetrain.errors import DataError, NumericalError, SparsetrainError, first_line
 from sparsetrain.serving.model import Model
+from sparsetrain.serving.request_size import Most, TooLarge
 from sparsetrain.serving.requests import READERS
 
 WATCHED = ("/health", "/metrics")
-_DIRECT = 1 << 16  # bytes; larger bodies are read beside the event loop
-_STATUS = ((DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
+_SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
+_VALUES = 2_000_000, 20  # most of a request; or as many times its rows
+_HELD = 3  # times the bytes of a request: those that all large ones hold, and all large answers
+_PIECE = 1 << 15  # bytes that are parsed, or written, at a time
+_HEAD, _HEADER = 1 << 15, 100  # bytes of all headers of a request, and of each besides its text
+_PIPELINED = 16  # requests of a connection behind the one that is answered
+_SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
+_REFUSED = 64  # connections that are told why, beyond those that are answered
+_STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
+
+
+_LONG_HEAD = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
+    b"content-type: application/json\r\ncontent-length: 47\r\n\r\n"
+    b'{"error": "the headers have more than 32 KiB"}\n'
+)
 
 
 @dataclass(frozen=True)
@@ -46,23 +69,53 @@ class Limits:
     Attributes
     ----------
     body : int
-        Bytes of a request.
+        Bytes of a request, compressed or not.
     seconds : float
         For a request and its answer; an idle connection is closed after as many.
     connections : int
         At once; further ones are answered with 503.
+    rows : int
+        Of a request. It has at most 2,000,000 values or 20 times as many, its answer too.
     """
 
     body: int = 16 << 20
     seconds: float = 10.0
     connections: int = 512
+    rows: int = 100_000
+
+
+class _Room:
+    """Bytes that requests may hold together; whoever finds none left waits."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self._left = size
+        self._given = asyncio.Event()
+
+    async def take(self, size: int, held: ExitStack) -> None:
+        """Take as many, or all, until `held` ends."""
+        size = min(size, self.size)
+        while self._left < size:
+            self._given.clear()
+            await self._given.wait()
+        self._left -= size
+        held.callback(self._give, size)
+
+    def _give(self, size: int) -> None:
+        self._left += size
+        self._given.set()
 
 
 class Service:
     """A folder's newest version, and what is counted of its answers."""
 
-    def __init__(self, folder: Path, asked: asyncio.Event) -> None:
+    def __init__(self, folder: Path, asked: asyncio.Event, limits: Limits | None = None) -> None:
         self.folder, self.model = folder, Model(folder)
+        limits = limits or Limits()
+        self.most = Most(limits.rows, max(_VALUES[0], _VALUES[1] * limits.rows), limits.body)
+        self._answers = _Room(_HELD * limits.body)
+        self._turn = asyncio.Lock()  # of large requests
+        self._small = Most(*map(min, _SMALL, self.most))
+        self._threads = {size: ThreadPoolExecutor(1) for size in (self._small, self.most)}
         self.asked = asked  # to open the folder again
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -85,20 +138,38 @@ class Service:
             return JSONResponse({"error": f"content-type: give {' or '.join(READERS)}"}, 415)
         body = await request.body()
         begin = time.perf_counter()
-        answer = self._answer if len(body) <= _DIRECT else _in_thread(self._answer)
-        found = answer(body, kind)
-        response: Response = found if isinstance(found, Response) else await found
+        response = await self._respond(body, kind, request.scope["held"])
         self._seconds.observe(time.perf_counter() - begin)
         return response
 
-    def _answer(self, body: bytes, kind: str) -> Response:
+    async def _respond(self, body: bytes, kind: str, held: ExitStack) -> Response:
+        if len(body) <= _SMALL.bytes:
+            with suppress(TooLarge):
+                return await self._in_thread(body, kind, self._small)
+        async with self._turn:
+            try:
+                response = await self._in_thread(body, kind, self.most)
+            except TooLarge as error:
+                return _refused(error)
+            await self._answers.take(len(response.body), held)
+            return response
+
+    async def _in_thread(self, body: bytes, kind: str, most: Most) -> Response:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads[most], self._answer, body, kind, most)
+
+    def _answer(self, body: bytes, kind: str, most: Most) -> Response:
         model = self.model  # of one version, whatever is opened meanwhile
         read, write = READERS[kind]
         try:
-            predictions = model.predict_columns(read(body, model.columns))
+            columns = read(body, model.columns, most)
+            rows = max((column.rows for column in columns.values()), default=0)
+            most.require(rows=rows, values=rows * model.width)
+            predictions = model.predict_columns(columns)
+        except TooLarge:
+            raise
         except SparsetrainError as error:
-            status = next(status for known, status in _STATUS if isinstance(error, known))
-            return JSONResponse({"error": str(error)}, status)
+            return _refused(error)
         self._rows.inc(len(predictions))
         return Response(write(predictions, model.labels), media_type=kind)
 
@@ -137,8 +208,9 @@ class Service:
             print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
 
 
-def _in_thread(function: Callable[..., Response]) -> Callable[..., Any]:
-    return lambda *arguments: asyncio.to_thread(function, *arguments)
+def _refused(error: SparsetrainError) -> Response:
+    status = next(status for known, status in _STATUS if isinstance(error, known))
+    return JSONResponse({"error": str(error)}, status)
 
 
 class _Limited:
@@ -146,20 +218,25 @@ class _Limited:
 
     def __init__(self, app: Any, limits: Limits, count: Callable[[str, int], None]) -> None:
         self.app, self.limits, self.count = app, limits, count
+        self._bodies = _Room(_HELD * limits.body)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         read, started = 0, False
+        declared = dict(scope["headers"]).get(b"content-length", self.limits.body)
 
         async def counted() -> Any:
             nonlocal read
             message = await receive()
+            before = read
             read += len(message.get("body", b""))
             if read > self.limits.body:
                 limit = f"the body has more than {self.limits.body:,} bytes"
                 raise HTTPException(413, limit, {"connection": "close"})
+            if before <= _SMALL.bytes < read:
+                await self._bodies.take(int(declared), held)
             return message
 
         async def noted(message: Any) -> None:
@@ -167,39 +244,120 @@ class _Limited:
             if not started:
                 self.count(scope["path"], message["status"])
             started = True
-            await send(message)
+            await _send_in_pieces(message, send)
 
-        try:
-            await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
-        except asyncio.TimeoutError:
-            if started:
-                raise
-            slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
-            await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, noted)
+        with ExitStack() as held:
+            scope["held"] = held
+            try:
+                await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
+            except asyncio.TimeoutError:
+                if started:  # and the client does not read
+                    scope["state"]["abandon"]()
+                    return
+                slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
+                await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, noted)
 
 
-class _Timed(HttpToolsProtocol):
-    """Closes connections whose next request is not there, headers and all, in time."""
+async def _send_in_pieces(message: Any, send: Any) -> None:
+    """Wait until a piece is on its way before the next: all at once, it would not be waited for."""
+    body = message.get("body", b"")
+    for begin in range(0, len(body) - _PIECE, _PIECE):
+        piece = {"body": body[begin : begin + _PIECE], "more_body": True}
+        await send({**message, **piece})
+    last = (len(body) - 1) // _PIECE * _PIECE
+    await send({**message, "body": body[last:]} if body else message)
+
+
+class _Bounded(HttpToolsProtocol):
+    """Ends connections whose next request, headers and all, or next step of an answer takes long.
+
+    It aborts them: closing would wait for a client that does not read. It counts the bytes that the
+    parser keeps to itself, and has at most `_PIPELINED` requests wait for the answer to another.
+    """
 
     seconds = 10.0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect()
+        transport.get_extra_info("socket").setsockopt(*_SENT)
+        self._head = self._kept = 0
+        self._cycles: deque[Any] = deque()  # of requests without an answer yet
+        self._deadline = self.loop.call_later(self.seconds, self.transport.abort)
+        if len(self.connections) > (self.limit_concurrency or 0) + _REFUSED:
+            self.transport.abort()
 
-    def _expect(self) -> None:
-        self._deadline = self.loop.call_later(self.seconds, self.transport.close)
+    def _expect(self, seconds: float) -> None:
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        for begin in range(0, len(data), _PIECE):
+            if self.transport.is_closing():
+                return
+            piece = data[begin : begin + _PIECE]
+            self._kept += len(piece)
+            super().data_received(piece)
+            if self._kept > _HEAD:
+                self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        self._head = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value) + _HEADER)
+        self._kept = 0
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._head += size
+        if self._head > _HEAD:
+            raise ValueError
 
     def on_headers_complete(self) -> None:
-        self._deadline.cancel()
+        if len(self._cycles) > _PIPELINED:
+            raise ValueError
+        self._kept = 0
         super().on_headers_complete()
+        self._cycles.append(self.cycle)
+        self.scope["state"]["abandon"] = partial(self._abandon, self.cycle)
+        self._expect(2 * self.seconds)  # before that, the application ends it
+
+    def on_body(self, body: bytes) -> None:
+        self._kept = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._kept = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._cycles:  # whose answer this would be taken for
+            self.transport.abort()
+        elif max(self._head, self._kept) > _HEAD:
+            self.transport.write(_LONG_HEAD)
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
+        self._cycles.popleft()
+        self._expect(self.seconds * (2 if self._cycles else 1))
         super().on_response_complete()
-        self._expect()
+
+    def _abandon(self, cycle: Any) -> None:
+        cycle.disconnected = True
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
+        for cycle in self._cycles:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
 
@@ -243,8 +401,10 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
     """
     asked = asyncio.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
-    service = Service(folder, asked)
-    protocol = type("Timed", (_Timed,), {"seconds": limits.seconds})
+    service = Service(folder, asked, limits)
+    protocol = type("Bounded", (_Bounded,), {"seconds": limits.seconds})
+    gc.freeze()  # else each full collection passes what imports made, while all threads wait
+    sys.setswitchinterval(1e-3)  # s: a large request's thread gives way to the event loop
     config = uvicorn.Config(
         application(service, limits),
         host,
@@ -252,7 +412,7 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
         http=protocol,
         limit_concurrency=limits.connections + 1,  # at that number uvicorn refuses
         timeout_keep_alive=max(1, round(limits.seconds)),
-        timeout_graceful_shutdown=max(1, round(limits.seconds)),
+        timeout_graceful_shutdown=1 + math.ceil(limits.seconds),
         access_log=False,
         log_level="error",  # no line for each request that is refused
         server_header=False,

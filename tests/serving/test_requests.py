@@ -1,43 +1,196 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of an Arrow request: the values that an encoder would read."""
+"""Bodies in JSON and Arrow: what is read, and what is refused before memory is taken for it."""
 
-from decimal import Decimal
+import json
+import random
+import struct
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparsetrain.errors import DataError
-from sparsetrain.serving.model import INT64, TEXT
-from sparsetrain.serving.requests import from_arrow
+from sparsetrain.serving import json_rows
+from sparsetrain.serving.json_rows import read_rows
+from sparsetrain.serving.request_size import Most, TooLarge
+from sparsetrain.serving.requests import from_arrow, from_json, to_json
+from tests.serving.attacks import arrow_bombs, json_bombs, nulls, shared_text, stream
+
+MOST = Most(rows=100_000, values=2_000_000, bytes=16 << 20)
+NAMES = ("user", "site", "age")
+STATED = {**nulls(), **{name: arrow_bombs()[name] for name in ("zstd", "lz4", "zstd beside")}}
+SHARED = {name: arrow_bombs()[name] for name in ("dictionary", "views")}
+OF_SHARED = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), shared_text(1000))
+INDICES = pa.array([0] * 1000, pa.int32())
+SHARED |= {
+    "lists of views": stream({"user": OF_SHARED}),
+    "dictionary of views": stream(
+        {"site": pa.DictionaryArray.from_arrays(INDICES, shared_text(1))}
+    ),
+    "lists of a dictionary": stream(
+        {
+            "site": pa.ListArray.from_arrays(
+                pa.array([0, 1000], pa.int32()),
+                pa.DictionaryArray.from_arrays(INDICES, pa.array(["x" * 2**20])),
+            )
+        }
+    ),
+}
 
 
-def column_of(array):
-    sink = pa.BufferOutputStream()
-    table = pa.table({"c": array})
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return from_arrow(sink.getvalue().to_pybytes(), ["c"])["c"]
+@pytest.mark.parametrize("case", STATED)
+def test_an_arrow_stream_that_says_to_be_large_is_not_read(case, monkeypatch):
+    monkeypatch.setattr(pa.ipc, "open_stream", Mock(side_effect=AssertionError))
+    with pytest.raises(TooLarge, match="ask in parts"):
+        from_arrow(STATED[case], NAMES, MOST)
 
 
-def test_decimals_that_are_whole_numbers_keep_all_digits():
-    column = column_of(pa.array([Decimal(2**53 + 1), Decimal(-(2**63)), None]))
-    assert column.kind == INT64 and column.values.tolist() == [2**53 + 1, -(2**63), 0]
-    assert column.missing.tolist() == [0, 0, 1]
+@pytest.mark.parametrize("case", SHARED)
+def test_text_that_rows_share_counts_for_each(case, monkeypatch):
+    with pytest.raises(TooLarge, match="16,777,216 bytes"):
+        from_arrow(SHARED[case], NAMES, MOST)
 
 
-def test_times_are_their_whole_seconds_and_do_not_wrap():
-    late = 253402300799_999_999  # of the year 9999: a float rounds it up to the next second
-    assert column_of(pa.array([late, -1], pa.timestamp("us"))).values.tolist() == [
-        253402300799,
-        -1,
-    ]
-    with pytest.raises(DataError, match=r"^request: row 1, column c: the time .* beyond the year"):
-        column_of(pa.array([0, 2**63 - 1], pa.timestamp("s")))
+def test_batches_and_columns_count_together():
+    batch, sink = (
+        pa.record_batch({"user": pa.nulls(60), "age": pa.nulls(60)}),
+        pa.BufferOutputStream(),
+    )
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    body = sink.getvalue().to_pybytes()
+    for most in (Most(119, 240, 999), Most(120, 239, 999)):
+        with pytest.raises(TooLarge):
+            from_arrow(body, NAMES, most)
+    assert from_arrow(body, NAMES, Most(120, 240, 999))["user"].rows == 120
 
 
-def test_views_of_text_are_text():
-    views = pa.array(["a", "bc"], pa.string_view())
-    for array in (views, pa.DictionaryArray.from_arrays(pa.array([0, 1]), views)):
-        column = column_of(array)
-        assert column.kind == TEXT and bytes(np.asarray(column.values)[:3]) == b"abc"
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+def test_compressed_streams_within_the_limits_are_read(compression):
+    columns = {"user": pa.array(range(1000)), "site": pa.array(["x" * 50] * 1000)}
+    found = from_arrow(stream(columns, compression), NAMES, MOST)
+    np.testing.assert_array_equal(found["user"].values, np.arange(1000))
+    assert bytes(found["site"].values) == b"x" * 50_000
+
+
+VIEWS = pa.array(["b", None, "ä" * 20], pa.string_view())
+TEXTS = {
+    "views": pa.array(["ä" * 20, "b", None], pa.string_view()),
+    "slice of views": pa.array(["c", "ä" * 20, "b", None], pa.string_view())[1:],
+    "dictionary": pa.array(["ä" * 20, "b", None]).dictionary_encode(),
+    "dictionary of views": pa.DictionaryArray.from_arrays(pa.array([2, 0, 1]), VIEWS),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_text_of_each_arrow_type_is_the_same_column(case):
+    plain = from_arrow(stream({"site": pa.array(["ä" * 20, "b", None])}), NAMES, MOST)["site"]
+    found = from_arrow(stream({"site": TEXTS[case]}), NAMES, MOST)["site"]
+    for part, expected in zip(found, plain, strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[[1, 2]], [[3]]]),
+        pa.array([[[1, 2]], [[3, 4]]], pa.list_(pa.list_(pa.int64(), 2), 1)),
+        pa.array([[["a"]], None], pa.large_list(pa.large_list(pa.string()))),
+    ],
+)
+def test_lists_of_lists_are_refused_in_arrow_as_in_json(column):
+    body = json.dumps({"rows": [{"user": value} for value in column.to_pylist()]}).encode()
+    for read, content in ((from_arrow, stream({"user": column})), (from_json, body)):
+        with pytest.raises(DataError, match="column user: it holds lists of lists"):
+            read(content, NAMES, MOST)
+
+
+def test_damaged_arrow_streams_are_data_errors():
+    columns = {
+        "user": pa.array(["a", None, "b"]).dictionary_encode(),
+        "age": pa.array([[1], [], None]),
+    }
+    bodies = [stream(columns), stream(columns, "zstd"), stream({"site": TEXTS["views"]}, "lz4")]
+    rng, refused = random.Random(0), 0
+    for number in range(3000):
+        body = bytearray(bodies[number % 3])
+        for _ in range(rng.choice((1, 2, 4))):
+            body[rng.randrange(len(body))] = rng.choice((0, 127, 128, 255))
+        try:
+            from_arrow(bytes(body), NAMES, MOST)
+        except DataError:
+            refused += 1
+    assert refused
+
+
+def test_lengths_below_zero_do_not_make_room_for_others():
+    body = stream({"user": pa.nulls(77)})
+    assert body.count(struct.pack("<q", 77)) == 3  # of the batch, its array, and its nulls
+    with pytest.raises(TooLarge):
+        from_arrow(body.replace(struct.pack("<q", 77), struct.pack("<q", -77)), NAMES, MOST)
+
+
+BAD_JSON = {
+    "empty rows": "500,000 values",
+    "one row": "500,000 values",
+    "depth": "row 0: it is too deep",
+    "digits": "row 0: an integer has more than 4,300 digits",
+    "integers": "column user: an integer is beyond 64 bits",
+    "text": "row 0: .* more than 131,072 bytes",
+    "space": "row 0 has no comma or end after it",
+    "gzip": "the body is not JSON",
+    "lists": "column user: it holds lists of lists",
+}
+
+
+@pytest.mark.parametrize("case", BAD_JSON)
+def test_json_that_grows_is_refused_by_name(case):
+    with pytest.raises(DataError, match=BAD_JSON[case]):
+        from_json(json_bombs()[case], NAMES, MOST)
+
+
+OTHER_JSON = {
+    b'{"rows": [{"user": 1, "age": 2, "user": 1}]}': "row 0: it has 'user' twice",
+    b'{"rows": [{}, {"user": {"a": 1, "a": 1}}]}': "row 1: it has 'a' twice",
+    b'{"rows": [{}], "rows": [{}]}': "row 0 has no comma or end",
+    b'{"rows": [{}]} {}': "row 0 has no comma or end",
+    b'{"rows": [{},]}': "row 1: a value is missing",
+    b'{"rows": [{}, 1]}': "row 1: it is not an object",
+    b'{"rows": [{"site": "\xff"}]}': "the body is not JSON: from row 0: 'utf-8' codec",
+    b'{"rows": [{"site": "\xc3': "the body is not JSON: from row 0: 'utf-8' codec",
+    b'{"rows": [ ] }': "at least one row",
+    b"[]": "the body is not JSON with rows: give",
+    json.dumps({"rows": [{}] * 100_001}).encode(): "more than 100,000 rows",
+}
+
+
+@pytest.mark.parametrize("body", OTHER_JSON)
+def test_json_of_another_form_is_refused_by_place(body):
+    with pytest.raises(DataError, match=OTHER_JSON[body]):
+        read_rows(body, MOST)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_rows_are_those_of_the_decoder_wherever_they_are_cut(monkeypatch, indent):
+    monkeypatch.setattr(json_rows, "_ROW", 200)
+    rng, texts = random.Random(0), ("x", "é", "\u20ac", "\U0001f600", "}, {", '"', "\\")
+    for _ in range(300):
+        rows = [
+            {name: rng.choice(texts) * rng.randrange(9) for name in NAMES[: rng.randrange(4)]}
+            for _ in range(rng.randrange(1, 40))
+        ]
+        text = json.dumps({"rows": rows}, ensure_ascii=rng.random() < 0.5, indent=indent)
+        body = text.encode("utf-8-sig" if rng.random() < 0.5 else "utf-8")
+        if max(len(json.dumps(row).encode()) for row in rows) < 150:
+            assert read_rows(body, MOST) == rows
+
+
+@pytest.mark.parametrize(("shape", "labels"), [(9000, ("a",)), ((3000, 3), "abc"), ((70, 128), ())])
+def test_an_answer_in_pieces_is_the_json_of_the_whole(shape, labels):
+    predictions = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values = predictions.tolist()
+    if len(labels) > 1:
+        values = [dict(zip(labels, row, strict=True)) for row in values]
+    assert to_json(predictions, labels) == json.dumps({"predictions": values}).encode()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP server: answers, errors, limits under slow and endless clients, reloads, stops."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -11,8 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +22,37 @@ import pytest
 
 from sparsetrain.serving.delta import apply
 from sparsetrain.serving.export import export
+from tests.serving.attacks import CHUNKED, request, stream
+from tests.serving.attacks import rows_of as rows_json
 from tests.serving.logs import BAGS, SCHEMA, day_after, frame, rows_of
 
 for needed in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(needed)
+import uvicorn  # noqa: E402
+from uvicorn.server import ServerState  # noqa: E402
+
+from sparsetrain.serving.server import _Bounded  # noqa: E402
 
 SERVE = "import sys; from sparsetrain.cli import main; sys.exit(main(sys.argv[1:]))"
-SECONDS, BODY = 1.0, 200_000
+SECONDS, BODY, ROWS = 1.0, 200_000, 60_000
 JSON, ARROW = {"content-type": "application/json"}, "application/vnd.apache.arrow.stream"
 
 
 class Server:
     """A process that serves a folder."""
 
-    def __init__(self, folder: Path, seconds: float = 30.0, connections: int = 512) -> None:
-        limits = [f"--timeout={seconds}", f"--max-body={BODY}", f"--connections={connections}"]
-        command = [sys.executable, "-c", SERVE, "serve", str(folder), "--port=0", *limits]
+    def __init__(
+        self,
+        folder: Path,
+        seconds: float = 30.0,
+        connections: int = 512,
+        body: int = BODY,
+        rows: int = ROWS,
+        code: str = SERVE,
+    ) -> None:
+        sizes = [f"--max-body={body}", f"--max-rows={rows}"]
+        limits = [f"--timeout={seconds}", f"--connections={connections}", *sizes]
+        command = [sys.executable, "-c", code, "serve", str(folder), "--port=0", *limits]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, text=True, **pipes)
         line = self.process.stdout.readline()
@@ -89,6 +106,8 @@ def test_json_and_arrow_get_the_predictions_of_the_trainer(exported, server):
     np.testing.assert_array_equal(found, expected)
 
 
+NULLS = stream(dict.fromkeys(("age", "price", "user"), pa.nulls(10**7)))
+ZEROS = stream({"site": pa.array([b"\0" * (1 << 20)])}, "zstd")
 REFUSED = {
     "no JSON": (b"{", JSON, 400, "the body is not JSON"),
     "deep": (b"[" * 100_000, JSON, 400, "the body is not JSON"),
@@ -99,6 +118,11 @@ REFUSED = {
     "half a pair": (b'{"rows": [{"site": "\\ud800"}]}', JSON, 400, "column site"),
     "no arrow": (b"x" * 99, {"content-type": ARROW}, 400, "the body is not an Arrow stream"),
     "pickle": (b"x", {"content-type": "application/x-pickle"}, 415, "content-type: give"),
+    "nulls": (NULLS, {"content-type": ARROW}, 413, "more than 60,000 rows"),
+    "zstd": (ZEROS, {"content-type": ARROW}, 413, "more than 200,000 bytes"),
+    "rows": (rows_json("{}", ROWS + 1), JSON, 413, "more than 60,000 rows"),
+    "twice": (b'{"rows": [{"age": 1, "age": 2}]}', JSON, 400, "row 0: it has 'age' twice"),
+    "no known column": (b'{"rows": [{"ages": 1}]}', JSON, 400, "column age is missing"),
     "large": (b" " * (BODY + 1), JSON, 413, "more than 200,000 bytes"),
 }
 
@@ -109,6 +133,13 @@ def test_a_bad_body_gets_one_line_that_names_the_field(server, case):
     status, content = server.ask("/predict", body, headers)
     assert status == expected
     assert message in json.loads(content)["error"]
+
+
+def test_limits_below_those_of_small_requests_hold(exported):
+    server = Server(exported["ids"][1], rows=10)
+    assert server.predict(as_rows(rows_of(10, 0)))[0] == 200
+    assert server.predict(as_rows(rows_of(11, 0)))[0] == 413
+    server.stop()
 
 
 def closed_within(connection: socket.socket, seconds: float) -> bool:
@@ -159,6 +190,161 @@ def test_refusals_under_overload_do_not_fill_the_log(exported):
             assert server.ask("/health")[0] == 503
     server.process.send_signal(signal.SIGTERM)
     assert server.process.communicate(timeout=30)[1] == ""
+
+
+SLOW = """
+import sys, time
+from sparsetrain.cli import main
+from sparsetrain.serving import server
+
+class Model:
+    columns, labels, width = ("age",), ("click",), 1
+
+    def __init__(self, folder):
+        pass
+
+    def predict_columns(self, columns):
+        time.sleep(60)
+
+server.Model = Model
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_an_answer_that_takes_long_ends_in_time_and_others_are_answered(rows):
+    server, body = Server(Path("folder"), 2.0, code=SLOW), rows_json('{"age": 1}', rows)
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.sendall(request("application/json", body))
+        assert server.ask("/health")[0] == 200
+        slow.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow.recv(1)
+        slow.settimeout(30)
+        assert b" 408 " in slow.recv(4096)
+    server.stop(signal.SIGKILL)
+
+
+def deaf(port: int) -> socket.socket:
+    """A client that asks for 5 MB, more than the system buffers, and reads nothing."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    row = json.dumps({name: None for name in rows_of(1, 0)})
+    client.sendall(request("application/json", rows_json(row + ",{}" * (4 * ROWS - 1), 1)))
+    return client
+
+
+def test_clients_that_read_no_answer_are_let_go(exported):
+    server = Server(exported["ids"][1], 4 * SECONDS, connections=2, body=4 * BODY, rows=4 * ROWS)
+    with deaf(server.port), deaf(server.port):
+        deadline = time.monotonic() + 30 * SECONDS
+        while (status := server.ask("/health")[0]) == 503 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert status == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.communicate(timeout=30)[1] == ""  # no line for each
+
+
+def test_a_stop_waits_for_no_client_that_does_not_read_or_write(exported):
+    server = Server(exported["ids"][1], 4 * SECONDS, body=4 * BODY, rows=4 * ROWS)
+    with ExitStack() as opened:
+        for content in STALLED.values():
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            opened.enter_context(connection).sendall(content)
+            opened.enter_context(deaf(server.port))
+        server.ask("/health")
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.communicate(timeout=30 * SECONDS)[1] == ""
+    assert server.process.returncode == -signal.SIGTERM
+
+
+LONG = b"x" * 40_000
+LONG_HEADS = {
+    "a value": b"GET /health HTTP/1.1\r\nx: " + LONG,
+    "a path": b"GET /" + LONG,
+    "headers": b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 400,
+    "whole": b"GET /health HTTP/1.1\r\nx: " + LONG + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("case", LONG_HEADS)
+def test_headers_are_limited(server, case):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(LONG_HEADS[case])
+        answer = connection.recv(4096)
+    assert b" 431 " in answer
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {
+        "error": "the headers have more than 32 KiB"
+    }
+
+
+TRAILERS = request("application/json", b"", CHUNKED) + b"0\r\nx: "
+
+
+@pytest.mark.parametrize("begin", [LONG_HEADS["a value"][:30], TRAILERS, TRAILERS[:-6] + b"1;"])
+def test_headers_without_an_end_are_cut(server, begin):
+    sent = 0
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(begin)
+        with pytest.raises(OSError):
+            while sent < 64 << 20:
+                connection.sendall(LONG)
+                sent += len(LONG)
+
+
+def test_pipelined_requests_are_answered_in_their_order(exported, server):
+    numbers = [1, 3, 2, 5, 4]
+    bodies = [json.dumps({"rows": as_rows(rows_of(n, 0))}).encode() for n in numbers]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(b"".join(request("application/json", body) for body in bodies))
+        for number in numbers:
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert len(json.loads(answer.read())["predictions"]) == number
+
+
+@pytest.mark.parametrize("behind", [b"no request\r\n\r\n", b"GET /health HTTP/1.1\r\n\r\n" * 99])
+def test_what_follows_a_request_is_no_answer_to_it(server, behind):
+    body = json.dumps({"rows": as_rows(rows_of(30, 0))}).encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(request("application/json", body) + behind)
+        with suppress(ConnectionError):
+            assert connection.recv(12) in (b"", b"HTTP/1.1 200")
+
+
+def test_a_connection_has_one_deadline_however_many_requests_come_at_once():
+    """One that another request left behind would cut a later answer."""
+
+    async def app(scope, receive, send):
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
+        await send({"type": "http.response.body"})
+
+    async def talk() -> None:
+        loop, deadlines, state = asyncio.get_running_loop(), [], ServerState()
+
+        def call_later(delay, callback, *arguments):
+            timer = call(delay, callback, *arguments)
+            if callback == transport.abort:
+                deadlines.append(timer)
+            return timer
+
+        call, transport = loop.call_later, Mock(is_closing=Mock(return_value=False))
+        with patch.object(loop, "call_later", call_later):
+            config = uvicorn.Config(app, limit_concurrency=9)
+            connection = _Bounded(config, state, {}, loop)
+            connection.connection_made(transport)
+            for together in (1, 3, 2):
+                connection.data_received(b"GET / HTTP/1.1\r\n\r\n" * together)
+                while state.tasks:
+                    await asyncio.sleep(0)
+                assert sum(not timer.cancelled() for timer in deadlines) == 1
+            connection.connection_lost(None)
+            assert all(timer.cancelled() for timer in deadlines)
+
+    asyncio.run(talk())
 
 
 def test_metrics_count_every_answer_but_those_to_who_watches(exported):

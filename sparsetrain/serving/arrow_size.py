@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of an Arrow stream by what its messages say, before Arrow takes memory for them.
+
+A column of nulls has no bytes whatever its length, and 16 kB of zstd may be gigabytes. Each message
+says its rows, the length of each array and, before each compressed buffer, its bytes; the
+flatbuffers that say so are read here, since pyarrow does not show them. Arrow has verified them.
+
+References
+----------
+https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.values import arrow_types
+from sparsetrain.serving.request_size import Most
+
+_DICTIONARY, _RECORDS = 2, 3  # kinds of a message
+_KIND, _HEADER, _DATA = 1, 2, 1  # fields of a message; of a dictionary
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a record batch
+
+
+def require_stated(body: bytes, most: Most) -> None:
+    """Check rows, values and bytes that a stream says to have.
+
+    Raises
+    ------
+    TooLarge
+        If it has more.
+    """
+    rows = values = size = 0
+    for message in pa.ipc.MessageReader.open_stream(body):
+        data = memoryview(message.metadata)
+        table = _follow(data, 0)
+        kind = _field(data, table, _KIND)
+        if not kind or data[kind] not in (_DICTIONARY, _RECORDS):
+            continue
+        batch = _follow(data, _field(data, table, _HEADER))
+        if data[kind] == _DICTIONARY:
+            batch = _follow(data, _field(data, batch, _DATA))
+        elif at := _field(data, batch, _LENGTH):
+            rows += struct.unpack_from("<Q", data, at)[0]  # negative ones are large
+        values += int(_pairs(data, batch, _NODES)[:, 0].astype(object).sum())
+        size += len(message.body or b"")
+        if _field(data, batch, _COMPRESSION):
+            size += _decompressed(message.body, _pairs(data, batch, _BUFFERS))
+        most.require(rows=rows, values=values, bytes=size)
+
+
+def _follow(data: memoryview, at: int) -> int:
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Place of a table's field, 0 if it has none."""
+    fields = table - struct.unpack_from("<i", data, table)[0]
+    at = 4 + 2 * number
+    if at >= struct.unpack_from("<H", data, fields)[0]:
+        return 0
+    offset: int = struct.unpack_from("<H", data, fields + at)[0]
+    return table + offset if offset else 0
+
+
+def _pairs(data: memoryview, table: int, number: int) -> Any:
+    """A field that is a vector of pairs of 64 bits, as (n, 2)."""
+    at = _field(data, table, number)
+    if not at:
+        return np.zeros((0, 2), np.uint64)
+    begin = _follow(data, at)
+    count: int = struct.unpack_from("<I", data, begin)[0]
+    return np.frombuffer(data, "<u8", 2 * count, begin + 4).reshape(-1, 2)
+
+
+def _decompressed(body: Any, buffers: Any) -> int:
+    """Bytes of all buffers; -1 before one says that it is as it was."""
+    begins = (int(begin) for begin, length in buffers if length >= 8)
+    return sum(max(0, struct.unpack_from("<q", body, begin)[0]) for begin in begins)
+
+
+def require_views(array: Any, most: Most) -> None:
+    """Check the bytes of text whose rows may share them, before they are read.
+
+    Raises
+    ------
+    TooLarge
+        If they have more in all.
+    """
+    if arrow_types.is_bag(array.type):
+        require_views(array.values, most)
+    elif isinstance(array, pa.DictionaryArray):
+        require_views(array.dictionary, most)
+    elif array.type in (pa.string_view(), pa.binary_view()):
+        most.require(bytes=int(_lengths_of_views(array).sum()))
+
+
+def require_decoded(array: Any, most: Most) -> None:
+    """Check the bytes of text of a dictionary, once each row has its own.
+
+    Raises
+    ------
+    TooLarge
+        If they have more in all.
+    """
+    if arrow_types.is_bag(array.type):
+        require_decoded(array.values, most)
+    elif isinstance(array, pa.DictionaryArray) and len(array.dictionary):
+        if arrow_types.kind_of(array.type) != arrow_types.TEXT:
+            return
+        texts = array.dictionary.cast(pa.large_binary())
+        lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1))
+        most.require(bytes=int(lengths[array.indices.fill_null(0).to_numpy()].sum()))
+
+
+def _lengths_of_views(array: Any) -> Any:
+    views = np.frombuffer(array.buffers()[1], "<i4")  # of four each, the first its length
+    return views[4 * array.offset : 4 * (array.offset + len(array)) : 4].astype(np.int64)
