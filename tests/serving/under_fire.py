@@ -18,9 +18,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -105,7 +106,7 @@ def normal(content: bytes, kind: str) -> bytes:
 def prepare(place: Path) -> dict[bytes, tuple[str, dict[bytes, str]]]:
     """Export two versions, write deltas, and return bodies with their kind and answers."""
     from sparsetrain.serving.export import export
-    from tests.serving.logs import SCHEMA, day_after, frame, rows_of, trained
+    from tests.serving.logs import SCHEMA, day_after, trained
 
     older = trained(SCHEMA)
     trainers = {"a": older, "b": day_after(older, SCHEMA)}
@@ -115,15 +116,24 @@ def prepare(place: Path) -> dict[bytes, tuple[str, dict[bytes, str]]]:
     write_delta(place / "b", place / "a", place / "ba")
     (place / "made").mkdir()
     (place / "current").symlink_to(place / "a")
+    return prepare_bodies(trainers, ROWS)
+
+
+def prepare_bodies(
+    trainers: dict[str, Any], rows: Iterable[int]
+) -> dict[bytes, tuple[str, dict[bytes, str]]]:
+    """Return bodies of so many rows, with their kind and the answers of models by name."""
+    from tests.serving.logs import SCHEMA, frame, rows_of
+
     bodies = {}
-    for seed, rows in enumerate(ROWS):
-        columns = rows_of(rows, seed)
-        columns["user"][-1] = older.encoder.values("user")[14]  # a row that changed
+    for seed, count in enumerate(rows):
+        columns = rows_of(count, seed)
+        columns["user"][-1] = trainers["a"].encoder.values("user")[14]  # a row that changed
         table = frame(columns, SCHEMA)
         answers = {
             to_json(trainer.predict(table), ("click",)): name for name, trainer in trainers.items()
         }
-        assert len(answers) == 2
+        assert len(answers) == len(trainers)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
