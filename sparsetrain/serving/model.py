@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -293,14 +293,14 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
     missing = None
     if type(None) in kinds:
         kinds.remove(type(None))
-        missing = array("B", [value is None for value in values])
+        missing = _array("B", (value is None for value in values))
         blank: Any = "" if kinds & _TEXTS else 0
         values = [blank if value is None else value for value in values]
     if kinds <= _INTEGERS:
         return Column(INT64, _integers(values, name), None, missing)
     if kinds <= _NUMBERS:
         try:
-            return Column(DOUBLE, array("d", values), None, missing)
+            return Column(DOUBLE, _array("d", values), None, missing)
         except OverflowError:
             raise DataError(f"column {name}: a number is beyond 64 bits") from None
     if kinds <= _TEXTS:
@@ -324,11 +324,19 @@ def _integers(values: Sequence[int], name: str) -> Any:
     """Return integers (n,) int64; from 2**63 on, as a hash of 64 bits may be, their bits."""
     for code in "qQ":
         try:
-            return array(code, values)
+            return _array(code, values)
         except OverflowError:
             continue
     raise DataError(f"column {name}: an integer is beyond 64 bits; give it as text")
 
 
 def _edges(lengths: Iterable[int]) -> Any:
-    return array("q", accumulate(lengths, initial=0))
+    return _array("q", accumulate(lengths, initial=0))
+
+
+def _array(code: str, values: Iterable[Any]) -> Any:
+    """Fill an array in parts, between which other threads have their turn."""
+    made, rest = array(code), iter(values)
+    while part := array(code, islice(rest, 1 << 14)):
+        made.extend(part)
+    return made

@@ -7,10 +7,12 @@ missing is an error that names the field.
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -37,13 +39,26 @@ def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column
     DataError
         If it is something else.
     """
-    rows = read_rows(body, most._replace(values=most.values // _OBJECT))
-    there = [name for name in names if any(name in row for row in rows)]
+    with _no_collection():
+        rows = read_rows(body, most._replace(values=most.values // _OBJECT))
+        there = [name for name in names if any(name in row for row in rows)]
+        try:
+            return {name: as_column([row.get(name) for row in rows], name) for name in there}
+        finally:
+            while rows:  # to free them all at once, too, lets all other threads wait
+                rows.pop()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no collector pass all rows again and again, while all other threads wait."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        return {name: as_column([row.get(name) for row in rows], name) for name in there}
+        yield
     finally:
-        while rows:  # to free them all at once, too, lets all other threads wait
-            rows.pop()
+        if enabled:
+            gc.enable()
 
 
 def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:

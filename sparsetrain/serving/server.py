@@ -20,12 +20,12 @@ import signal
 import socket
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +252,8 @@ class _Limited:
                 await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
             except asyncio.TimeoutError:
                 if started:  # and the client does not read
-                    scope["state"]["abandon"]()
+                    if connection := scope["state"]["connection"]():
+                        connection.abandon()
                     return
                 slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
                 await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, noted)
@@ -324,7 +325,7 @@ class _Bounded(HttpToolsProtocol):
         self._kept = 0
         super().on_headers_complete()
         self._cycles.append(self.cycle)
-        self.scope["state"]["abandon"] = partial(self._abandon, self.cycle)
+        self.scope["state"]["connection"] = weakref.ref(self)  # no cycle to be collected
         self._expect(2 * self.seconds)  # before that, the application ends it
 
     def on_body(self, body: bytes) -> None:
@@ -349,8 +350,10 @@ class _Bounded(HttpToolsProtocol):
         self._expect(self.seconds * (2 if self._cycles else 1))
         super().on_response_complete()
 
-    def _abandon(self, cycle: Any) -> None:
-        cycle.disconnected = True
+    def abandon(self) -> None:
+        """End the connection whose client does not read its answer."""
+        for cycle in self._cycles:
+            cycle.disconnected = True
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
