@@ -63,7 +63,11 @@ class RankingMetrics:
         self._users = self._empty = 0
 
     def update(
-        self, scores: np.ndarray, chosen: Bags | None = None, seen: Bags | None = None
+        self,
+        scores: np.ndarray,
+        chosen: Bags | None = None,
+        seen: Bags | None = None,
+        counts: np.ndarray | None = None,
     ) -> None:
         """Add users.
 
@@ -77,11 +81,14 @@ class RankingMetrics:
         seen : Ragged of B lists, optional
             Items that are not ranked, such as those of training. A chosen item is ranked all the
             same.
+        counts : ndarray (B,) of integers, optional
+            How many items each user chose, where some have no score, as items that are new; by
+            default as many as `chosen` lists.
 
         Raises
         ------
         ConfigError
-            If a k is above I, or the shapes do not fit.
+            If a k is above I, the shapes do not fit, or a count is below that of the items listed.
         DataError
             If an item is not from 0 to I - 1.
         NumericalError
@@ -101,7 +108,7 @@ class RankingMetrics:
             np.setdiff1d(_places("seen", seen, scores.shape), own) if seen is not None else own[:0]
         )
         row, rank, place = _ranks(scores, own, other, self._users + self._empty)
-        count = np.bincount(row, minlength=users)
+        count = _counts(counts, np.bincount(row, minlength=users))
         for number, k in enumerate(self.k):
             self._sums[number] += _sums(row, rank, place, count, k)
         self._users += int(np.count_nonzero(count))
@@ -142,6 +149,7 @@ def rank_items(
     chosen: Bags,
     *,
     seen: Bags | None = None,
+    counts: np.ndarray | None = None,
     k: int | Sequence[int] = 10,
 ) -> Scores:
     """Rank all items for each user by the inner product of their vectors.
@@ -151,6 +159,7 @@ def rank_items(
     users : ndarray (U, D)
     items : ndarray (I, D)
     chosen, seen : Ragged of U lists
+    counts : ndarray (U,) of integers, optional
         As in `RankingMetrics.update`.
     k : int or sequence of int
 
@@ -178,11 +187,14 @@ def rank_items(
     for name, bags in {"chosen": chosen, "seen": seen}.items():
         if bags is not None and len(bags.offsets) != len(users) + 1:
             raise ConfigError(f"{name} has {len(bags.offsets) - 1} lists for {len(users)} users")
+    if counts is not None and np.shape(counts) != (len(users),):
+        raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
     for begin, end in _blocks(len(users), max(1, _BLOCK // max(1, len(items)))):
         own, others = (
             None if bags is None else _Lists(bags, begin, end) for bags in (chosen, seen)
         )
-        metrics.update(users[begin:end] @ items.T, own, others)
+        count = None if counts is None else counts[begin:end]
+        metrics.update(users[begin:end] @ items.T, own, others, count)
     return metrics.result()
 
 
@@ -215,6 +227,19 @@ def _places(name: str, bags: Bags, shape: tuple[int, int]) -> np.ndarray:
         at = int(outside.argmax())
         raise DataError(f"{name}: list {row[at]} has the item {ids[at]}, but there are {items}")
     return row * items + ids
+
+
+def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
+    """Return how many items each user chose, of whom so many different ones are listed."""
+    if given is None:
+        return listed
+    counts = np.asarray(given)
+    if counts.shape != listed.shape or counts.dtype.kind not in "iu":
+        raise ConfigError(f"counts: give an integer for each of {len(listed)} rows of scores")
+    if (counts < listed).any():
+        at = int((counts < listed).argmax())
+        raise ConfigError(f"counts: {counts[at]} for list {at}, which has {listed[at]} items")
+    return counts.astype(np.int64)
 
 
 def _ranks(

@@ -130,6 +130,11 @@ class Ranker(BaseEstimator):
             Values of the user column; one that `fit` did not see has no history.
         k, include_seen
             As in `Trainer.recommend`: items that the user chose in `fit` are left out.
+
+        Returns
+        -------
+        tuple of (n, k) objects and (n, k) float32
+            Where fewer than k items are left, the others are None and their scores -inf.
         """
         check_is_fitted(self, "trainer_")
         users = pa.array(users)
@@ -137,7 +142,8 @@ class Ranker(BaseEstimator):
         rows = self._rows(users, wanted)
         ids, scores = self.trainer_.recommend(rows, k, include_seen=include_seen)
         assert self.trainer_.encoder is not None
-        return np.array(self.trainer_.encoder.values("item"), object)[ids], scores
+        values = np.array([*self.trainer_.encoder.values("item"), None], object)
+        return values[ids], scores  # -1, where no item is left, is the last
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the best item for the user of each row, (n,); `X` has the user column."""

@@ -191,7 +191,9 @@ class Predictor:
             ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
             of one of classes those of `ClassMetrics`;
             of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels
-            those of `RankingMetrics`, such as ``ndcg@10``.
+            those of `RankingMetrics`, such as ``ndcg@10``. A wanted value that was rare or never
+            seen when the encoder was fitted counts as an item that no list has; a null is not
+            wanted.
 
         Raises
         ------
@@ -294,13 +296,13 @@ class Predictor:
         data : anything that `fit` takes
         k : int
         include_seen : bool
-            Whether items that the model's `seen` feature lists may be among them. Fewer than k
-            others are followed by those, with a score of -inf.
+            Whether items that the model's `seen` feature lists may be among them.
 
         Returns
         -------
         tuple of (rows, k) int64 and (rows, k) float32
-            ``encoder.values(column)[id]`` is the value of an id.
+            ``encoder.values(column)[id]`` is the value of an id. Where a row has fewer than k items
+            left, the others' ids are -1 and their scores -inf.
 
         Raises
         ------

@@ -14,12 +14,14 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.data import Batch, Dataset, Ragged
+from sparsetrain.data.encode.vocabulary import MISSING
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws
 from sparsetrain.system.argument_checks import require_int
 
 SCORES = 1 << 24  # numbers held at once
+NO_ITEM = -1  # in place of an id, where fewer items than wanted are left
 
 
 def item_vectors(predictor: Any) -> np.ndarray:
@@ -83,7 +85,8 @@ def recommend(
         best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
         kept = np.take_along_axis(scores, best, axis=1)
         order = np.lexsort((best, -kept), axis=1)  # of equal scores the smaller id comes first
-        found.append([np.take_along_axis(array, order, axis=1) for array in (best, kept)])
+        best, kept = (np.take_along_axis(array, order, axis=1) for array in (best, kept))
+        found.append([np.where(np.isneginf(kept), NO_ITEM, best), kept])
     none = [np.empty((0, k), np.int64), np.empty((0, k), np.float32)]
     ids, scores = map(np.concatenate, zip(none, *found, strict=True))
     return ids, scores
@@ -105,27 +108,44 @@ def evaluate(
     no_items = ~model.item_rows(predictor.encoder, len(items))
     negatives, weights = _checked(negatives, negative_weights, len(items)), negative_weights
     first = 0
-    for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
+    target = None if model._columns is None else model._columns[model.target]
+    for number, batch in enumerate(dataset.batches(_rows_at_once(items), distinct=target)):
         if number and stop is not None and stop():
             return None
         scores = _scores(predictor, batch, items, no_items)
-        wanted: Ragged | None = _listed(model, model.target, batch)
-        assert wanted is not None
+        listed = _listed(model, model.target, batch)
+        assert listed is not None
+        wanted, counts = _wanted(listed, no_items, dataset.is_raw)
         seen = _listed(model, model.seen, batch)
         if negatives is not None:
-            if (np.diff(wanted.offsets) != 1).any():
+            if (np.diff(listed.offsets) != 1).any():
                 raise ConfigError("negatives are for rows with one wanted item each")
             if isinstance(negatives, int):
-                others = _drawn(scores, wanted, seen, negatives, weights, number)
+                others = _drawn(scores, listed, seen, negatives, weights, number)
             elif len(others := negatives[first : first + len(batch)]) < len(batch):
                 raise ConfigError(f"negatives has {len(negatives):,} rows, fewer than the data")
             first += len(batch)
-            both = np.concatenate([wanted.ids[:, None], others], axis=1)
-            scores, wanted, seen = np.take_along_axis(scores, both, axis=1), None, None
-        metrics.update(scores, wanted, seen)
+            both = np.concatenate([listed.ids[:, None], others], axis=1)
+            scores, seen = np.take_along_axis(scores, both, axis=1), None
+            wanted = Ragged(np.zeros_like(wanted.ids), wanted.offsets)  # the first column
+        metrics.update(scores, wanted, seen, counts)
     if isinstance(negatives, np.ndarray) and first < len(negatives):
         raise ConfigError(f"negatives has {len(negatives):,} rows, the data {first:,}")
     return metrics.result()
+
+
+def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged, np.ndarray]:
+    """The items that each row wants, and how many those without a row of their own add up to.
+
+    Of raw data, whose equal values are listed once, each value counts that is not missing. Other
+    data do not tell which values share an id: there an item counts once, and each rare value.
+    """
+    ids, rows, lists = listed.ids, listed.rows(), len(listed.offsets) - 1
+    is_item, first = ~no_items[ids], np.full(len(ids), is_raw)
+    first[np.unique(rows * len(no_items) + ids, return_index=True)[1]] = True
+    counted = np.where(is_item, first, ids != MISSING)
+    ends = np.cumsum(np.bincount(rows[is_item], minlength=lists))
+    return Ragged(ids[is_item], np.r_[0, ends]), np.bincount(rows[counted], minlength=lists)
 
 
 def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | None:

@@ -76,6 +76,20 @@ def test_given_negatives_rank_the_first_column_and_parts_merge():
             assert found[f"{name}@{k}"] == pytest.approx(np.mean([own[name] for own in wanted]))
 
 
+def test_chosen_items_without_a_score_count_as_not_found():
+    metrics = RankingMetrics(2)
+    counts = np.array([4, 1, 2, 0])
+    metrics.update(-np.tile(np.arange(3.0), (4, 1)), bags([[0], [1], [], []]), counts=counts)
+    found = metrics.result()
+    assert (found["users"], found["users_without_items"]) == (3, 1)
+    half = 1 / math.log2(3)  # discount of the second rank
+    assert found["recall@2"] == pytest.approx((1 / 4 + 1 + 0) / 3)
+    assert found["ndcg@2"] == pytest.approx((1 / (1 + half) + half + 0) / 3)
+    assert found["map@2"] == pytest.approx((1 / 2 + 1 / 2 + 0) / 3)
+    ranked = rank_items(np.eye(4), np.eye(4), bags([[0], [1], [], []]), counts=counts, k=2)
+    assert ranked["recall@2"] == found["recall@2"]
+
+
 def test_a_model_that_scores_all_alike_hits_nothing_before_the_end():
     metrics = RankingMetrics([4, 5])
     metrics.update(np.zeros((3, 5)))
@@ -102,6 +116,20 @@ WRONG = {
         lambda: rank_items(np.zeros((2, 3)), np.zeros((5, 3)), bags([[0]]), k=1),
         ConfigError,
         "chosen has 1 lists for 2 users",
+    ),
+    "counts of fewer than are listed": (
+        lambda: RankingMetrics(1).update(
+            np.zeros((2, 3)), bags([[0], [1, 2]]), counts=np.array([1, 1])
+        ),
+        ConfigError,
+        "counts: 1 for list 1, which has 2 items",
+    ),
+    "counts of other rows": (
+        lambda: rank_items(
+            np.zeros((2, 3)), np.zeros((5, 3)), bags([[0], [1]]), counts=np.array([1]), k=1
+        ),
+        ConfigError,
+        "for 2 users",
     ),
     "widths": (
         lambda: rank_items(np.zeros((2, 3)), np.zeros((5, 4)), bags([[0], [1]])),

@@ -90,14 +90,20 @@ def read_bags(
     rule: ColumnRule,
     encode: Callable[[Any, Location], Array],
     location: Location,
+    *,
+    distinct: bool = False,
 ) -> Bags:
     """Return the bags of a list column, or of a plain one (a bag for each value).
 
     `factors` is the list column with the weight of each id; the rule says how many ids of a bag are
-    kept, and which; `encode` makes ids of the flat values and their location.
+    kept, and which; `encode` makes ids of the flat values and their location. If `distinct`, a bag
+    keeps the first of equal values alone.
     """
     ids, lengths = read_values(array, encode, location)
     weights = None if factors is None else _weights(factors, lengths, rule, location)
+    if distinct:
+        first, lengths = _first_of_equal(array)
+        ids, weights = ids[first], None if weights is None else weights[first]
     if rule.max_length is None or not len(lengths) or lengths.max() <= rule.max_length:
         return Bags(ids, offsets_of(lengths), weights)
     kept = _kept(lengths, rule.max_length, rule.keep)
@@ -147,6 +153,17 @@ def _flat(array: Any) -> tuple[Any, Array]:
         return array, np.ones(len(array), dtype=np.int64)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
     return array.flatten(), lengths
+
+
+def _first_of_equal(array: Any) -> tuple[Array, Array]:
+    """Return the places of values that differ from all before in their bag, and new lengths."""
+    values, lengths = _flat(array)
+    if pa.types.is_dictionary(values.type):  # it may hold a value twice
+        values = values.dictionary_decode()
+    codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    first = np.sort(np.unique(rows * (len(codes) + 1) + codes, return_index=True)[1])
+    return first, np.bincount(rows[first], minlength=len(lengths))
 
 
 def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:

@@ -249,8 +249,17 @@ class Rules:
             **bags,
         }
 
-    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
-        """Encode a record batch whose columns are known; the loader's inner step."""
+    def encode_piece(
+        self,
+        piece: pa.RecordBatch,
+        columns: Columns,
+        location: Location,
+        distinct: int | None = None,
+    ) -> Rows:
+        """Encode a record batch whose columns are known; the loader's inner step.
+
+        `distinct` is the number of a category column whose bags keep the first of equal values.
+        """
         dense = self.dense_rule(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
         )
@@ -261,8 +270,12 @@ class Rules:
             if factors
             else None
         )
-        read = _read_bags if self.has_bags else _read_ids
-        return Rows(dense, read(self, piece, columns, location), labels, weights)
+        ids = (
+            _read_bags(self, piece, columns, location, distinct)
+            if self.has_bags
+            else _read_ids(self, piece, columns, location)
+        )
+        return Rows(dense, ids, labels, weights)
 
     def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
         """Return the labels (n,), or (n, T) with NaN where one of several is missing."""
@@ -289,7 +302,11 @@ def _read_ids(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: L
 
 
 def _read_bags(
-    rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location
+    rules: Rules,
+    piece: pa.RecordBatch,
+    columns: Columns,
+    location: Location,
+    distinct: int | None,
 ) -> tuple[Bags, ...]:
     bags, nan = [], rules.settings.nan_rule
     for index, name, rule in _category_rules(rules, columns):
@@ -301,6 +318,7 @@ def _read_bags(
             rules.schema.rule(rules.columns[index]),
             rule.encode,
             location.of_column(name),
+            distinct=index == distinct and not columns.encoded,  # rare values have one id there
         )
         bags.append(with_weights(read) if rules.has_weights else read)
     return tuple(bags)

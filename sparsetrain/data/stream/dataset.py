@@ -79,6 +79,7 @@ class _Plan(NamedTuple):
     buffer_rows: int
     workers: int
     stretch: Stretch
+    distinct: int | None
 
     @property
     def first_row(self) -> int:
@@ -139,6 +140,11 @@ class Dataset:
         return self._source.num_rows
 
     @property
+    def is_raw(self) -> bool:
+        """Whether all values are encoded as they are read."""
+        return bool(self._parts) and not any(columns.encoded for _, columns in self._parts)
+
+    @property
     def layout(self) -> str:
         """One line that says which columns were found; of several layouts, each."""
         seen = dict.fromkeys(columns.layout for _, columns in self._parts)
@@ -166,6 +172,7 @@ class Dataset:
         buffer_rows: int = BUFFER_ROWS,
         workers: int = 1,
         stretch: Stretch = WHOLE,
+        distinct: int | None = None,
     ) -> Iterator[Batch]:
         """Yield one epoch, or the rest of one.
 
@@ -195,6 +202,8 @@ class Dataset:
         stretch : Stretch
             Rows to read instead of all, of a source that knows how many it has. Positions count
             rows within it.
+        distinct : int, optional
+            Number of a category column whose bags keep the first of equal raw values alone.
 
         Raises
         ------
@@ -212,7 +221,7 @@ class Dataset:
             require_int(name, value, least)
         if isinstance(self._source, BatchSource):
             return islice(self._source.batches(), start.batch, None)
-        plan = _Plan(batch_size, seed, start, buffer_rows, workers, stretch)
+        plan = _Plan(batch_size, seed, start, buffer_rows, workers, stretch, distinct)
         make = partial(self._batches, plan, drop_last, prefetch)
         return prefetched(make, prefetch) if prefetch else make()
 
@@ -265,18 +274,19 @@ class Dataset:
         rows = None if self.num_rows is None else plan.stretch.rows(self.num_rows)
         order, skip = skip_parts(order, sizes, plan.first_row + (rows.start if rows else 0))
         if plan.workers == 1 or any(size is None or size > HELD_ROWS for size in sizes):
-            pieces = (piece for index in order for piece in self._part(index))
+            pieces = (piece for index in order for piece in self._part(index, plan.distinct))
         else:
-            whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)
+            read = partial(self._part, distinct=plan.distinct)
+            whole = ordered_map(lambda index: list(read(index)), order, plan.workers)
             pieces = (piece for part in whole for piece in part)
         left = skip_rows(pieces, skip)
         yield from left if rows is None else first_rows(left, len(rows) - plan.first_row)
 
-    def _part(self, index: int) -> Iterator[Rows]:
+    def _part(self, index: int, distinct: int | None = None) -> Iterator[Rows]:
         encoder = self._encoder
         assert encoder is not None
         part, columns = self._parts[index]
         for location, piece in part.pieces(columns.names, columns.categories):
-            rows = encoder.encode_piece(piece, columns, location)
+            rows = encoder.encode_piece(piece, columns, location, distinct)
             self._meter.add(rows)
             yield rows
