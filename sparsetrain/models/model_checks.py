@@ -16,7 +16,8 @@ from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
-from sparsetrain.models import MODELS, ClickModel, Model
+from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
+from sparsetrain.models.modules import named_modules
 from sparsetrain.system.locks import with_builder_lock
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -126,6 +127,28 @@ def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
                 f"{cls.__name__}: batch_norm with training=True does not move its running "
                 "statistics here, and would score a row by the others of its batch: take layer_norm"
             )
+
+
+def norm_of_rows(model: Model) -> str | None:
+    """Return the name of a batch norm over the rows of a batch; None if an export has none."""
+    norms = ((name, layer) for name, layer in named_modules(model) if isinstance(layer, BatchNorm))
+    return next((name for name, layer in norms if layer.by_row), None)
+
+
+def require_several_rows(norm: str | None, rows: int, parts: int) -> None:
+    """Refuse to normalize parts of a batch that have one row.
+
+    Raises
+    ------
+    ConfigError
+        Names the layer `norm`; `rows` are those of the batch.
+    """
+    if norm is not None and rows // parts < 2:
+        cut = f" in {parts} parts (accumulate, or ranks)" if parts > 1 else ""
+        raise ConfigError(
+            f"{norm}: batch norm has no variance of one row: a batch of {rows}{cut} must leave 2 "
+            "rows or more to each part"
+        )
 
 
 def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime.NDArray]:

@@ -24,7 +24,12 @@ from sparsetrain.data import Batch, Encoder
 from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
-from sparsetrain.models.model_checks import table_dtype_of, unused_parameters_error
+from sparsetrain.models.model_checks import (
+    norm_of_rows,
+    require_several_rows,
+    table_dtype_of,
+    unused_parameters_error,
+)
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
@@ -80,6 +85,7 @@ class TrainedModel(Predictor):
             scaled=scaling is not None,
             buffers=model.buffers(),
         )
+        self._norm = norm_of_rows(model)
         self._ahead = DevicePrefetcher(self, plan)
         self.training_step = self._new_step()
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
@@ -170,6 +176,17 @@ class TrainedModel(Predictor):
             return self._step(batch)
         return self.watch(partial(self._step, batch), batch)
 
+    @property
+    def _parts(self) -> int:
+        """Into how many parts a batch is cut."""
+        return self.accumulate if self.parallel is None else int(self.parallel.parts)
+
+    def _check_rows(self, batch: Any) -> None:
+        """Refuse batches whose parts have one row, unless it is what an epoch has left over."""
+        is_rest = batch.position is not None and batch.position.row == 0
+        if not (is_rest and self.steps):
+            require_several_rows(self._norm, len(batch), self._parts)
+
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that cannot be trained on."""
         if self.model.label_kinds:
@@ -189,6 +206,7 @@ class TrainedModel(Predictor):
 
     @synchronized
     def _step(self, batch: Any) -> Loss:
+        self._check_rows(batch)
         self._check(batch)
         self._averages = None
         loss, self.applied = self.training_step.run_(batch)

@@ -15,6 +15,7 @@ from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Batch, Encoder
+from sparsetrain.models.model_checks import require_several_rows
 from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
@@ -180,6 +181,7 @@ class Trainer(TrainedModel):
             validation, stop, on_epoch, on_log, run, validate_every, early_stopping, reduce_lr
         )
         check_group_feature(self.model, group_by)
+        require_several_rows(self._norm, require_int("batch_size", batch_size), self._parts)
         plan = Plan(
             until=require_int("epochs", epochs) + (0 if resume else self.epochs),
             batch_size=batch_size,

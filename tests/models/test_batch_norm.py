@@ -132,10 +132,64 @@ def test_a_program_for_scores_holds_no_training_part():
     assert "batch_norm" in trainer.program.module.script()
 
 
-def test_a_single_row_has_a_variance_of_0():
-    trainer = normed()
+SINGLE = {  # options of the trainer, and of a fit of 9 rows
+    "batches of one row": ({}, {"batch_size": 1}),
+    "parts of one row": ({"accumulate": 4}, {"batch_size": 7}),
+    "more parts than rows": ({"accumulate": 4}, {"batch_size": 3}),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_parts_of_one_row_are_refused_before_the_first_step(name):
+    options, fit = SINGLE[name]
+    trainer = normed(encoder=small_dlrm.encoder(), **options)
+    with pytest.raises(ConfigError, match="mlp.norms.0: batch norm .* one row: .* 2 rows or more"):
+        trainer.fit(small_dlrm.raw_rows(9), progress=None, **fit)
+    batches = [small_dlrm.batch(fit["batch_size"])] * 2
+    for train in (trainer.step, lambda _: trainer.fit(batches, progress=None)):
+        with pytest.raises(ConfigError, match="mlp.norms.0: batch norm"):
+            train(batches[0])
+    assert trainer.steps == 0
+
+
+def test_ranks_refuse_parts_of_one_row():
+    trainer = normed(parallel=st.parallel.local(2))
+    for train in (trainer.step, lambda batch: trainer.fit([batch], progress=None)):
+        with pytest.raises(ConfigError, match="mlp.norms.0: batch norm"):
+            train(small_dlrm.batch(3))
+    trainer.step(small_dlrm.batch(4))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_last_batch_with_parts_of_one_row_leaves_the_statistics(accumulate):
+    trainer = normed(encoder=small_dlrm.encoder(), accumulate=accumulate)
+    data = small_dlrm.raw_rows(4 * accumulate + accumulate)
+    states = []
+    trainer.fit(
+        data,
+        batch_size=4 * accumulate,
+        progress=None,
+        stop=lambda: states.append(trainer.state_dict()),
+    )
+    assert trainer.steps == len(states) == 2
+    before, after = states
+    for name in ("running_mean", "running_var"):
+        np.testing.assert_array_equal(after[f"mlp.norms.0.{name}"], before[f"mlp.norms.0.{name}"])
+    assert not np.array_equal(after["mlp.layers.1.bias"], before["mlp.layers.1.bias"])
+
+
+def test_columns_of_one_row_that_several_numbers_share_are_normalized():
+    class Shared(ClickModel):
+        def __init__(self, rows, dim=8, num_dense=13, **rest):
+            super().__init__(rows, dim, num_dense, **rest)
+            self.norm, self.last = BatchNorm(dim), nn.Linear(dim, 1)
+
+        def forward(self, dense, embedded):
+            return self.last(nn.op.sum(self.norm(embedded), axis=1))
+
+    trainer = st.Trainer(Shared(small_dlrm.ROWS), st.optim.sgd(0.1))
     trainer.step(small_dlrm.batch(1))
-    np.testing.assert_allclose(trainer.state_dict()["mlp.norms.0.running_var"], 0.9)
+    assert (trainer.state_dict()["norm.running_var"] != 1).all()
 
 
 def test_layer_norm_begins_as_the_identity_and_learns():
