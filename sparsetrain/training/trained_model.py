@@ -7,7 +7,7 @@ In exact mode, rows are caught up before they are scored or copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Literal
@@ -264,6 +264,18 @@ class TrainedModel(Predictor):
         if counts is not None:
             self._recount(counts)
         self._restored()
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """Be afterwards as before the block, however it ends; other threads wait for it."""
+        with self.snapshot() as state:
+            arrays = {name: array.copy() for name, array in state.arrays.items()}
+            applied = self.applied
+            try:
+                yield
+            finally:
+                self.load_state_dict(arrays, state.counts)
+                self.applied = applied
 
     def table(self, name: str) -> np.ndarray:
         """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.

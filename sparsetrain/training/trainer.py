@@ -223,8 +223,9 @@ class Trainer(TrainedModel):
     def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
         """Find where a step spends its time: ``print(trainer.profile(batch))``.
 
-        Each step trains on `batch` like any other: the weights change. Its rows stay in the caches
-        from step to step; ``fit(..., profile=True)`` records steps over ever new rows.
+        The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
+        weights and slots. Rows of `batch` stay in the caches from step to step;
+        ``fit(..., profile=True)`` records steps over ever new rows.
 
         Parameters
         ----------
@@ -247,7 +248,7 @@ class Trainer(TrainedModel):
         """
         require_int("profile: steps", steps, 2)
         watch = Watch(self, steps)
-        with watch.recording():
+        with watch.recording(), self._taken_back():
             for _ in range(WARM + steps):
                 float(self.step(batch))
         result = watch.result()

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import sparsetrain as st
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.training.profile import recorder
 from tests import small_dlrm
 
@@ -66,6 +66,53 @@ def test_a_profile_prints_as_a_table_and_survives_json(profile):
     assert len(lines) == len(profile.kernels) + 1 and lines[-1].startswith("outside kernels")
     stored = json.loads(json.dumps(profile.to_dict()))
     assert st.StepProfile.from_dict(stored) == profile
+
+
+KEPT = {  # what steps change besides parameters and slots of plain updates
+    "adagrad": {},
+    "rows that lag": {"optimizer": lambda: st.optim.adam(0.01, mode="exact")},
+    "a schedule and averages": {
+        "optimizer": lambda: st.optim.adam(
+            0.01 * st.optim.warmup(5), average=st.optim.ema(0.9), mode="exact"
+        )
+    },
+    "a norm, clipped": {"optimizer": lambda: st.optim.sgd(0.1, clip_norm=0.1)},
+    "a scaled loss": {"loss_scale": st.precision.LossScale(1e37, every=2, most=1e37)},
+    "batch norm and dropout": {"model": {"batch_norm": True, "dropout": 0.5}},
+    "rounded tables": {"model": {"table_dtype": "bfloat16"}},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_profile_leaves_the_trainer_as_it_was(name):
+    options = dict(KEPT[name])
+    model = {**options.pop("model", {}), "rows": small_dlrm.ROWS, "bottom": (4, 8), "top": (4,)}
+    rule = options.pop("optimizer", lambda: st.optim.adagrad(0.05))
+    trainer, plain = (
+        st.Trainer(st.models.DLRM(dim=8, **model), rule(), target="cpu", **options)
+        for _ in range(2)
+    )
+    for each in (trainer, plain):
+        for seed in range(3):
+            each.step(small_dlrm.batch(9, seed=seed))
+    before, applied = trainer.state_dict(), trainer.applied
+    trainer.profile(small_dlrm.batch(7), steps=4)
+    small_dlrm.assert_same_state(trainer.state_dict(), before)
+    assert trainer._counts() == plain._counts()
+    assert (trainer.applied, trainer.state.step, trainer.watch) == (applied, 3, None)
+    for seed in range(3, 6):
+        batch = small_dlrm.batch(9, seed=seed)
+        assert float(trainer.step(batch)) == float(plain.step(batch))
+    small_dlrm.assert_same_state(trainer.state_dict(), plain.state_dict())
+
+
+def test_a_profile_that_fails_leaves_the_trainer_as_it_was():
+    trainer = small_dlrm.trainer("single", st.optim.sgd(1e30))
+    before = trainer.state_dict()
+    with pytest.raises(NumericalError):
+        trainer.profile(small_dlrm.batch(37))
+    small_dlrm.assert_same_state(trainer.state_dict(), before)
+    assert trainer.steps == 0
 
 
 def test_recorded_steps_train_like_any_other():
