@@ -57,6 +57,7 @@ def in_batch_softmax(
     items: nn.Tensor,
     log_q: nn.Tensor | None = None,
     ids: nn.Tensor | None = None,
+    items_from: int = 0,
 ) -> nn.Tensor:
     """Softmax cross-entropy of each query's item among the items of the batch: (B,).
 
@@ -69,6 +70,8 @@ def in_batch_softmax(
         scores (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996).
     ids : (B,) integers, optional
         Of the items; an equal one in another row is not a negative.
+    items_from : int
+        An id below this, as that of missing or rare values, is no negative of another row either.
     """
     scores = nn.op.matmul(queries, nn.op.permute_dims(items, [1, 0]))  # (B, B)
     if log_q is not None:
@@ -76,6 +79,9 @@ def in_batch_softmax(
     rows = _arange(queries.shape[0])
     if ids is not None:
         same = op.equal(op.expand_dims(ids._expr, 1), op.expand_dims(ids._expr, 0))
+        if items_from:
+            reserved = op.less(ids._expr, relax.const(items_from, ids.dtype))
+            same = op.logical_or(_emit(same), _emit(op.expand_dims(_emit(reserved), 0)))
         itself = op.equal(op.expand_dims(rows._expr, 1), op.expand_dims(rows._expr, 0))
         repeated = nn.wrap_nested(op.logical_xor(_emit(same), _emit(itself)), "repeated")
         scores = nn.wrap_nested(

@@ -108,12 +108,12 @@ class BPR(Model):
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """A negative for each row; one that the history has is drawn again, twice."""
-        item = features["item"]
+        item, ids = features["item"], self.item_range()
         known: Any = features.get("history")
-        drawn = draws.integers("negative", self.item.rows, like=item)
+        drawn = draws.integers("negative", ids.stop, item, ids.start)
         for attempt in ("second", "third") if known is not None else ():
             hit = known.rows()[known.ids == np.repeat(drawn, np.diff(known.offsets))]
-            other = draws.integers(f"{attempt} negative", self.item.rows, like=item)
+            other = draws.integers(f"{attempt} negative", ids.stop, item, ids.start)
             drawn[hit] = other[hit]
         return {"negative": drawn}
 

@@ -115,6 +115,7 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
+        self._encoder: Encoder | None = None  # by which features were found
 
     # --- What a run keeps of a model ----------------------------------------------------------
 
@@ -186,6 +187,7 @@ class Model(nn.Module):
         """
         rows = {name: self.rows_of(feature) for name, feature in self.features.items()}
         self._columns = find_features(type(self).__name__, self.features, rows, encoder)
+        self._encoder = encoder
 
     def inputs(
         self,
@@ -240,17 +242,30 @@ class Model(nn.Module):
             return bags_of(batch, place)
         return feature.read(name, batch, place)
 
-    def item_rows(self, encoder: Encoder | None, count: int) -> np.ndarray:
-        """Which of `count` rows of the item table are items, (count,) bool.
+    def item_range(self) -> range:
+        """Ids that are items, to draw negatives from.
 
-        Rows of missing and of rare values are not, nor are those behind the encoder's, as a mask.
+        Those of missing and of rare values are not, nor are those behind the encoder's, as a mask.
+        Without an encoder all rows of the table are taken for items.
+
+        Raises
+        ------
+        ConfigError
+            If no feature is the `target` or `seen`, or no value has a row of its own.
         """
-        rows = np.ones(count, bool)
-        name = self.target or self.seen
-        if encoder is not None and name is not None and self._columns is not None:
-            rows[: 0 if encoder.encoded else FIRST] = False
-            rows[encoder.rows[self._columns[name]] :] = False
-        return rows
+        name, cls = self.target or self.seen, type(self).__name__
+        if name is None:
+            raise ConfigError(f"{cls} has neither target nor seen: the feature that lists items")
+        if self._encoder is None or self._columns is None:
+            return range(self.rows_of(self.features[name]))
+        first = 0 if self._encoder.encoded else FIRST
+        found = range(first, self._encoder.rows[self._columns[name]])
+        if not found:
+            raise ConfigError(
+                f"{cls}: no item has a row of its own, since all were rare: give the encoder a "
+                "lower min_count"
+            )
+        return found
 
     def single_ids(self) -> list[str]:
         """Names of the features with one id in each row, by which rows can be grouped."""

@@ -81,7 +81,7 @@ class SASRec(Model):
         """Each item's successor, and a negative for it that is not in the row."""
         whole = features["history"].append(features["item"])
         wanted = whole.without_first()
-        negative = unseen(draws, whole, wanted, self.item.rows)
+        negative = unseen(draws, whole, wanted, self.item_range())
         return {"wanted": wanted, "negative": negative}
 
     def encode(self, history: RaggedTensor) -> RaggedTensor:
@@ -118,15 +118,16 @@ def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: An
     )
 
 
-def unseen(draws: Draws, seen: Ragged, like: Ragged, rows: int) -> Ragged:
-    """Draw an item for each token of `like` that is not among those seen in its row.
+def unseen(draws: Draws, seen: Ragged, like: Ragged, ids: range) -> Ragged:
+    """Draw one of `ids` for each token of `like` that is not among those seen in its row.
 
     One that is seen is drawn again, twice; then it stays.
     """
-    known = np.unique(seen.rows() * rows + seen.ids)
-    drawn = draws.integers("negative", rows, like=like).ids
+    known = np.unique(seen.rows() * ids.stop + seen.ids)
+    drawn = draws.integers("negative", ids.stop, like, ids.start).ids
     for attempt in ("second", "third"):
-        places = like.rows() * rows + drawn
+        places = like.rows() * ids.stop + drawn
         hit = known[np.searchsorted(known, places).clip(max=len(known) - 1)] == places
-        drawn = np.where(hit, draws.integers(f"{attempt} negative", rows, like=like).ids, drawn)
+        other = draws.integers(f"{attempt} negative", ids.stop, like, ids.start).ids
+        drawn = np.where(hit, other, drawn)
     return Ragged(drawn, like.offsets)

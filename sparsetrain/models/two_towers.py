@@ -18,8 +18,8 @@ class TwoTowers(Model):
     """Towers over a user's id and recent items, and over an item; the batch gives the negatives.
 
     The loss of a row is the cross-entropy of its item in the softmax of its scores with all items
-    of the batch (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996); an equal item in another
-    row is not a negative.
+    of the batch (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996); of another row an equal
+    item, a missing and a rare one are no negatives.
 
     Parameters
     ----------
@@ -72,4 +72,6 @@ class TwoTowers(Model):
     def loss(self, user: nn.Tensor, history: RaggedTensor, item: nn.Tensor) -> nn.Tensor:
         """The mean over rows."""
         vectors = self.of_item(self.item(item))
-        return losses.mean(losses.in_batch_softmax(self.query(user, history), vectors, ids=item))
+        queries, first = self.query(user, history), self.item_range().start
+        found = losses.in_batch_softmax(queries, vectors, ids=item, items_from=first)
+        return losses.mean(found)

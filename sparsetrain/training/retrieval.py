@@ -73,7 +73,7 @@ def recommend(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k best items of each row and their scores; see `Predictor.recommend`."""
     items = item_vectors(predictor)
-    no_items = ~predictor.model.item_rows(predictor.encoder, len(items))
+    no_items = _no_items(predictor.model, len(items))
     if require_int("k", k) > (count := len(items) - int(no_items.sum())):
         raise ConfigError(f"k is {k:,}, but there are {count:,} items")
     found = []
@@ -105,7 +105,7 @@ def evaluate(
     if model.target is None:
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
     items, metrics = item_vectors(predictor), RankingMetrics(k)
-    no_items = ~model.item_rows(predictor.encoder, len(items))
+    no_items = _no_items(model, len(items))
     negatives, weights = _checked(negatives, negative_weights, len(items)), negative_weights
     first = 0
     target = None if model._columns is None else model._columns[model.target]
@@ -221,6 +221,15 @@ def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarra
     _require_finite(scores)
     scores[:, no_items] = -np.inf
     return scores
+
+
+def _no_items(model: Any, count: int) -> np.ndarray:
+    """(count,) bool: the rows of the item table that are not items."""
+    rows = np.zeros(count, bool)
+    if model._encoder is not None and (model.target or model.seen) is not None:
+        rows[:] = True
+        rows[model.item_range()] = False
+    return rows
 
 
 def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:

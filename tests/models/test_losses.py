@@ -23,6 +23,13 @@ def in_batch(q, x, log_q, ids):
     return softmax_loss(scores, np.arange(N))
 
 
+def in_batch_of_items(q, x, ids):
+    scores = q @ x.T
+    other = (ids[:, None] == ids) | (ids < 2)
+    scores[other & ~np.eye(N, dtype=bool)] = -1e9
+    return softmax_loss(scores, np.arange(N))
+
+
 def sampled(p, n, log_p, log_n):
     return softmax_loss(np.concatenate([(p - log_p)[:, None], n - log_n], 1), np.zeros(N, int))
 
@@ -34,6 +41,11 @@ CASES = {
     "full softmax": (losses.full_softmax, lambda x, t, y: softmax_loss(x @ t.T, y), "x table ids"),
     "softmax": (losses.softmax_cross_entropy, softmax_loss, "x classes"),
     "in-batch softmax": (losses.in_batch_softmax, in_batch, "q x a ids"),
+    "in-batch softmax of items": (
+        lambda q, x, ids: losses.in_batch_softmax(q, x, ids=ids, items_from=2),
+        in_batch_of_items,
+        "q x ids",
+    ),
     "sampled softmax": (losses.sampled_softmax, sampled, "a k b l"),
     "bpr": (losses.bpr, lambda a, b: np.log1p(np.exp(b - a)), "a b"),
     "squared error": (losses.squared_error, lambda a, b: (a - b) ** 2, "a b"),
