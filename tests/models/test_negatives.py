@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negatives are items: never the rows of missing and of rare values, nor rows behind the encoder's."""
+"""Negatives are items: never rows of missing or rare values, nor those behind the encoder's."""
 
 import numpy as np
 import pandas as pd

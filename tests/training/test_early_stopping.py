@@ -13,7 +13,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.cli import main
 from sparsetrain.cli.saved_model import note_checkpoint
-from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
+from sparsetrain.errors import CheckpointError, ConfigError, DataError, ResourceError
 from sparsetrain.training import predictor, trained_model
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.run import Run, chosen, folder
@@ -44,8 +44,8 @@ def scripted(trainer: st.Trainer, scores) -> st.Trainer:
 
 def fit(trainer: st.Trainer, epochs: int = 6, rule=RULE, **options) -> dict:
     options = {"progress": None, "batch_size": 16, "early_stopping": rule, **options}
-    data = small_dlrm.raw_rows(100)
-    return trainer.fit(data, validation=small_dlrm.raw_rows(20), epochs=epochs, **options)
+    options = {"validation": small_dlrm.raw_rows(20), **options}
+    return trainer.fit(small_dlrm.raw_rows(100), epochs=epochs, **options)
 
 
 def loaded(run) -> st.Trainer:
@@ -394,3 +394,47 @@ def test_a_grouped_auc_is_logged_watched_and_part_of_what_is_resumed(tmp_path):
         loaded(tmp_path).fit(
             small_dlrm.raw_rows(64), epochs=3, resume=True, group_by="C2", **options
         )
+
+
+DECIDING = {
+    "early stopping": {"early_stopping": st.EarlyStopping("auc", patience=2)},
+    "reduce_lr": {
+        "early_stopping": st.EarlyStopping("auc"),
+        "reduce_lr": st.ReduceLROnPlateau(0.5),
+    },
+}
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_a_score_that_the_validation_does_not_have_is_refused_when_first_watched(name, tmp_path):
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder(), seed=3)
+    one_class = {**small_dlrm.raw_rows(20), "label": [1] * 20}
+    options = {"epochs": 5, "batch_size": 16, "progress": None, "run": tmp_path / "run"}
+    with pytest.raises(DataError, match="validation: auc is not defined for these rows.*monitor"):
+        trainer.fit(small_dlrm.raw_rows(100), validation=one_class, **options, **DECIDING[name])
+    assert trainer.steps == EPOCH
+    assert loaded(tmp_path / "run").steps == EPOCH  # what was trained is kept
+
+
+def test_a_ranking_without_wanted_items_is_refused_when_first_watched():
+    rows = {"user": [1] * 12, "item": [*"abcdefghijkl"]}
+    schema = st.data.Schema(categories=("user", "item"))
+    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1, treat_as="raw")
+    model = st.models.BPR(dict(zip(encoder.columns, encoder.rows, strict=True)), dim=2)
+    trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder, target="cpu")
+    nothing = pa.table({"user": [1], "item": pa.array([None], pa.string())})
+    with pytest.raises(DataError, match="hr@10 is not defined"):
+        trainer.fit(
+            rows,
+            validation=nothing,
+            progress=None,
+            early_stopping=st.EarlyStopping("hr@10", patience=1),
+        )
+
+
+def test_a_score_that_nothing_depends_on_may_be_undefined():
+    trainer = small_dlrm.trainer(encoder=small_dlrm.encoder(), seed=3)
+    one_class = {**small_dlrm.raw_rows(20), "label": [1] * 20}
+    rule = st.EarlyStopping("auc")
+    history = fit(trainer, epochs=1, rule=rule, validation=one_class)
+    assert history["best"] is None

@@ -214,6 +214,8 @@ class Fit:
         self._stopped = self._stopped or scores is None
         if self._state.validated < 0:
             held_out._warn_of_unknown()
+        if scores is not None and self._state.best is None:
+            self._plan.require_defined(scores)
         return scores
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.metrics.labels import score_names
 from sparsetrain.metrics.scores import GAINS, base_name
 from sparsetrain.system.argument_checks import (
@@ -21,6 +21,11 @@ from sparsetrain.training.run import Run
 
 # Kind of the only label, or none -> the score that is watched by default; of several their loss.
 _DEFAULTS = {"real": "rmse", "": "ndcg@10"}  # otherwise logloss
+
+
+def is_defined(score: float | None) -> bool:
+    """Return whether a score is a number; NaN is none."""
+    return score is not None and score == score
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class EarlyStopping:
 
     def is_better(self, score: float | None, best: float | None) -> bool:
         """Return whether `score` beats `best`; a score that is not defined beats nothing."""
-        if score is None or score != score:
+        if score is None or not is_defined(score):
             return False
         if best is None:
             return True
@@ -171,6 +176,22 @@ class Plan:
     def validation_decides(self) -> bool:
         """Whether the weights depend on validations."""
         return self.early_stopping.patience is not None or self.reduce_lr is not None
+
+    def require_defined(self, scores: Mapping[str, Any]) -> None:
+        """Refuse to decide by a score that the rows to validate on do not have.
+
+        Raises
+        ------
+        DataError
+            If the weights depend on validations and the score that is watched is not defined.
+        """
+        monitor = str(self.early_stopping.monitor)
+        if self.validation_decides and not is_defined(scores[monitor]):
+            raise DataError(
+                f"validation: {monitor} is not defined for these rows, and early stopping or "
+                "reduce_lr watches it: auc, gauc and ne need rows of both classes, a ranking needs "
+                "wanted items; give other rows to validate on, or watch another score (monitor)"
+            )
 
     def fixed(self) -> dict[str, Any]:
         """Return what decides the weights, as plain values by the names of `fit`'s arguments."""
