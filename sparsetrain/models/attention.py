@@ -16,6 +16,7 @@ from sparsetrain.embedding import Embedding, RaggedTensor, lookup
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.dropout import Dropout, is_drawing
 from sparsetrain.ops.ragged import ragged_attention
+from sparsetrain.system.argument_checks import require_int
 
 
 class SelfAttention(nn.Module):
@@ -45,6 +46,10 @@ class SelfAttention(nn.Module):
     ) -> None:
         if dropout and length is None:
             raise ConfigError("SelfAttention: dropout needs length=, the most tokens of a row")
+        dim, heads = (
+            require_int(f"SelfAttention: {name}", number)
+            for name, number in (("dim", dim), ("heads", heads))
+        )
         self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
         self.out = nn.Linear(dim, dim)
         self.heads, self.causal = heads, causal
@@ -97,7 +102,7 @@ class TransformerBlock(nn.Module):
             raise ConfigError(
                 f"TransformerBlock: activation is 'relu' or 'gelu', not {activation!r}"
             )
-        hidden = 4 * dim if hidden is None else hidden
+        hidden = 4 * dim if hidden is None else require_int("TransformerBlock: hidden", hidden)
         in_attention = 0.0 if length is None else dropout
         self.attention = SelfAttention(
             dim, heads, causal=causal, dropout=in_attention, length=length

@@ -8,7 +8,8 @@ of the command and the list of models follow it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from inspect import Parameter, cleandoc, signature
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -68,6 +69,58 @@ def _descriptions(cls: type) -> dict[str, str]:
     return {n: " ".join(text.split()) for names, text in pairs for n in names.split(", ")}
 
 
+def is_own(model: type) -> bool:
+    """Whether a class is one of this package's models."""
+    return model.__module__.startswith(f"{__package__}.")
+
+
+def require_options(model: type[Model], names: Iterable[str]) -> None:
+    """Refuse names that are no options of a model.
+
+    Raises
+    ------
+    ConfigError
+        Names the first, and the option that was probably meant.
+    """
+    if is_own(model):
+        known = [*options_of(model)]
+    else:  # whose annotations may stand for anything
+        parameters = signature(model).parameters
+        if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+            return
+        known = [*parameters]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(known)}"
+            raise ConfigError(f"{model.__name__} has no option {name!r}; {hint}")
+
+
+def check_arguments(model: type[Model], args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Refuse arguments of one of the package's models that are unknown, or widths out of range.
+
+    Iterators are left to the constructor, since they can be read once.
+
+    Raises
+    ------
+    ConfigError
+        For the first.
+    """
+    if not is_own(model):
+        return
+    declared, options = signature(model), options_of(model)
+    # `dim` is of every click model's config, also where it says nothing.
+    known = OF_DATA | {"dim"} | declared.parameters.keys()
+    require_options(model, [name for name in named if name not in known])
+    given = declared.bind_partial(*args, **named).arguments
+    widths = {name: value for name, value in given.items() if _is_width(options.get(name))}
+    check_options(model, {n: v for n, v in widths.items() if not isinstance(v, Iterator)})
+
+
+def _is_width(option: Option | None) -> bool:
+    return option is not None and int in (option.type, *get_args(option.type))
+
+
 def check_options(model: type[Model], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as plain values, each by the type that the signature gives it.
 
@@ -96,3 +149,6 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
     if float in kinds and not (is_number(value) and 0 <= value < 1):
         raise ConfigError(f"{what}: rate is {value!r}; it must be at least 0 and below 1")
     return float(value) if float in kinds else value
+
+
+Model._check_arguments = classmethod(check_arguments)  # type: ignore[assignment]

@@ -28,7 +28,7 @@ from sklearn.utils.validation import (
 
 from sparsetrain import data
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.sklearn.parameters import batch_size_of, class_of, optimizer_of, seed_of
+from sparsetrain.sklearn.parameters import batch_size_of, model_of, optimizer_of, seed_of
 from sparsetrain.sklearn.saved import (
     CLASSES,
     ESTIMATOR,
@@ -238,6 +238,7 @@ class _Estimator(BaseEstimator, ABC):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
         """Return rows to train on; `new` ones decide the schema."""
+        model_of(self.model, self.model_options)  # a wrong name is told before data are read
         columns = self._columns(X, reset=new)
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
         check_consistent_length(labels, next(iter(columns.values())))
@@ -309,7 +310,7 @@ class _Estimator(BaseEstimator, ABC):
             treat_as="raw",
             schema_file=self.schema_,
         )
-        made, options = class_of(self.model), self.model_options or {}
+        made, options = model_of(self.model, self.model_options)
         model = made(dim=self.dim, **encoder.model_arguments, **options)
         optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
         return Trainer(model, optimizer, target=self.target, seed=self._seed(), encoder=encoder)

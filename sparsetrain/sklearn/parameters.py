@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from sparsetrain import models, optim
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.options import check_options, is_own, require_options
 
 
 def class_of(model: Any) -> type:
@@ -18,6 +19,18 @@ def class_of(model: Any) -> type:
     if not isinstance(made, type):
         raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
     return made
+
+
+def model_of(model: Any, options: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+    """Return the class and its options, which the parameters stand for, checked by name."""
+    made, given = class_of(model), dict(options or {})
+    if "dim" in given:
+        raise ConfigError("model_options has 'dim', which is an argument of the estimator itself")
+    if issubclass(made, models.Model):
+        require_options(made, given)
+        if is_own(made):
+            given = check_options(made, given)
+    return made, given
 
 
 def optimizer_of(name: str, lr: float, options: Mapping[str, Any] | None) -> optim.Optimizer:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from sparsetrain import models
 from sparsetrain.data import Interactions
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.sklearn.parameters import class_of, optimizer_of, seed_of
+from sparsetrain.sklearn.parameters import model_of, optimizer_of, seed_of
 from sparsetrain.training.trainer import Trainer
 
 
@@ -99,7 +99,7 @@ class Ranker(BaseEstimator):
 
     def fit(self, X: Any, y: None = None) -> Ranker:
         """Learn from choices, a row of `X` for each: a frame, or what `Interactions.read` takes."""
-        made: Any = class_of(self.model)
+        made, given = model_of(self.model, self.model_options)
         if getattr(made, "forward", None) is not models.Model.forward:
             raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
         optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
@@ -108,7 +108,7 @@ class Ranker(BaseEstimator):
         encoder = split.encoder()
         rows = dict(zip(encoder.columns, encoder.rows, strict=True))
         known = {"history"} & {*inspect.signature(made).parameters}  # lets BPR leave out seen items
-        options = {**dict.fromkeys(known, "history"), **(self.model_options or {})}
+        options = {**dict.fromkeys(known, "history"), **given}
         model, seed = made(rows, dim=self.dim, **options), seed_of(self.random_state)
         self.trainer_ = Trainer(model, optimizer, target=self.target, seed=seed, encoder=encoder)
         self.history_ = self.trainer_.fit(

@@ -206,7 +206,8 @@ class TrainedModel(Predictor):
 
     @synchronized
     def _step(self, batch: Any) -> Loss:
-        self._check_rows(batch)
+        if self._norm is not None:
+            self._check_rows(batch)
         self._check(batch)
         self._averages = None
         loss, self.applied = self.training_step.run_(batch)
