@@ -22,6 +22,7 @@ from sparsetrain.errors import ParallelError, first_line
 
 Message = tuple[int, np.ndarray]  # another rank, and a contiguous array to send to it or fill
 Item = TypeVar("Item")
+OTHERS_SILENT = "another process of the job stands still, or cannot be reached"
 GRACE = 1.0  # s for which a rank that ends after a failure waits for the others
 
 

@@ -2,21 +2,26 @@
 """MPI as the engine, through mpi4py: waits with a deadline, news of ranks that fail or end.
 
 MPI itself waits for ever when a process raises an error, leaves its loop early or stands still. So
-nothing here blocks: requests are tested, and between tests a rank looks for news.
+nothing here blocks: requests are tested, and between tests a rank looks for news. Only where MPI
+begins and ends there is nothing to test: a timer ends the process then.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import TIMEOUT_MAX, Timer
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.errors import ConfigError, ParallelError
-from sparsetrain.parallel.comm import GRACE, Comm, Message, as_bytes
-from sparsetrain.system.launcher import processes_started
+from sparsetrain.parallel.comm import GRACE, OTHERS_SILENT, Comm, Message, as_bytes
+from sparsetrain.system.launcher import describe_process, processes_started
 
 _DATA, _NEWS = 1, 2  # tags
 _ENDED = b"\0"  # news of a rank that goes
@@ -39,8 +44,9 @@ class MpiComm(Comm):
     """
 
     def __init__(self, deadline: float) -> None:
-        MPI = _import_mpi()
-        self._mpi, self._comm = MPI, MPI.COMM_WORLD.Dup()
+        with _within(deadline, "begin"):
+            self._mpi = MPI = _import_mpi()
+            self._comm = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._comm.rank, self._comm.size
         started = processes_started()
         if self.size == 1 and started > 1:
@@ -126,17 +132,48 @@ class MpiComm(Comm):
             time.sleep(_LONGEST_NAP)
         if self._failed is not None or len(self._ended) < self.size - 1:
             self._comm.Abort(self._failed or ParallelError.exit_code)
-        self._mpi.Finalize()  # for who leaves by `os._exit`
+        with _within(self.deadline, "end"):
+            _call(self._mpi, "MPI_Finalize")  # for who leaves by `os._exit`
+
+
+@contextmanager
+def _within(deadline: float, what: str) -> Iterator[None]:
+    """End the process if the block, in which MPI waits for all others, takes longer."""
+    timer = Timer(min(deadline, TIMEOUT_MAX), _give_up, (deadline, what))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _give_up(deadline: float, what: str) -> None:
+    said = f"{describe_process()}: MPI does not {what} within {deadline:g} s"
+    os.write(2, f"sparsetrain: error: {said}: {OTHERS_SILENT}\n".encode())
+    os._exit(ParallelError.exit_code)
 
 
 def _import_mpi() -> Any:
+    """Return mpi4py's MPI, begun."""
     try:
         import mpi4py
 
-        mpi4py.rc.thread_level = "serialized"
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             f"MPI cannot be used ({error}): pip install mpi4py, and an MPI such as mpich"
         ) from None
+    if not MPI.Is_initialized():
+        given = ctypes.c_int()
+        _call(MPI, "MPI_Init_thread", None, None, MPI.THREAD_SERIALIZED, ctypes.byref(given))
+        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py raises them
     return MPI
+
+
+def _call(MPI: Any, function: str, *arguments: Any) -> None:
+    """Call a function of MPI without Python's lock, which that of mpi4py would hold."""
+    status = getattr(ctypes.CDLL(MPI.__file__), function)(*arguments)
+    if status:
+        raise ConfigError(f"MPI cannot be used ({function}: {MPI.Get_error_string(status)})")

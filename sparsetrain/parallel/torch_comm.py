@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sparsetrain.errors import ConfigError, ParallelError
-from sparsetrain.parallel.comm import GRACE, Comm, Message, as_bytes
+from sparsetrain.errors import ConfigError, ParallelError, first_line
+from sparsetrain.parallel.comm import GRACE, OTHERS_SILENT, Comm, Message, as_bytes
+from sparsetrain.system.launcher import describe_process
 
 _NEWS, _ENDED = "news", "ended"  # keys of the store
 
@@ -42,13 +43,18 @@ class TorchComm(Comm):
         self.deadline, limit = deadline, timedelta(seconds=deadline)
         try:
             store, self.rank, self.size = next(distributed.rendezvous("env://", timeout=limit))
+            # Apart from what else uses the launcher's store.
+            self._store = distributed.PrefixStore("sparsetrain", store)
+            distributed.init_process_group(
+                "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit
+            )
         except ValueError as error:
             raise ConfigError(f"torchrun did not start this process: {error}") from None
-        # Apart from what else uses the launcher's store.
-        self._store = distributed.PrefixStore("sparsetrain", store)
-        distributed.init_process_group(
-            "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit
-        )
+        except RuntimeError as error:
+            raise ParallelError(
+                f"{describe_process()}: torch.distributed does not begin within {deadline:g} s: "
+                f"{OTHERS_SILENT} ({first_line(error)})"
+            ) from None
         warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
         self._meet(socket.gethostname(), self._leave)
         self.engine = f"PyTorch {torch.__version__}, Gloo"

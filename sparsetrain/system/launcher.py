@@ -18,6 +18,11 @@ def rank() -> int:
     return max((number for name in _RANKS if (number := _number(name)) is not None), default=0)
 
 
+def describe_process() -> str:
+    """Return which of them this is, for messages of who has not met the others."""
+    return f"rank {rank()} of {processes_started()}"
+
+
 def is_first() -> bool:
     """Return whether this is the first of them, which prints for all."""
     return processes_started() == 1 or rank() == 0

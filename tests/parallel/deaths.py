@@ -4,7 +4,8 @@
     mpiexec -n 2 python -m tests.parallel.deaths FOLDER EVENT DEADLINE
     torchrun --nproc-per-node 2 -m tests.parallel.deaths FOLDER EVENT DEADLINE
 
-Each rank leaves its number of process in `FOLDER/rank-N`, and rank 1 the time of the event.
+Of "SIGSTOP before it joins" and "SIGSTOP when it leaves" the name says when. Each rank leaves its
+number of process in `FOLDER/rank-N`, and rank 1 the time of the event.
 """
 
 import os
@@ -17,7 +18,7 @@ import numpy as np
 
 from sparsetrain.parallel.mpi_comm import MpiComm
 from sparsetrain.parallel.torch_comm import TorchComm
-from sparsetrain.system.launcher import is_torchrun
+from sparsetrain.system.launcher import is_torchrun, rank
 
 
 def _raise():
@@ -36,13 +37,24 @@ EVENTS = {
 
 
 def main(folder, event, deadline):
+    def meet(event, *_):
+        if rank() == 1:
+            Path(folder, "when").write_text(str(time.time()))
+            EVENTS[event]()
+
+    Path(folder, f"rank-{rank()}").write_text(str(os.getpid()))
+    name, _, when = event.partition(" ")
+    if when == "before it joins":
+        meet(name)
     comm = (TorchComm if is_torchrun() else MpiComm)(float(deadline))
-    Path(folder, f"rank-{comm.rank}").write_text(str(os.getpid()))
+    if when == "when it leaves":
+        spread = getattr(comm, "_spread", None)  # by which a rank of MPI says that it goes
+        comm._spread = lambda text: (spread(text), meet(name))
+        return
     with comm.guard():
         for step in range(100_000):
-            if step == 5 and comm.rank == 1:
-                Path(folder, "when").write_text(str(time.time()))
-                EVENTS[event]()
+            if step == 5 and not when:
+                meet(name)
             comm.swap(np.full((comm.size, 1), step))
             comm.tree_sum_(np.ones(1000, "f4"))
 

@@ -37,6 +37,8 @@ DEATHS = {
     "end": "SystemExit: 0",
     "SIGKILL": "",
     "SIGSTOP": "no word of rank 1 of 2",
+    "SIGSTOP before it joins": "does not begin within 5 s",
+    "SIGSTOP when it leaves": "does not end within 5 s",
 }
 SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM}  # to the launcher
 # What a rank of `sparsetrain train` meets.
@@ -84,7 +86,7 @@ def write_clicks(path, bad_rows=None):
 def start(kind, folder, by, **environment):
     """Start the job that fails in one way."""
     if kind not in COMMANDS:
-        event, deadline = kind if kind in DEATHS else "nothing", "5" if kind == "SIGSTOP" else "600"
+        event, deadline = kind if kind in DEATHS else "nothing", "5" if "SIGSTOP" in kind else "600"
         deaths = ["-m", "tests.parallel.deaths", str(folder), event, deadline]
         return launch(*deaths, by=by, **environment)
     places = [folder / "0", folder / "1"]

@@ -2,6 +2,7 @@
 """Two processes under mpiexec: the bits of one process, and an end of all when one fails."""
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain import checkpoint
 from tests.helpers import slow_except
+from tests.parallel import random_kills
 from tests.parallel.ends import (
     CAUSES,
     DEATHS,
@@ -76,11 +78,23 @@ def test_the_command_trains_in_two_processes_and_goes_on_in_one(tmp_path):
 @pytest.mark.parametrize("by", ENGINES)
 @pytest.mark.parametrize("kind", slow_except([*DEATHS, *SIGNALS, "no file of its own"], CAUSES))
 def test_no_process_outlives_a_rank_that_fails(kind, by):
-    if by == "torchrun" and kind not in DEATHS:
+    if by == "torchrun" and (kind not in DEATHS or kind.endswith("leaves")):
         pytest.skip("torchrun ends its processes itself, and starts them in one folder")
     seconds, status, said, left = once(kind, by)
     assert status != 0 and not left
     assert CAUSES[kind] in said, said
     assert not CAUSES[kind] or re.search(r"rank \d", said), said
     # torchrun imports PyTorch first, and waits 30 s for a process that stands still.
-    assert seconds < LIMIT + 5 * (kind == "SIGSTOP") + 40 * (by == "torchrun")
+    assert seconds < LIMIT + 5 * ("SIGSTOP" in kind) + 40 * (by == "torchrun")
+
+
+@pytest.mark.parametrize("kills", slow_except([1], [1, 20]))
+def test_a_run_of_which_a_rank_is_killed_goes_on_to_the_same_bits(tmp_path, kills):
+    wanted = random_kills.unkilled(tmp_path / "whole", "mpiexec")
+    random_kills.kill_ranks(tmp_path, wanted, "mpiexec", kills, random.Random(3))
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stopped_is_waited_for_until_the_deadline(tmp_path):
+    wanted = random_kills.unkilled(tmp_path / "whole", "mpiexec")
+    random_kills.stop_ranks(tmp_path / "run", wanted, "mpiexec", 10)
