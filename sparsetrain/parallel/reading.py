@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position, micro_batches
 from sparsetrain.data.stream.dataset import BUFFER_ROWS, Stretch
-from sparsetrain.errors import DataError, DataWarning
+from sparsetrain.errors import DataWarning
+from sparsetrain.parallel.alike import require_same
 from sparsetrain.parallel.comm import Comm
 
 STRETCH_BUFFER_ROWS = BUFFER_ROWS // 4  # of the window in which one of several stretches is mixed
@@ -85,7 +87,7 @@ class SharedRows:
 
     def batches(
         self, batch_size: int, *, seed: int | None, epoch: int, position: Position
-    ) -> Iterator[Any]:
+    ) -> Iterator[Share]:
         """Yield the rank's share of each batch of one epoch, or of the rest of one."""
         if self.num_rows is None:
             options: dict[str, Any] = {"seed": seed, "epoch": epoch, "position": position}
@@ -123,16 +125,9 @@ class SharedRows:
             stretch=stretch,
         )
 
-    def _alike(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Batches that all ranks have, as far as their numbers of rows tell."""
-        while True:
-            batch = next(batches, None)
-            rows = self._comm.gather(0 if batch is None else len(batch))
-            if len({*rows}) > 1:
-                raise DataError(
-                    f"the next batch has {rows} rows on the ranks, and 0 is none: give all ranks "
-                    "the same batches"
-                )
-            if batch is None:
-                return
-            yield batch
+    def _alike(self, batches: Iterator[Batch]) -> Iterator[Share]:
+        """The rank's share of batches that all ranks have."""
+        for batch in chain(batches, [None]):
+            require_same([batch] if batch else [], self._comm)
+            if batch:
+                yield cut(batch, self._parts, self._own)

@@ -27,7 +27,8 @@ class SharedRun(Run):
     def writing(self, **options: Any) -> Iterator[None]:
         """See `Run.writing`."""
         with super().writing(**options) if self.logs else contextlib.nullcontext():
-            saving.require_shared(self._shards.comm, self.folder if self.logs else None)
+            named = self.folder if self.logs else None
+            self.folder = saving.require_shared(self._shards.comm, named)
             yield
 
     def _write(

@@ -25,6 +25,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
+from sparsetrain.parallel.alike import arguments_of, looks_of, require_same
 from sparsetrain.parallel.cut import Lookups, cut
 from sparsetrain.parallel.reading import Share, SharedRows
 from sparsetrain.parallel.reading import cut as cut_batch
@@ -86,8 +87,10 @@ class ShardedTrainer(Trainer):
                 {
                     "optimizer": re.sub(r" at 0x[0-9a-f]+", "", repr(self.optimizer)),
                     "model": self.model.config(),
+                    "encoder": self.encoder and self.encoder.fingerprint,
                     "seed": self.seed,
                     "precision": self.precision,
+                    "loss_scale": self.scaling and self.scaling.rule.to_dict(),
                     "parts": self.parallel.parts,
                 }
             )
@@ -117,6 +120,7 @@ class ShardedTrainer(Trainer):
         """Train on one batch, which every rank is given whole; see `Trainer.step`."""
         with self._comm.guard():
             if isinstance(batch, Batch):
+                require_same([batch], self._comm)
                 batch = cut_batch(batch, self.parallel.parts, self.parallel.own_parts)
             elif not isinstance(batch, Share):
                 return super().step(batch)  # which refuses it
@@ -129,12 +133,9 @@ class ShardedTrainer(Trainer):
             super()._check(part)
 
     def _rows_to_train_on(self, data: Any) -> Any:
-        shards = self.parallel
-        rows = SharedRows(
-            super()._rows_to_train_on(data), self._comm, shards.parts, shards.own_parts
-        )
-        self._require_alike({"rows": rows.num_rows})
-        return rows
+        shards, dataset = self.parallel, super()._rows_to_train_on(data)
+        self._require_alike({"rows": dataset.num_rows, "data": looks_of(data, dataset)})
+        return SharedRows(dataset, self._comm, shards.parts, shards.own_parts)
 
     @cached_property
     def _cut_logits(self) -> tuple[Program, Lookups]:
@@ -157,6 +158,7 @@ class ShardedTrainer(Trainer):
         """Score the next batches, one on each rank; return all with their scores."""
         with self._comm.guard():
             group = list(islice(left, self._comm.size))
+            require_same(group, self._comm)
             if not group:
                 return []
             own = group[self._comm.rank] if self._comm.rank < len(group) else None
@@ -193,7 +195,7 @@ class ShardedTrainer(Trainer):
         watch = Watch(self._comm) if options.pop("profile", False) else None
         with self._comm.guard():
             size, parts = options.get("batch_size", 128), self.parallel.parts
-            self._require_alike({name: options.get(name) for name in ("batch_size", "epochs")})
+            self._require_alike(arguments_of(train, options))
             if isinstance(size, int) and size % parts:
                 raise ConfigError(
                     f"batch_size is {size}, of which {parts} parts are not equal: give "

@@ -24,7 +24,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, SparsetrainError
 from tests import small_dlrm
-from tests.faults import campaign, commands, failing_calls, fuzz, hostile
+from tests.faults import campaign, commands, failing_calls, fuzz, hostile, steady
 from tests.heap import resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -239,6 +239,13 @@ def test_memory_does_not_grow_over_epochs():
         trainer.fit(rows, batch_size=7, epochs=5, progress=None)
         sizes.append(resident_bytes())
     assert sizes[-1] - sizes[1] < 8e6
+
+
+def test_memory_and_open_files_do_not_grow_over_checkpoints(tmp_path):
+    held = steady.train(tmp_path, saves=60, rows=1280, every=5)
+    grown = steady.growth(held)
+    assert grown["bytes"] < 8e6
+    assert grown["files"] <= 0 and grown["threads"] <= 0 and grown["names"] <= 0
 
 
 def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):

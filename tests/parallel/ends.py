@@ -44,7 +44,7 @@ SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM}  # to the launche
 # What a rank of `sparsetrain train` meets.
 COMMANDS = {
     "bad row": "row 1950",
-    "bad row of its own file": "the label is 7",
+    "bad row of its own file": "has the data",
     "no file of its own": "train.parquet: no such file",
     "full disk": "File too large",
     "Ctrl-C while it trains": "stopped by SIGINT",

@@ -13,6 +13,7 @@ from sparsetrain.parallel import group, mpi_comm, shards
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.group import Group
 from tests.parallel.test_bits import batches, model
+from tests.parallel.test_runs import make_clicks
 from tests.parallel.threads import run_ranks
 
 ADAGRAD = st.optim.adagrad(0.05)
@@ -122,6 +123,92 @@ def test_ranks_that_would_compute_something_else_are_refused():
 
     errors = run_ranks(2, work)
     assert any("has the seed 0, and rank 1 1: give all ranks the same" in str(e) for e in errors)
+
+
+def _other_clicks(column):
+    clicks = make_clicks()
+    return clicks.assign(**{column: clicks[column].to_numpy()[::-1]})
+
+
+# What a rank is given -> what the error of all ranks says.
+OTHERS = {
+    "data in memory": (lambda rank, _: {"train": _given(rank, "label")}, "has the data"),
+    "data in files": (lambda rank, at: {"train": _file(at, rank, "label")}, "has the data"),
+    "other batches": (lambda rank, _: {"train": _batches(rank)}, "other values on rank 1"),
+    "rows to validate on": (lambda rank, _: {"validation": _given(rank, "C1")}, "other values on"),
+    "files to validate on": (
+        lambda rank, at: {"validation": _file(at, rank, "C1")},
+        "other values",
+    ),
+    "validation": (lambda rank, _: {"validation": _given(0, "") if rank else None}, "validation"),
+    "validate_every": (
+        lambda rank, _: {"validation": _given(0, ""), "validate_every": 2 + rank},
+        "has the validate_every",
+    ),
+    "early_stopping": (
+        lambda rank, _: {
+            "validation": _given(0, ""),
+            "early_stopping": st.EarlyStopping(patience=1 + rank),
+        },
+        "has the early_stopping 'EarlyStopping(",
+    ),
+    "shuffle": (lambda rank, _: {"shuffle": rank == 0}, "has the shuffle"),
+    "every": (
+        lambda rank, at: {"run": st.Run(at / "run", every=2 + rank)},
+        "has the checkpoints every",
+    ),
+    "run": (lambda rank, at: {"run": at / "run" if rank else None}, "has the argument run"),
+    "stop": (lambda rank, _: {"stop": (lambda: False) if rank else None}, "has the argument stop"),
+    "encoder": (lambda rank, _: {"encoder": _encoder(rank)}, "has the encoder"),
+}
+
+
+def _given(rank, column):
+    return _other_clicks(column) if rank else make_clicks()
+
+
+def _file(at, rank, column):
+    path = at / f"{rank}.parquet"
+    _given(rank, column).to_parquet(path)
+    return str(path)
+
+
+def _batches(rank):
+    return [_encoder(0).encode(_given(rank, "C2")[:64])]
+
+
+def _encoder(rank):
+    rows = make_clicks()
+    return st.data.Encoder.fit(rows.assign(C2=(2 * rows["C2"]) % 5) if rank else rows)
+
+
+@pytest.mark.filterwarnings("ignore:how many rows there are shows")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_ranks_that_are_given_something_else_are_refused_by_name(tmp_path, kind):
+    give, said = OTHERS[kind]
+
+    def work(comm):
+        given = {"train": make_clicks(), "encoder": _encoder(0), "batch_size": 64}
+        given |= give(comm.rank, tmp_path)
+        encoder = given.pop("encoder")
+        model = st.models.DLRM(rows=encoder.rows, num_dense=1, dim=4, bottom=(8,), top=(8,))
+        trainer = st.Trainer(model, ADAGRAD, encoder=encoder, parallel=Group(comm, "row", 2))
+        trainer.fit(given.pop("train"), progress=None, **given)
+
+    for error in run_ranks(2, work, deadline=60):
+        assert isinstance(error, (ConfigError, DataError)) and said in str(error), error
+
+
+@pytest.mark.parametrize("other", [lambda rows: rows[:60], lambda rows: rows[4:68]])
+def test_a_step_refuses_another_batch_on_another_rank(other):
+    def work(comm):
+        encoder, rows = _encoder(0), make_clicks()[:64]
+        model = st.models.DLRM(rows=encoder.rows, num_dense=1, dim=4, bottom=(8,), top=(8,))
+        trainer = st.Trainer(model, ADAGRAD, parallel=Group(comm, "row", 4))
+        trainer.step(encoder.encode(other(make_clicks()) if comm.rank else rows))
+
+    for error in run_ranks(2, work):
+        assert isinstance(error, DataError) and "other values on rank 1 of 2 (host1)" in str(error)
 
 
 def test_ranks_on_other_kinds_of_cpu_are_refused():

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons of what each rank is given: arguments, files and batches that have to be the same.
+
+Ranks that differ would train something that no process alone would, or wait for each other. Files
+are compared by their fingerprints, tables in memory by their first rows, batches that every rank
+reads whole by a checksum, which costs a pass over their arrays and one message.
+"""
+
+from __future__ import annotations
+
+import inspect
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.data import Batch, Dataset
+from sparsetrain.data.batch import Position
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.errors import DataError
+from sparsetrain.parallel.comm import Comm, as_bytes
+from sparsetrain.training.fit.resume import fingerprint_of
+from sparsetrain.training.trainer import Trainer
+
+_FIRST_ROWS = 256
+# Arguments of `fit` that have the same value on all ranks, and those that all are given or none.
+_SAME = ("epochs", "batch_size", "shuffle", "resume", "validate_every", "group_by")
+_RULES = ("early_stopping", "reduce_lr")
+_GIVEN = ("validation", "run", "stop")
+
+
+def arguments_of(train: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain values of `fit`'s arguments, by name, with those that were not given."""
+    bound = inspect.signature(Trainer.fit).bind(None, train, **options)
+    bound.apply_defaults()
+    given = bound.arguments
+    every = {"checkpoints every": getattr(given["run"], "every", None)}
+    same = {name: given[name] for name in _SAME} | {name: repr(given[name]) for name in _RULES}
+    return same | {f"argument {name}": given[name] is not None for name in _GIVEN} | every
+
+
+def looks_of(data: Any, dataset: Dataset) -> Any:
+    """Return what tells rows of one rank from those of another, wherever their files lie."""
+    prints = fingerprint_of(data)
+    if prints is not None:
+        return [f"{each['bytes']:,} bytes, sha256 {each['sha256'][:16]}" for each in prints]
+    if dataset.num_rows is None:
+        return "batches"  # which are compared one by one
+    first = next(dataset.batches(_FIRST_ROWS, seed=None, position=Position()), None)
+    return f"rows of checksum {checksum([first]):08x}" if first else "no rows"
+
+
+def require_same(batches: Sequence[Batch], comm: Comm) -> None:
+    """Refuse batches that are not those of the other ranks; called on all.
+
+    Raises
+    ------
+    DataError
+        On all ranks.
+    """
+    if comm.size == 1:
+        return
+    own = np.array([sum(map(len, batches)), checksum(batches)], np.int64)
+    found = comm.swap(np.tile(own, (comm.size, 1)))
+    others = np.flatnonzero((found != found[0]).any(axis=1)).tolist()
+    if others:
+        raise DataError(
+            f"the next batch has {found[:, 0].tolist()} rows on the ranks, and other values on "
+            f"{comm.names_of(others)} than on {comm.name_of(0)}: give all ranks the same batches"
+        )
+
+
+def checksum(batches: Sequence[Batch]) -> int:
+    """Return a checksum of all numbers of batches."""
+    found = 0
+    for batch in batches:
+        for array in _arrays_of(batch):
+            found = zlib.crc32(as_bytes(array).data, found)
+    return found
+
+
+def _arrays_of(batch: Batch) -> Iterator[np.ndarray]:
+    ids = batch.ids if isinstance(batch.ids, tuple) else (batch.ids,)
+    bags = [(e.ids, e.offsets, e.weights) if isinstance(e, Ragged) else (e,) for e in ids]
+    every = batch.dense, *chain.from_iterable(bags), batch.labels, batch.weights
+    return (array for array in every if array is not None)
