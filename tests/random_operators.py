@@ -107,11 +107,12 @@ def _draw_repeat(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Sh
 
 
 def _draw_places(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
-    axes = [n for n, extent in enumerate(shapes[0]) if isinstance(extent, int)]
+    axes = [n for n, extent in enumerate(shapes[0]) if isinstance(extent, int) and extent]
     if not axes:
         return None
     axis = int(rng.choice(axes))
-    places = [int(n) for n in rng.integers(0, shapes[0][axis], int(rng.integers(1, 5)))]
+    extent = int(shapes[0][axis])
+    places = [int(n) for n in rng.integers(-extent, extent, int(rng.integers(5)))]
     return (axis, places), (*shapes[0][:axis], len(places), *shapes[0][axis + 1 :])
 
 
@@ -140,7 +141,7 @@ def _draw_slice(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Sha
     axis = int(rng.choice(axes))
     extent = int(shapes[0][axis])
     begin = int(rng.integers(extent))
-    end = int(rng.integers(begin + 1, extent + 1))
+    end = int(rng.integers(begin + (rng.random() < 0.9), extent + 1))
     return (axis, begin, end), (*shapes[0][:axis], end - begin, *shapes[0][axis + 1 :])
 
 
@@ -208,8 +209,14 @@ def _bag(scope: Scope, choice: tuple[str, str]) -> np.ndarray:
 
 
 def _draw_dense(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape]:
-    shape: Shape = [("B", 3), ("B", 4), ("B", "L", 4), (3,), ("B", 1)][int(rng.integers(5))]
+    shape: Shape = _DENSE[int(rng.integers(len(_DENSE)))]
     return shape, shape
+
+
+_DENSE: tuple[Shape, ...] = (
+    *(("B", 3), ("B", 4), ("B", "L", 4), (3,), ("B", 1)),
+    *((1,), ("B", 1, 4), (1, "L", 1), ("B", 0), (0, 4)),
+)
 
 
 def _layer_norm(x: np.ndarray) -> np.ndarray:
@@ -242,12 +249,44 @@ def _table(in_relax: Callable, in_numpy: Callable) -> Operator:
     )
 
 
+def _draw_copies(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape]:
+    choice, shape = _draw_lookup(rng, shapes)
+    copies = int(rng.integers(1, 3))
+    return (*choice, copies), (copies, *shape)
+
+
+def _copies(in_relax: Callable) -> Operator:
+    """Rows of each of several copies of a table, along the second axis; ids are the table's."""
+    return Operator(
+        0,
+        _draw_copies,
+        lambda s, c: op.take(in_relax(s, s[c[0]], c[2]), s[c[1]], 1),
+        lambda s, c: np.stack([s[c[0]]] * c[2])[:, s[c[1]]],
+    )
+
+
+def _expanded(s: Scope, table: relax.Expr) -> relax.Expr:
+    return s.emit(op.expand_dims(table, 0))
+
+
+def _draw_part(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape]:
+    choice, shape = _draw_rows(rng, shapes)
+    return choice, (1, *shape)
+
+
 def _draw_rows(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape]:
     table = str(rng.choice(list(TABLES)))
     rows, width = TABLES[table]
     begin = int(rng.integers(rows))
     end = int(rng.integers(begin + 1, rows + 1))
     return (table, begin, end), (end - begin, width)
+
+
+def _draw_from_end(rng: np.random.Generator) -> tuple[Any, Shape]:
+    table = str(rng.choice(list(TABLES)))
+    rows, width = TABLES[table]
+    ids = [int(n) for n in rng.integers(-rows, rows, 3)]
+    return (table, ids), (3, width)
 
 
 def _draw_tied(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
@@ -327,9 +366,9 @@ def _attention(s: Scope, c: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _draw_gathered(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
     shape = shapes[0]
-    if not shape or not all(isinstance(extent, int) for extent in shape):
+    if not shape or not all(isinstance(extent, int) for extent in shape) or not shape[0]:
         return None
-    ids = rng.integers(0, shape[0], [2, *shape[1:]])  # type: ignore[list-item]
+    ids = rng.integers(-shape[0], shape[0], [2, *shape[1:]])  # type: ignore[operator,list-item]
     return ids.tolist(), (2, *shape[1:])
 
 
@@ -492,6 +531,34 @@ OPERATORS = {
         _draw_rows,
         lambda s, c: op.strided_slice(s[c[0]], [0], [c[1]], [c[2]]),
         lambda s, c: s[c[0]][c[1] : c[2]],
+    ),
+    "take of a table in a stack": _copies(lambda s, t, n: s.emit(op.stack([t] * n, 0))),
+    "take of an expanded table, joined": _copies(
+        lambda s, t, n: s.emit(op.concat([_expanded(s, t)] * n, 0))
+    ),
+    "take of a table in several places": _copies(
+        lambda s, t, n: s.emit(op.broadcast_to(t, [n, *t.ty.shape]))
+    ),
+    "take of a tiled table that was made dense": _copies(
+        lambda s, t, n: s.emit(ad.densify(s.emit(op.tile(t, [n, 1, 1]))))
+    ),
+    "rows of an expanded table": Operator(
+        0,
+        _draw_part,
+        lambda s, c: op.strided_slice(_expanded(s, s[c[0]]), [1], [c[1]], [c[2]]),
+        lambda s, c: s[c[0]][None, c[1] : c[2]],
+    ),
+    "rows of a table from the end": Operator(
+        0,
+        lambda rng, shapes: _draw_from_end(rng),
+        lambda s, c: op.take(s[c[0]], _ids(c[1]), 0),
+        lambda s, c: s[c[0]][c[1]],
+    ),
+    "index_tensor of a scaled table": Operator(
+        0,
+        _draw_lookup,
+        lambda s, c: op.index_tensor(s.emit(op.multiply(s[c[0]], s.number(0.5))), [s[c[1]]]),
+        lambda s, c: 0.5 * s[c[0]][s[c[1]]],
     ),
     "gather_nd of a table": Operator(
         0,

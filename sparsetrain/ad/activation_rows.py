@@ -14,7 +14,7 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.ops.indexing.reads import Rows, along_axis, rows_read
+from sparsetrain.ops.indexing.reads import Rows, from_end
 from sparsetrain.sparse_tensor.operators import scatter_add_rows
 
 
@@ -23,7 +23,7 @@ def _clip(place: Any, extent: Any) -> Any:
 
 
 # Mode of `take` -> the place that an id stands for.
-PLACES = {"fast": None, "clip": _clip, "wrap": tirx.floormod}
+PLACES = {"fast": from_end, "clip": _clip, "wrap": tirx.floormod}
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
@@ -34,8 +34,6 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
     if mode not in PLACES:
         raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(PLACES)}")
     place = PLACES[mode]
-    if place is None:
-        return ids
 
     def places(ids: te.Tensor, extent: Any) -> te.Tensor:
         dtype = ids.dtype if ids.dtype in ("int32", "int64") else "int64"
@@ -53,9 +51,3 @@ def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.
     shape = relax.ShapeExpr([rows.height, rows.width])
     added = emit(scatter_add_rows(shape, rows.places, updates, rows.places, pooled=0))
     return op.reshape(added, x.ty.shape)
-
-
-def scatter_into(x: relax.Expr, ids: relax.Expr, axis: int, cotangent: relax.Expr) -> relax.Expr:
-    """Zeros in the shape of `x`, with the cotangent added where ``take(x, ids, axis)`` read."""
-    rows = rows_read(relax.BlockBuilder.current(), x, along_axis(x, ids, axis))
-    return added_where_read(x, rows, cotangent)

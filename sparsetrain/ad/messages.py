@@ -48,7 +48,7 @@ def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
     )
 
 
-def missing_rule(call: Any, cotangent: Cotangent, parameter: str) -> str:
+def missing_rule(call: Any, cotangent: Cotangent | None, parameter: str) -> str:
     """Name an operator without a rule for this kind of cotangent."""
     name = call_name(call)
     if is_row_sparse(cotangent):

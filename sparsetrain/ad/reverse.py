@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import relax
 
+from sparsetrain.ad.copied_rows import require_most_read
 from sparsetrain.ad.cotangent import (
     Cotangent,
     emit,
@@ -21,6 +22,7 @@ from sparsetrain.ad.cotangent import (
     join,
     make_dense,
     materialize,
+    used_vars,
 )
 from sparsetrain.ad.messages import call_name, extents_of, missing_rule, no_part, wrong_shape
 from sparsetrain.ad.rules import apply_rule, find_rule
@@ -44,19 +46,6 @@ def activity(
     return depends
 
 
-def used_vars(value: Any) -> list[relax.Var]:
-    """Variables read by the right-hand side of a binding in normal form."""
-    if isinstance(value, relax.Var):
-        return [value]
-    if isinstance(value, relax.Tuple):
-        return [var for item in value.fields for var in used_vars(item)]
-    if isinstance(value, relax.TupleGetItem):
-        return used_vars(value.tuple_value)
-    if isinstance(value, relax.Call):
-        return [var for item in value.args for var in used_vars(item)]
-    return []
-
-
 @dataclass
 class ReversePass:
     """The cotangents gathered so far, and how one more is added.
@@ -72,6 +61,7 @@ class ReversePass:
     depends: dict[relax.Var, frozenset[str]]
     densify: frozenset[str] = frozenset()
     cotangents: dict[relax.Var, Cotangent] = field(default_factory=dict)
+    made_by: dict[relax.Var, Any] = field(default_factory=dict, init=False)
 
     def run(
         self,
@@ -80,12 +70,23 @@ class ReversePass:
         start: relax.Var | None = None,
     ) -> None:
         """Fill `cotangents` of the parameters from ``d loss / d loss = 1``, or from `start`."""
+        self.made_by = {binding.var: binding.value for binding in bindings}
         # A constant: `ones` would be a kernel, compiled and run while the program is.
         self.add(loss, relax.const(1.0, str(loss.ty.dtype)) if start is None else start)
         for binding in reversed(bindings):
             cotangent = self.cotangents.pop(binding.var, None)
             if cotangent is not None:
                 self._through(binding, cotangent)
+
+    def _require_known(self, call: relax.Call) -> None:
+        """Refuse an argument of unknown shape that has no way back, before a rule meets it."""
+        for var in used_vars(call):
+            maker = self.made_by.get(var) if var in self.depends else None
+            unknown = isinstance(var.ty, relax.TensorType) and extents_of(var) is None
+            if unknown and isinstance(maker, relax.Call):
+                if find_rule(maker, None) is None:
+                    raise ConfigError(missing_rule(maker, None, self._origin(var)))
+                self._require_known(maker)
 
     def add(self, target: Any, cotangent: Any, maker: str = "") -> None:
         """Join a cotangent into a variable, or field by field into a tuple of variables.
@@ -116,6 +117,7 @@ class ReversePass:
             fields[value.index] = cotangent
             self.add(value.tuple_value, tuple(fields))
         elif isinstance(value, relax.Call):
+            self._require_known(value)
             parts = self._rule(binding, cotangent)
             for position, argument in enumerate(value.args):
                 part = parts[position] if position < len(parts) else None
@@ -124,16 +126,31 @@ class ReversePass:
                 self.add(argument, None if _stops(part) else part, call_name(value))
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
+        """What the rule gives; of a dense cotangent if it takes no other, and the caller agreed."""
+        may_densify = self._may_densify(binding.var)
+        if not may_densify:
+            require_most_read(binding.value, cotangent)
+        try:
+            return self._parts(binding, cotangent)
+        except ConfigError:
+            if not (is_row_sparse(cotangent) and may_densify):
+                raise
+        return self._parts(binding, make_dense(cotangent))
+
+    def _parts(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
         call = binding.value
         rule = find_rule(call, cotangent)
-        if rule is None and is_row_sparse(cotangent) and self._may_densify(binding.var):
-            cotangent = make_dense(cotangent)
-            rule = find_rule(call, cotangent)
         if rule is None:
             raise ConfigError(missing_rule(call, cotangent, self._origin(binding.var)))
         if isinstance(binding.var.ty, relax.TupleType) and not is_row_sparse(cotangent):
             cotangent = materialize(cotangent, binding.var.ty)
-        parts = apply_rule(rule, binding.var, call, cotangent)
+        try:
+            parts = apply_rule(rule, binding.var, call, cotangent)
+        except ConfigError as error:
+            if not is_row_sparse(cotangent):
+                raise
+            origin = self._origin(binding.var)
+            raise ConfigError(f"parameter {origin!r}: {error}, or densify=[{origin!r}]") from error
         if isinstance(parts, (relax.Expr, RowSparse)):
             raise ConfigError(
                 f"the rule of operator {call.op.name!r} must return a list, one part per argument"

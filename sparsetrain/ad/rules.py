@@ -25,9 +25,11 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
-from sparsetrain.ad.activation_rows import places_read, scatter_into
+from sparsetrain.ad.activation_rows import added_where_read, places_read
+from sparsetrain.ad.copied_rows import are_rows, copied_parameter, row_sparse_copies
 from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
 from sparsetrain.errors import ConfigError, SparsetrainError, first_line
+from sparsetrain.ops.indexing.reads import along_axis, rows_read
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
 # (output, call, cotangent, builder) -> one cotangent or None per argument
@@ -78,7 +80,7 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
     (ROW_SPARSE if row_sparse else DENSE)[name] = rule
 
 
-def find_rule(call: Any, cotangent: Cotangent) -> Rule | None:
+def find_rule(call: Any, cotangent: Cotangent | None) -> Rule | None:
     """The rule for this operator and this kind of cotangent, or None."""
     if not isinstance(call.op, tvm.ir.Op):
         return None
@@ -132,39 +134,31 @@ def _axis(axis: Any, tensor: relax.Expr) -> int:
     return int(axis or 0) % len(tensor.ty.shape)
 
 
-def _transposed(var: relax.Var, builder: relax.BlockBuilder) -> relax.Var | None:
-    """The parameter that a variable is, or is a transpose of; None for an activation."""
-    while isinstance(var, relax.DataflowVar):
-        value = builder.lookup_binding(var)
-        if not (isinstance(value, relax.Call) and value.op == _TRANSPOSE):
-            return None
-        var = value.args[0]
-    return var
-
-
-_TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
-
-
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
 
     Any other `take` from an activation has a dense one; from a parameter it is an error, because
-    that would fill a tensor as long as the parameter.
+    that would fill a tensor as long as the parameter. So it is from copies of a parameter, but for
+    rows of these.
     """
     table, ids = call.args
     axis = _axis(call.attrs["axis"], table)
     extents = table.ty.shape
     by_rows = axis == 0 and all(isinstance(extent, tvm.tirx.IntImm) for extent in extents)
-    if not by_rows and (source := _transposed(table, builder)) is not None:
+    places = places_read(ids, extents[axis], str(call.attrs["mode"]), builder)
+    if by_rows:
+        return [row_sparse_cotangent(table, places, cotangent), None]
+    rows = rows_read(builder, table, along_axis(table, places, axis))
+    source = copied_parameter(table, builder)
+    if source is None:
+        return [added_where_read(table, rows, cotangent), None]
+    if table is source or not are_rows(table, rows):
         raise ConfigError(
             f"relax.take from parameter {source.name!r} has a row-sparse cotangent only along "
             "axis 0 of a static shape: take its rows and transpose these, or put ad.densify "
             "around it to accept a dense one"
         )
-    places = places_read(ids, extents[axis], str(call.attrs["mode"]), builder)
-    if by_rows:
-        return [row_sparse_cotangent(table, places, cotangent), None]
-    return [scatter_into(table, places, axis, cotangent), None]
+    return [row_sparse_copies(table, rows, cotangent), None]
 
 
 defvjp("relax.take", _take)
@@ -212,18 +206,23 @@ def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -
             f"a table reshaped from {shape} to rows of width {cotangent.width} has no row-sparse "
             "cotangent: keep the last axis, or put ad.densify around the table"
         )
-    return [algebra.reshape(cotangent, shape), None]
+    return [algebra.reshape(cotangent, shape), *[None] * (len(call.args) - 1)]
 
 
 def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
     """Forward: tables on top of each other. Backward: each table's rows; others are padding."""
     if _axis(call.attrs["axis"], output) != 0:
-        raise ConfigError("tables joined along their width have no row-sparse cotangent")
+        raise ConfigError(
+            f"tables joined by {call.op.name} along another axis than the first have no row-sparse "
+            "cotangent: join what is looked up, or put ad.densify around the tables"
+        )
     start, parts = 0, []
     for ty in call.args[0].ty.fields:
         shape = tuple(int(extent) for extent in ty.shape)
-        parts.append(algebra.slice_rows(cotangent, start, shape))
-        start += shape[0]
+        rows = prod(shape) // cotangent.width  # one for each of the leading axes
+        part = algebra.slice_rows(cotangent, start, (rows, cotangent.width))
+        parts.append(algebra.reshape(part, shape))
+        start += rows
     return [tuple(parts)]
 
 
@@ -231,5 +230,7 @@ defvjp("relax.astype", _astype, row_sparse=True)
 defvjp("relax.negative", _negative, row_sparse=True)
 defvjp("relax.multiply", _multiply, row_sparse=True)
 defvjp("relax.divide", _divide, row_sparse=True)
-defvjp("relax.reshape", _reshape, row_sparse=True)
-defvjp("relax.concat", _concat, row_sparse=True)
+for _name in ("reshape", "expand_dims", "squeeze"):
+    defvjp(f"relax.{_name}", _reshape, row_sparse=True)
+for _name in ("concat", "stack"):
+    defvjp(f"relax.{_name}", _concat, row_sparse=True)

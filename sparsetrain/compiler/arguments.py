@@ -311,13 +311,18 @@ class Arguments:
             operator = getattr(getattr(call, "op", None), "name", "")
             if operator in _KEEPS_IDS and call.args[0] in names:
                 names[binding.var] = names[call.args[0]]
-            self._limits += [(names[n.ids], n) for n in limits(call) if n.ids in names]
+            rows = _LOOKUPS[operator](call) if operator in _LOOKUPS else None
+            for limit in limits(call):
+                if isinstance(limit.ids, tvm.ir.GenericConst):
+                    _require_constants_inside(limit)
+                elif limit.ids in names and rows is None:
+                    self._limits.append((names[limit.ids], limit))
             for tokens, ends in _RAGGED.get(operator, ()):
                 if call.args[ends] in names:
                     self._ends[names[call.args[ends]]] = call.args[tokens].ty.shape[0]
             if operator not in _LOOKUPS or call.args[1] not in names:
                 continue
-            ids, rows = names[call.args[1]], _LOOKUPS[operator](call)
+            ids = names[call.args[1]]
             if rows is not None:
                 argument = self.by_name[ids]
                 argument.rows = rows if argument.rows is None else min(rows, argument.rows)
@@ -335,9 +340,14 @@ def _table_rows(call: Any, axis: int = 0) -> int | None:
 
 
 def _taken_rows(call: Any) -> int | None:
-    """Only the mode "fast" takes ids as they come; the others clip or wrap what lies outside."""
+    """Only the mode "fast" takes ids as they come; the others clip or wrap what lies outside.
+
+    Along an axis of an activation they may count from the end (`ops.indexing.limits`).
+    """
     axis = call.attrs["axis"]
-    return _table_rows(call, int(axis or 0)) if str(call.attrs["mode"]) == "fast" else None
+    is_table = not isinstance(call.args[0], relax.DataflowVar)
+    by_ids = is_table and str(call.attrs["mode"]) == "fast"
+    return _table_rows(call, int(axis or 0)) if by_ids else None
 
 
 _BAG = "relax.sparsetrain.embedding_bag"
@@ -358,6 +368,15 @@ _RAGGED = {
     }.items()
 }
 _KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})
+
+
+def _require_constants_inside(limit: Limit) -> None:
+    sizes = [value_of(extent, {}) for extent in limit.extents]
+    if None not in sizes:
+        try:
+            require_inside(limit.ids.value.numpy(), "a constant", sizes, limit)
+        except DataError as error:
+            raise ConfigError(str(error)) from None
 
 
 def _extent(extent: Any) -> int | str:

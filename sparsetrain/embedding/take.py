@@ -2,17 +2,21 @@
 """`relax.take` of table rows becomes this package's lookup when a program is compiled.
 
 TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an
-id outside the table reads as NaN. What a model prints stays as its author wrote it.
+id outside the table reads as NaN. One below 0 counts from the end, as in every `take`. What a model
+prints stays as its author wrote it.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
 from sparsetrain.embedding.operators import lookup
 from sparsetrain.kernels.rewrite import Rewriter, is_call, rewrite_functions
+from sparsetrain.ops.indexing.reads import from_end
 
 
 def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:
@@ -24,7 +28,29 @@ def take_as_lookup(module: tvm.IRModule) -> tvm.IRModule:
 class _AsLookup(Rewriter):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        return lookup(*call.args) if _takes_rows(call) else call
+        if not _takes_rows(call):
+            return call
+        table, ids = call.args
+        return lookup(table, ids if _are_checked(table, ids) else self._from_end(table, ids))
+
+    def _from_end(self, table: relax.Expr, ids: relax.Expr) -> relax.Expr:
+        """The rows that ids stand for: those below 0 count from the end."""
+        if isinstance(ids, tvm.ir.GenericConst) and (ids.value.numpy() >= 0).all():
+            return ids
+        return self.builder_.emit_te(_rows_from_end, ids, table.ty.shape[0])
+
+
+def _rows_from_end(ids: te.Tensor, count: Any) -> te.Tensor:
+    rows = tirx.Cast("int64", count)
+    return te.compute(
+        ids.shape, lambda *at: from_end(tirx.Cast("int64", ids(*at)), rows), "rows_from_end"
+    )
+
+
+def _are_checked(table: relax.Expr, ids: relax.Expr) -> bool:
+    """Whether `compiler.arguments` refuses ids below 0: rows of one argument by another."""
+    arguments = not any(isinstance(given, relax.DataflowVar) for given in (table, ids))
+    return arguments and isinstance(ids, relax.Var) and isinstance(table.ty.shape[0], tirx.IntImm)
 
 
 def _takes_rows(call: relax.Call) -> bool:
@@ -34,7 +60,7 @@ def _takes_rows(call: relax.Call) -> bool:
     return (
         isinstance(table, relax.TensorType)
         and table.ndim == 2
-        and isinstance(table.shape[1], tvm.tirx.IntImm)
+        and isinstance(table.shape[1], tirx.IntImm)
         and str(table.dtype) in ("float32", "float64")
         and isinstance(ids, relax.TensorType)
         and ids.ndim >= 1

@@ -78,7 +78,7 @@ def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
 
 @cache
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
-    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in the order of n; skips padding."""
+    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in order; skips what is outside."""
     tiles, lanes = column_tiles(width)
 
     @builder.prim_func(s_tir=True, private=True)
@@ -94,7 +94,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
                 for d in T.vectorized(lanes):
                     Out[v, t * lanes + d] = T.cast(0, dtype)
         for n in T.serial(N):
-            if T.int64(Ids[n]) < V:
+            if T.int64(Ids[n]) >= 0 and T.int64(Ids[n]) < V:
                 row = T.int64(Source[n]) if pooled else n
                 for t in T.serial(tiles):
                     for d in T.vectorized(lanes):

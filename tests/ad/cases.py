@@ -316,6 +316,18 @@ DENSE_CASES = [
         lambda x: op.take(_emit(op.exp(x)), relax.const(2), axis=1),
     ),
     Case(
+        "take from an activation, from the end",
+        "relax.take",
+        {"x": ("B", "N", 3)},
+        lambda x: op.take(_emit(op.exp(x)), relax.const([-1, 0, -1]), axis=1),
+    ),
+    Case(
+        "take of rows of an activation, from the end",
+        "relax.take",
+        X,
+        lambda x: op.take(_emit(op.exp(x)), relax.const([-1, -2]), axis=0),
+    ),
+    Case(
         "concat along a batch",
         "relax.concat",
         {"x": ("B", 3), "y": ("N", 3), "z": (2, 3)},
@@ -380,6 +392,62 @@ SPARSE_CASES = [
         "relax.take",
         TABLE,
         lambda table, ids: op.take(table, op.subtract(ids, relax.const(2, "int64")), 0, "clip"),
+        IDS,
+    ),
+    Case(
+        "take of rows, from the end",
+        "relax.take",
+        TABLE,
+        lambda table: op.take(table, relax.const([-1, 0, -ROWS, -1]), axis=0),
+    ),
+    Case(
+        "take by computed ids, from the end",
+        "relax.take",
+        TABLE,
+        lambda table, ids: op.take(table, op.subtract(ids, relax.const(ROWS, "int64")), axis=0),
+        IDS,
+    ),
+    Case(
+        "take from an expanded table",
+        "relax.expand_dims",
+        TABLE,
+        lambda table, ids: op.take(_emit(op.expand_dims(table, 0)), ids, axis=1),
+        {"ids": ("N", 2)},
+    ),
+    Case(
+        "take from a table expanded and squeezed",
+        "relax.squeeze",
+        TABLE,
+        lambda table, ids: op.take(_emit(op.squeeze(_emit(op.expand_dims(table, [0])))), ids, 0),
+        IDS,
+    ),
+    Case(
+        "take from a stack of tables",
+        "relax.stack",
+        {"table": (ROWS, 3), "other": (ROWS, 3)},
+        lambda table, other, ids: op.take(_emit(op.stack([table, other, table])), ids, axis=1),
+        IDS,
+    ),
+    Case(
+        "rows of scaled copies, indexed",
+        "relax.concat",
+        {"table": (ROWS, 3), "other": (1, ROWS, 3)},
+        lambda table, other, ids: op.index_tensor(
+            _emit(
+                op.concat(
+                    [
+                        other,
+                        _emit(
+                            op.multiply(
+                                _emit(op.expand_dims(table, 0)), relax.const(0.5, "float64")
+                            )
+                        ),
+                    ],
+                    0,
+                )
+            ),
+            [relax.const([1, 0, 1]), relax.const([-1, 2, 2])],
+        ),
         IDS,
     ),
     Case(

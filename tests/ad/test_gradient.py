@@ -518,3 +518,104 @@ def test_elements_of_a_parameter_are_read_with_a_dense_cotangent_on_request_alon
         st.ad.gradient(function(shapes, loss), "loss", ["table"])
     module = function(shapes, lambda table, ids: loss(emit(st.ad.densify(table)), ids))
     assert st.ad.gradient(module, "loss", ["table"]).structure == {"table": None}
+
+
+# Copies of a table, and a read of a few of their rows that no operator carries back by rows.
+DENSE_COPIES = {
+    "take in a row of each example": lambda t, ids: op.take(
+        emit(op.broadcast_to(t, (ids.ty.shape[0], *t.ty.shape))), ids, axis=1
+    ),
+    "take of a broadcast table": lambda t, ids: op.take(
+        emit(op.broadcast_to(t, (3, *t.ty.shape))), ids, axis=1
+    ),
+    "take of a tiled table": lambda t, ids: op.take(emit(op.tile(t, (2, 1, 1))), ids, axis=1),
+    "take of a repeated table": lambda t, ids: op.take(
+        emit(op.repeat(emit(op.expand_dims(t, 0)), 2, 0)), ids, axis=1
+    ),
+    "take of a flipped table": lambda t, ids: op.take(
+        emit(op.flip(emit(op.expand_dims(t, 0)), 1)), ids, axis=1
+    ),
+    "take of a padded table": lambda t, ids: op.take(
+        emit(op.nn.pad(emit(op.expand_dims(t, 0)), [0, 0, 1, 0, 0, 0])), ids, axis=1
+    ),
+    "take of a transposed table": lambda t, ids: op.take(emit(op.einsum([t], "ij->ji")), ids, 1),
+    "take of a table with others in a stack": lambda t, ids: op.take(
+        emit(op.stack([t, emit(op.exp(t))], 1)), ids, 0
+    ),
+    "a field of a tuple": lambda t, ids: op.take(
+        emit(
+            op.flip(
+                emit(relax.TupleGetItem(emit(relax.Tuple([emit(op.expand_dims(t, 0)), t])), 0)), 0
+            )
+        ),
+        ids,
+        axis=1,
+    ),
+    "index_tensor of a table on its side": lambda t, ids: op.index_tensor(
+        emit(op.permute_dims(t)), [emit(op.multiply(ids, relax.const(0, "int64"))), ids]
+    ),
+    "a few rows of an expanded table": lambda t, ids: op.strided_slice(
+        emit(op.expand_dims(t, 0)), [1], [2], [4]
+    ),
+    "a few rows of a transposed table": lambda t, ids: op.strided_slice(
+        emit(op.permute_dims(t)), [1], [2], [4]
+    ),
+    "a part of a split table": lambda t, ids: relax.TupleGetItem(emit(op.split(t, 5, axis=0)), 2),
+    "dynamic_strided_slice": lambda t, ids: op.dynamic_strided_slice(
+        t, *(relax.const(np.array(n), "int64") for n in ([0, 0], [2, 4], [1, 1]))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DENSE_COPIES)
+def test_a_few_rows_of_copies_of_a_table_are_row_sparse_or_refused_by_name(name):
+    batch = tirx.Var("B", "int64")
+    shapes = {"table": (ROWS, 4), "ids": (batch,)}
+
+    def loss(table, ids):
+        return op.sum(emit(op.sin(emit(DENSE_COPIES[name](table, ids)))))
+
+    with pytest.raises(ConfigError, match=r"'table'.*(densify|leave the parameter out)"):
+        st.ad.gradient(function(shapes, loss), "loss", ["table"])
+
+
+def test_copies_of_which_most_is_read_have_a_dense_gradient():
+    """A token of its own, in front of each example."""
+
+    def loss(token, x):
+        batch = x.ty.shape[0]
+        tokens = emit(op.broadcast_to(emit(op.expand_dims(token, 0)), (batch, 1, 4)))
+        joined = emit(op.concat([tokens, emit(op.exp(x))], axis=1))
+        return op.sum(emit(op.take(joined, relax.const(0), axis=1)))
+
+    shapes = {"token": (1, 4), "x": (tirx.Var("B", "int64"), 3, 4)}
+    assert st.ad.gradient(function(shapes, loss), "loss", ["token"]).structure == {"token": None}
+
+
+@pytest.mark.parametrize("bad", [-1, 5])
+def test_a_constant_id_outside_a_table_is_refused_by_name(bad):
+    def loss(table):
+        return op.sum(emit(lookup(table, relax.const([0, bad]))))
+
+    message = rf"constant.* id {bad} at \(1,\) is outside the axis of 5"
+    with pytest.raises(ConfigError, match=message):
+        st.value_and_grad(function({"table": (5, 2)}, loss), "loss", ["table"])
+
+
+def test_ids_of_an_activation_are_checked_where_its_rows_are_as_many_as_a_batch_has():
+    def loss(ids, x):
+        return op.sum(emit(lookup(emit(op.exp(x)), ids)))
+
+    shapes = {"ids": (3,), "x": (tirx.Var("B", "int64"), 2)}
+    program = st.Program(function(shapes, loss), "loss")
+    for bad in (-1, 4):
+        with pytest.raises(st.errors.DataError, match=rf"'ids': id {bad} at \(1,\) is outside"):
+            program({"x": np.ones((4, 2), "float32")}, {"ids": [0, bad, 1]})
+
+
+def test_a_computed_id_below_0_writes_nowhere_of_a_dense_gradient():
+    """Memory in front of the tensor was written."""
+    module = function({"ids": (3,), "table": (5, 2)}, sliced)
+    program = st.value_and_grad(module, "loss", ["table"], densify=["table"])
+    _, gradients = program({"table": np.ones((5, 2), "float32")}, {"ids": [0, -(10**9), 1]})
+    np.testing.assert_array_equal(gradients["table"].numpy()[:, 0], [1, 0, 0, 0, 0])

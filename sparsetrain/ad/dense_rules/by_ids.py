@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from sparsetrain.ad.activation_rows import added_where_read
+from sparsetrain.ad.copied_rows import are_rows, copied_parameter, row_sparse_copies
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
@@ -24,17 +25,21 @@ def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     """Row-sparse where ids name rows of a parameter.
 
     That of an activation is dense, added where it was read. That of other elements of a parameter
-    whose shape is known when compiling would be as long as the parameter, so it is an error.
+    whose shape is known when compiling, or of its copies, would be as long as the parameter, so it
+    is an error.
     """
     x, shape = call.args[0], list(call.args[0].ty.shape)
     rows = rows_read(builder, x, read_of(builder, call))
-    if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in shape):
+    source = copied_parameter(x, builder)
+    if source is None or (x is source and not all(isinstance(n, tirx.IntImm) for n in shape)):
         return [added_where_read(x, rows, cotangent), None]
-    if rows.width != prod(map(int, shape[1:])):
+    if x is not source and are_rows(x, rows):
+        return [row_sparse_copies(x, rows, cotangent), None]
+    if x is not source or rows.width != prod(map(int, shape[1:])):
         raise ConfigError(
-            f"{call.op.name} from parameter {x.name!r} has a row-sparse cotangent only where ids "
-            "name its rows: put ad.densify around it to accept a dense one, or look up rows and "
-            "pick from these"
+            f"{call.op.name} from parameter {source.name!r} has a row-sparse cotangent only where "
+            "ids name its rows: put ad.densify around it to accept a dense one, or look up rows "
+            "and pick from these"
         )
     values = emit(op.reshape(cotangent, [rows.count, rows.width]))
     return [row_sparse_cotangent(x, rows.places, values), None]

@@ -8,7 +8,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.relax import op
+from tvm_ffi import structural_equal
 
+from sparsetrain.ad.copied_rows import copied_parameter
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields, numbers
 from sparsetrain.ad.rules import row_sparse_cotangent
@@ -68,6 +70,13 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
         raise ConfigError(f"relax.strided_slice: no derivative for strides {strides} below 1")
     axes = [axis % len(x.ty.shape) for axis in axes]
     rest_of_arguments = [None] * (len(call.args) - 1)
+    source = copied_parameter(x, builder)
+    if source is not None and x is not source and _is_part(output, x, source, axes):
+        raise ConfigError(
+            f"relax.strided_slice of copies of parameter {source.name!r} has no row-sparse "
+            "cotangent: slice the parameter itself, or put ad.densify around it to accept a dense "
+            "one"
+        )
     if 0 in axes and _is_small_part(output, x):
         row, *columns = sorted(zip(axes, begin, strides, strict=True))
         places = builder.emit_te(_rows_read, x, cotangent, *row[1:])
@@ -80,12 +89,24 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
     ]
 
 
+def _is_part(output: relax.Expr, x: relax.Expr, source: relax.Var, axes: Sequence[int]) -> bool:
+    """Whether less than half of the rows are left, or a letter; columns of a row are none."""
+    last = len(x.ty.shape) - 1
+    columns = {last} if structural_equal(x.ty.shape[last], source.ty.shape[-1]) else set()
+    return any(_is_less(output.ty.shape[n], x.ty.shape[n]) for n in axes if n not in columns)
+
+
+def _is_less(part: Any, whole: Any) -> bool:
+    if not isinstance(part, tirx.IntImm):
+        return not structural_equal(part, whole)
+    return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
+
+
 def _is_small_part(output: relax.Expr, x: relax.Expr) -> bool:
     """Whether `x` is a parameter of known shape, and less than half of its rows, or a letter."""
     if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in x.ty.shape):
         return False
-    rows = output.ty.shape[0]
-    return not isinstance(rows, tirx.IntImm) or 0 < 2 * int(rows) < int(x.ty.shape[0])
+    return _is_less(output.ty.shape[0], x.ty.shape[0])
 
 
 def _rows_read(x: te.Tensor, cotangent: te.Tensor, begin: int, step: int) -> te.Tensor:

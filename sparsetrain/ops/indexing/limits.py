@@ -26,11 +26,14 @@ class Limit(NamedTuple):
     extents : tuple of expression
         One for all, or one for each place of the last axis.
     operator : str
+    from_end : bool
+        Whether those below 0 count from the end.
     """
 
     ids: relax.Expr
     extents: tuple[Any, ...]
     operator: str
+    from_end: bool = True
 
 
 def limits(call: relax.Expr) -> list[Limit]:
@@ -41,11 +44,12 @@ def limits(call: relax.Expr) -> list[Limit]:
     if rule is None or shape is None:
         return []
     found = rule(call, shape)
-    return [Limit(ids, tuple(extents), name_of(call)) for ids, extents in found if extents]
+    name = name_of(call)
+    return [Limit(ids, tuple(n), name, name not in _OF_TABLES) for ids, n in found if n]
 
 
 def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Limit) -> None:
-    """Refuse ids of the argument `name` that stand for nothing; those below 0 count from the end.
+    """Refuse ids of the argument `name` that stand for nothing.
 
     Raises
     ------
@@ -54,7 +58,7 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
     """
     sizes = np.array(extents, "int64")
     rows = ids.reshape(-1, len(sizes))  # of other shape the ids may be, their order is the same
-    outside = (rows < -sizes) | (rows >= sizes)
+    outside = (rows < (-sizes if limit.from_end else 0)) | (rows >= sizes)
     if outside.any():
         row, column = np.argwhere(outside)[0]
         place = np.unravel_index(row * len(sizes) + column, ids.shape)
@@ -83,6 +87,18 @@ def _tensors(call: relax.Call, shape: list[Any]) -> _Found:
     return [(tensor, [extent]) for tensor, extent in zip(each, shape, strict=False)]
 
 
+def _rows(call: relax.Call, shape: list[Any]) -> _Found:
+    """Of a table; of one whose rows are known `compiler.arguments` checks ids in one pass."""
+    return [(call.args[1], [shape[0]])]
+
+
+def _along_axis(call: relax.Call, shape: list[Any]) -> _Found:
+    """Only the mode "fast" takes ids as they come."""
+    is_fast = str(call.attrs["mode"]) == "fast"
+    return [(call.args[1], [shape[int(call.attrs["axis"] or 0)]])] if is_fast else []
+
+
+_OF_TABLES = frozenset({"relax.sparsetrain.lookup", "relax.sparsetrain.embedding_bag"})
 _LIMITS: dict[str, Callable[[relax.Call, list[Any]], _Found]] = {
     "relax.gather_nd": _tuples,
     "relax.scatter_nd": _tuples,
@@ -90,4 +106,6 @@ _LIMITS: dict[str, Callable[[relax.Call, list[Any]], _Found]] = {
     "relax.scatter_elements": _elements,
     "relax.index_tensor": _tensors,
     "relax.index_put": _tensors,
+    "relax.take": _along_axis,
+    **dict.fromkeys(_OF_TABLES, _rows),
 }

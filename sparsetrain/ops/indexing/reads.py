@@ -34,11 +34,14 @@ def _sure(index: Any) -> Place:
     return Place(index, tirx.const(True, "bool"))
 
 
-def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, *, from_end: bool = True) -> Place:
-    """What ``ids[where]`` stands for along an axis; not `from_end`, ids below 0 are outside."""
-    index = tirx.Cast("int64", ids(*where))
-    if from_end:
-        index = tirx.Select(index < 0, index + extent, index)
+def from_end(index: Any, extent: Any) -> Any:
+    """The place that an index stands for along an axis: below 0 it counts from the end."""
+    return tirx.Select(index < 0, index + extent, index)
+
+
+def _place(ids: te.Tensor, where: Sequence[Any], extent: Any) -> Place:
+    """What ``ids[where]`` stands for along an axis."""
+    index = from_end(tirx.Cast("int64", ids(*where)), extent)
     return Place(index, tirx.all(index >= 0, index < extent))
 
 
@@ -105,12 +108,11 @@ def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
 
 
 def along_axis(x: relax.Expr, ids: relax.Expr, axis: int) -> Read:
-    """``y[i, n, j] = x[i, ids[n], j]``; an id below 0 is outside, as in a lookup."""
+    """``y[i, n, j] = x[i, ids[n], j]``."""
     axis = _front(axis, x)
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
-        chosen = _place(ids[0], at[axis:], shape[axis], from_end=False)
-        return [*map(_sure, at[:axis]), chosen]
+        return [*map(_sure, at[:axis]), _place(ids[0], at[axis:], shape[axis])]
 
     return Read([ids], axis + 1, lambda shape, of: [*shape[:axis], *of[0]], places)
 

@@ -44,7 +44,12 @@ READS = {
     ),
     "take along another axis": (
         lambda x, ids: op.take(x, ids, axis=0),
-        {"x": X, "ids": np.array([0, 4, 2, -1])},
+        {"x": X, "ids": np.array([0, 4, -2, -6])},
+        lambda x, ids: x[ids],
+    ),
+    "take of rows": (
+        lambda x, ids: op.take(x, ids, axis=0),
+        {"x": X[:, :, 0], "ids": np.array([-1, 4, -5, FAR])},
         lambda x, ids: x[ids],
     ),
 }
@@ -97,7 +102,7 @@ def test_nothing_is_read_of_an_empty_tensor():
         ("gather_nd by batches", r"'ids': id 1099511627776 at \(3, 0\) is outside the axis of 4"),
         ("gather_elements", r"'ids': id 5 at \(2, 0\) is outside the axis of 5"),
         ("index_tensor", r"'i': id 7 at \(2, 0\) is outside the axis of 5"),
-        ("take along another axis", r"'ids': id -1 at \(3,\) is outside the table's 5 rows"),
+        ("take along another axis", r"'ids': id -2 at \(2,\) is outside the table's 5 rows"),
     ],
 )
 def test_ids_that_are_arguments_are_refused(name, message):

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads from copies of a parameter, which would fill a gradient as long as the parameter.
+
+An operator that moves, repeats or joins what it is given adds no number of its own, so its result
+is the table under another shape. A read of rows of it is row-sparse, and the operators carry that
+back; a read of anything else is refused by the rules.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit, used_vars
+from sparsetrain.errors import ConfigError
+from sparsetrain.ops.indexing.reads import Rows
+from sparsetrain.ops.operand_shapes import name_of
+from sparsetrain.sparse_tensor import RowSparse
+
+# Operators whose results are made of elements of their arguments, or of these times one number.
+_COPIES = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("permute_dims", "reshape", "expand_dims", "squeeze", "flatten", "nn.batch_flatten"),
+        *("concat", "stack", "split", "strided_slice", "flip", "nn.pad"),
+        *("broadcast_to", "tile", "repeat", "einsum", "astype", "negative"),
+    )
+)
+_TIMES = frozenset({"relax.multiply", "relax.divide"})
+
+
+def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
+    """An argument of which `x` holds rows as they are, `x` itself if it is one.
+
+    None for an activation, and where the argument is but one row.
+    """
+    open_, seen = [x], set()
+    while open_:
+        var = open_.pop()
+        if var in seen:
+            continue
+        seen.add(var)
+        if isinstance(var, relax.DataflowVar):
+            open_ += _copied(builder.lookup_binding(var))
+        elif var is x or _has_rows(var):
+            return var
+    return None
+
+
+def _has_rows(var: relax.Var) -> bool:
+    """Whether a float tensor has more than one row."""
+    shape = getattr(var.ty, "shape", None)
+    if shape is None or "float" not in str(var.ty.dtype):
+        return False
+    rows = list(shape)[:-1] or list(shape)
+    return any(not isinstance(n, tirx.IntImm) or int(n) > 1 for n in rows)
+
+
+def _copied(value: Any) -> list[relax.Var]:
+    """The variables whose elements a value holds."""
+    if not isinstance(value, relax.Call):
+        return used_vars(value) if value is not None else []
+    name = name_of(value)
+    if name in _TIMES:
+        return [v for a, b in (value.args, value.args[::-1]) if _is_one(b) for v in used_vars(a)]
+    if name == "relax.einsum" and "," in str(value.attrs["subscripts"]):
+        return []
+    return used_vars(value) if name in _COPIES else []
+
+
+def _is_one(x: relax.Expr) -> bool:
+    return all(isinstance(n, tirx.IntImm) and int(n) == 1 for n in x.ty.shape)
+
+
+def are_rows(x: relax.Expr, rows: Rows) -> bool:
+    """Whether what was read of `x` are rows of its last axis; its shape is known then."""
+    extents = list(x.ty.shape)
+    return all(isinstance(n, tirx.IntImm) for n in extents) and rows.width == int(extents[-1])
+
+
+def row_sparse_copies(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> RowSparse:
+    """The cotangent of `x`, of which `rows` were read."""
+    shape = tuple(int(extent) for extent in x.ty.shape)
+    values = emit(op.reshape(cotangent, [rows.count, rows.width]))
+    return RowSparse(rows.places, values, prod(shape[:-1]), shape=shape)
+
+
+def require_most_read(call: Any, cotangent: Any) -> None:
+    """Refuse parts of a split parameter that are less than half of it, of which no other is read.
+
+    Raises
+    ------
+    ConfigError
+        Names the parameter.
+    """
+    if name_of(call) != "relax.split" or not isinstance(cotangent, tuple) or None not in cotangent:
+        return
+    x, axis = call.args[0], int(call.attrs["axis"])
+    source = copied_parameter(x, relax.BlockBuilder.current())
+    if source is None or not isinstance(whole := x.ty.shape[axis], tirx.IntImm):
+        return
+    read = [
+        ty.shape[axis] for ty, c in zip(call.ty.fields, cotangent, strict=True) if c is not None
+    ]
+    columns = axis % len(x.ty.shape) == len(x.ty.shape) - 1 and source is x
+    if not columns and 2 * sum(map(int, read)) < int(whole):
+        raise ConfigError(
+            f"relax.split of parameter {source.name!r}, of which most is not read, has a dense "
+            "cotangent: slice the rows that are, or put ad.densify around it to accept a dense one"
+        )
