@@ -45,6 +45,16 @@ class _Table(torch.nn.Module):
             make_current_(value)
         return value
 
+    def named_parameters(self, *args: Any, **options: Any) -> Any:
+        """As of `torch.nn.Module`, and current."""
+        make_current_(self._parameters["weight"])
+        return super().named_parameters(*args, **options)
+
+    def named_modules(self, *args: Any, **options: Any) -> Any:
+        """As `torch.nn.Module` goes through layers for `parameters` and `named_parameters`."""
+        make_current_(self._parameters["weight"])
+        return super().named_modules(*args, **options)
+
     def __getstate__(self) -> dict[str, Any]:
         make_current_(self._parameters["weight"])
         return self.__dict__.copy()
@@ -163,6 +173,11 @@ class _Lookup(torch.autograd.Function):
 
 
 def _require_inside(layer: str, ids: torch.Tensor, rows: int) -> None:
+    if torch._C._are_functorch_transforms_active():
+        raise ConfigError(
+            f"{layer}: torch.vmap and other transforms of torch.func do not reach this layer: call "
+            "it with the whole batch of ids"
+        )
     if ids.device.type != "cpu" or ids.dtype not in (torch.int32, torch.int64):
         raise DataError(
             f"{layer}: ids are int32 or int64 on the CPU, not {ids.dtype} on {ids.device}"

@@ -20,6 +20,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.torch.operators import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
+from sparsetrain.torch.sharing import DTYPES
 
 
 class _WithLoss(torch.nn.Module):
@@ -42,6 +43,7 @@ def imported(
     dynamic_shapes: Any,
 ) -> tuple[Any, ...]:
     """Translate a module: the fields of an `ImportedModel`."""
+    _require_floats(module)
     count = len(inputs)
     names = (*[*inspect.signature(module.forward).parameters][:count], *_label_names(len(labels)))
     if isinstance(dynamic_shapes, Mapping):
@@ -58,6 +60,12 @@ def imported(
     offsets = {name_of[end]: name_of[ids] for end, ids in offsets_of(trained).items()}
     draws = any(param.name == KEYS[0] for param in functions["loss"].params)
     return module, tvm.IRModule(functions), trainable, names, offsets, draws
+
+
+def _require_floats(module: torch.nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and tensor.dtype not in DTYPES:
+            raise ConfigError(f"from_torch: {name!r} is {tensor.dtype}: give module.float()")
 
 
 def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.ndarray:

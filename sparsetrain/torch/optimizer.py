@@ -17,6 +17,7 @@ import torch
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.state_dict import check_finite
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.torch.sharing import require_shareable, to_torch, to_tvm
@@ -110,7 +111,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         Raises
         ------
         CheckpointError
-            If parameters, slots or shapes differ; nothing is written then.
+            If parameters, slots or shapes differ, or a slot is not finite; nothing is written then.
         """
         mine = super().state_dict()
         if _kinds(mine) != _kinds(state_dict):
@@ -118,6 +119,13 @@ class RowSparseOptimizer(torch.optim.Optimizer):
                 "RowSparseOptimizer: the state is that of another optimizer, or of parameters of "
                 "other shapes"
             )
+        check_finite(
+            {
+                f"{index}:{slot}": tensor.detach().cpu().numpy()
+                for index, slots in state_dict["state"].items()
+                for slot, tensor in slots.items()
+            }
+        )
         for index, slots in mine["state"].items():
             for slot, tensor in slots.items():
                 tensor.copy_(state_dict["state"][index][slot])

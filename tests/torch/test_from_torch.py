@@ -170,6 +170,11 @@ REFUSED = {
         ConfigError,
         "batch size is fixed at 4",
     ),
+    "a half module": (
+        lambda: imported(Apply().half(), torch.randn(4, DIM).half()),
+        ConfigError,
+        r"'linear.weight' is torch.float16: give module.float\(\)",
+    ),
     "offsets that fall": (bad_offsets, DataError, "'offsets' must rise from 0"),
 }
 

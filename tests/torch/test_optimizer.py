@@ -167,6 +167,34 @@ def test_rows_are_current_whenever_the_table_is_read():
         np.testing.assert_allclose(read.detach(), theirs.weight.detach(), atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model: [*model.parameters()][0],
+        lambda model: dict(model.named_parameters())["0.weight"],
+        lambda model: [*model[0].parameters(recurse=False)][0],
+    ],
+    ids=["parameters", "named_parameters", "parameters of the layer"],
+)
+def test_rows_are_current_when_parameters_are_listed(read):
+    model = torch.nn.Sequential(table())
+    theirs = twin(model[0])
+    train(model[0], st.torch.RowSparseOptimizer(model.parameters(), DENSE["adam"][0]), 9)
+    train(theirs, torch.optim.Adam(theirs.parameters(), 0.05), 9)
+    np.testing.assert_allclose(read(model).detach(), theirs.weight.detach(), atol=2e-6)
+
+
+@pytest.mark.parametrize("slot", ["mean", "square"])
+def test_a_state_with_slots_that_are_not_finite_is_refused(slot):
+    layer = table()
+    optimizer = st.torch.RowSparseOptimizer(layer.parameters(), st.optim.adam(0.1))
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0][slot][3, 1] = np.nan
+    with pytest.raises(CheckpointError, match=rf"'0:{slot}' holds numbers that are not finite"):
+        optimizer.load_state_dict(saved)
+    assert torch.isfinite(optimizer.state[layer.weight][slot]).all()
+
+
 def test_a_sparse_layer_of_pytorch_is_updated_where_nothing_is_left_behind():
     layer = torch.nn.Embedding(V, D, sparse=True)
     lazy = st.torch.RowSparseOptimizer(layer.parameters(), st.optim.adagrad(0.1))
@@ -235,6 +263,7 @@ REFUSED = {
     ),
     "memory that moved": (moved, ConfigError, "lies elsewhere now"),
     "another state": (of_another, CheckpointError, "another optimizer"),
+    "vmap": (lambda: torch.vmap(table())(torch.tensor([[1]])), ConfigError, "torch.vmap"),
     "a copy": (lambda: copy.deepcopy(optimizer_of(table())), TypeError, "save its state_dict"),
 }
 
