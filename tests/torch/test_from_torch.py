@@ -130,6 +130,11 @@ def imported(module, *inputs):
     return st.from_torch(module, inputs or (torch.randn(4, DIM),), (), torch.mean)
 
 
+def test_the_last_of_a_sequence_is_read():
+    model = imported(Apply(lambda x: x[:, -1]), torch.randn(4, LENGTH, DIM))
+    assert set(model.trainable) == {"linear.weight", "linear.bias"}
+
+
 def bags(**options):
     module = Apply(bag=nn.EmbeddingBag(ROWS, DIM, **options))
     return imported(module, torch.zeros((BATCH, LENGTH), dtype=torch.int64))
