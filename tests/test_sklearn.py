@@ -211,7 +211,7 @@ UNREAD = {
     "timedelta": (lambda rows: pd.to_timedelta(np.arange(rows), "s"), "duration"),
     "struct": (lambda rows: [{"a": 1}] * rows, "struct<a: int64>"),
     "period": (lambda rows: pd.period_range("2020", periods=rows), "period"),
-    "mixed": (lambda rows: [1, "a"] * (rows // 2), "Could not convert 'a'"),
+    "mixed": (lambda rows: [1, "a"] * (rows // 2), "holds text, int before"),
 }
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from tvm import relax, tirx
 from tvm.relax import op
 
-from sparsetrain.ad.cotangent import emit, used_vars
+from sparsetrain.ad.bindings import used_vars
+from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing.reads import Rows
 from sparsetrain.ops.operand_shapes import name_of

@@ -97,16 +97,3 @@ def materialize(cotangent: Cotangent | None, ty: relax.Type) -> relax.Expr:
             relax.Tuple([materialize(c, t) for c, t in zip(fields, ty.fields, strict=True)])
         )
     return cotangent
-
-
-def used_vars(value: Any) -> list[relax.Var]:
-    """Variables read by the right-hand side of a binding in normal form."""
-    if isinstance(value, relax.Var):
-        return [value]
-    if isinstance(value, relax.Tuple):
-        return [var for item in value.fields for var in used_vars(item)]
-    if isinstance(value, relax.TupleGetItem):
-        return used_vars(value.tuple_value)
-    if isinstance(value, relax.Call):
-        return [var for item in value.args for var in used_vars(item)]
-    return []

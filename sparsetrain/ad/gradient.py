@@ -20,7 +20,8 @@ from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
 from tvm_ffi import structural_equal
 
-from sparsetrain.ad.cotangent import bind, make_dense, used_vars
+from sparsetrain.ad.bindings import used_vars
+from sparsetrain.ad.cotangent import bind, make_dense
 from sparsetrain.ad.reverse import ReversePass, activity
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees, find_function

@@ -14,6 +14,7 @@ from typing import Any
 
 from tvm import relax
 
+from sparsetrain.ad.bindings import used_vars
 from sparsetrain.ad.copied_rows import require_most_read
 from sparsetrain.ad.cotangent import (
     Cotangent,
@@ -22,7 +23,6 @@ from sparsetrain.ad.cotangent import (
     join,
     make_dense,
     materialize,
-    used_vars,
 )
 from sparsetrain.ad.messages import call_name, extents_of, missing_rule, no_part, wrong_shape
 from sparsetrain.ad.rules import apply_rule, find_rule

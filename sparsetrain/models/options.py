@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from inspect import Parameter, cleandoc, signature
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sparsetrain.errors import ConfigError
@@ -36,7 +38,8 @@ class Option(NamedTuple):
     description: str
 
 
-def options_of(model: type[Model]) -> dict[str, Option]:
+@cache
+def options_of(model: type[Model]) -> Mapping[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
     A click model has `OF_CLICK_MODEL` besides. Positional-only arguments are not options.
@@ -57,7 +60,7 @@ def options_of(model: type[Model]) -> dict[str, Option]:
             if own and argument.kind in _NAMED and name not in OF_DATA | found.keys():
                 text = described.get(name, "")
                 found[name] = Option(argument.annotation, argument.default, text)
-    return found
+    return MappingProxyType(found)
 
 
 def _descriptions(cls: type) -> dict[str, str]:

@@ -265,6 +265,7 @@ async def _send_in_pieces(message: Any, send: Any) -> None:
     for begin in range(0, len(body) - _PIECE, _PIECE):
         piece = {"body": body[begin : begin + _PIECE], "more_body": True}
         await send({**message, **piece})
+        await asyncio.sleep(0)  # a connection that was lost meanwhile takes no more
     last = (len(body) - 1) // _PIECE * _PIECE
     await send({**message, "body": body[last:]} if body else message)
 

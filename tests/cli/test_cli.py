@@ -326,7 +326,7 @@ def test_names_in_data_do_not_reach_the_terminal_as_commands(tmp_path, capsys):
     train = ["train", str(tmp_path / "a.csv"), "--schema", str(tmp_path / "schema.toml")]
     assert main(train) == 3
     said = capsys.readouterr().err
-    assert r"line 2, column I\x1b]0;mine\x07\u202e: 'x' is not a number" in said
+    assert r"line 2, column 'I\x1b]0;mine\x07\u202e': 'x' is not a number" in said
     assert not set(said) & set("\x1b\x07\u202e")
 
 

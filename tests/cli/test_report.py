@@ -119,23 +119,16 @@ ODD_NAMES = [b"a b", b"a\nb", b"-a", b"a:b", b"~a", b"a%20b#?x", b"a\x1b[31m", b
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(name) for name in ODD_NAMES], ids=ascii)
-def test_runs_and_rows_may_have_odd_names(folder, tmp_path, capsys, monkeypatch, name):
+def test_runs_and_rows_may_have_odd_names(folder, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder / "a", name)
     shutil.copy(folder / "rows.parquet", f"{name}.parquet")
     assert main(["report", "--", name]) == 0
     Page((tmp_path / name / "report.html").read_text())
-    capsys.readouterr()
-    is_utf8 = "\udcff" not in name
-    for command in (
-        ["report", f"--out={name}.html", f"--data={name}.parquet", "--", name],
-        ["schema", "--label=label", "--", f"{name}.parquet"],
-    ):
-        assert main(command) == (0 if is_utf8 else 3)
-        error = capsys.readouterr().err.splitlines()[-1:]
-        named = r"'a\udcff.parquet': the name is not UTF-8; rename the file"
-        assert is_utf8 or named in error[0]
-    assert (tmp_path / f"{name}.html").exists() == is_utf8
+    report = ["report", f"--out={name}.html", f"--data={name}.parquet", "--", name]
+    assert main(report) == 0
+    assert main(["schema", "--label=label", "--", f"{name}.parquet"]) == 0
+    assert (tmp_path / f"{name}.html").exists()
 
 
 def test_output_on_a_full_disk_is_an_error_that_names_it(folder, capsys, monkeypatch):

@@ -79,7 +79,7 @@ ODD = {
     "a duration": (pa.array([1] * ROWS, pa.duration("s")), "duration[s]"),
     "a struct": (COLUMNS["place"][1], "struct<x: int64>"),
     "lists of floats": (COLUMNS["vector"][1], ": double>"),
-    "values of two types": ([1, "a"] * (ROWS // 2), "cannot be read (Could not convert 'a'"),
+    "values of two types": ([1, "a"] * (ROWS // 2), "holds text, int before"),
     "complex numbers": (np.ones(ROWS) * 1j, "cannot be read (Unsupported numpy type"),
 }
 

@@ -11,9 +11,12 @@ import pytest
 import sparsetrain as st
 from sparsetrain.serving.export import export
 from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, Model, as_column
+from sparsetrain.serving.request_size import Most
 from sparsetrain.serving.requests import from_arrow, from_json
 from tests.serving import test_model_features as features
 from tests.serving.logs import BAGS, frame, rows_of
+
+MOST = Most(rows=100, values=100_000, bytes=1 << 20)
 
 NUMBER, GONE, EDGES = np.zeros(1), np.ones(1, np.uint8), np.zeros(2, np.int64)
 # The values of one row, as Python and as the library in C are given them.
@@ -54,7 +57,7 @@ def test_a_missing_bag_of_an_arrow_stream_is_empty(exported, seen, factor):
     sink, model = pa.BufferOutputStream(), Model(folder)
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
-    columns = from_arrow(sink.getvalue().to_pybytes(), model.columns)
+    columns = from_arrow(sink.getvalue().to_pybytes(), model.columns, MOST)
     np.testing.assert_array_equal(model.predict_columns(columns), expected_of(trainer))
 
 
@@ -67,7 +70,7 @@ def test_a_missing_bag_of_json_is_empty_alone_and_in_company(exported):
     rows = [{name: columns[name][row] for name in model.columns} for row in range(9)]
     for asked in (range(9), [3], [5], [3, 3]):
         body = json.dumps({"rows": [rows[row] for row in asked]}).encode()
-        found = model.predict_columns(from_json(body, model.columns))
+        found = model.predict_columns(from_json(body, model.columns, MOST))
         np.testing.assert_array_equal(found, expected[[*asked]])
 
 

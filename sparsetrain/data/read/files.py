@@ -65,16 +65,7 @@ def list_files(paths: Any) -> list[str]:
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
-    return [_named(file) for path in given for file in _files(normalized(path))]
-
-
-def _named(file: str) -> str:
-    """Return a file's path; Arrow opens none that is not UTF-8."""
-    try:
-        file.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{ascii(file)}: the name is not UTF-8; rename the file") from None
-    return file
+    return [file for path in given for file in _files(normalized(path))]
 
 
 def file_parts(file: str, schema: Schema, folders: Folders) -> Iterator[Part]:

@@ -186,7 +186,7 @@ class Plan:
             If the weights depend on validations and the score that is watched is not defined.
         """
         monitor = str(self.early_stopping.monitor)
-        if self.validation_decides and not is_defined(scores[monitor]):
+        if self.validation_decides and scores[monitor] is None:
             raise DataError(
                 f"validation: {monitor} is not defined for these rows, and early stopping or "
                 "reduce_lr watches it: auc, gauc and ne need rows of both classes, a ranking needs "
