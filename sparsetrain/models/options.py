@@ -8,7 +8,7 @@ of the command and the list of models follow it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, cleandoc, signature
@@ -38,8 +38,7 @@ class Option(NamedTuple):
     description: str
 
 
-@cache
-def options_of(model: type[Model]) -> Mapping[str, Option]:
+def _options_of(model: type[Model]) -> Mapping[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
     A click model has `OF_CLICK_MODEL` besides. Positional-only arguments are not options.
@@ -61,6 +60,10 @@ def options_of(model: type[Model]) -> Mapping[str, Option]:
                 text = described.get(name, "")
                 found[name] = Option(argument.annotation, argument.default, text)
     return MappingProxyType(found)
+
+
+# Evaluating the annotations of a class takes as long as making a small model.
+options_of: Callable[[type[Model]], Mapping[str, Option]] = cache(_options_of)
 
 
 def _descriptions(cls: type) -> dict[str, str]:
