@@ -63,7 +63,7 @@ def _options_of(model: type[Model]) -> Mapping[str, Option]:
 
 
 # Evaluating the annotations of a class takes as long as making a small model.
-options_of: Callable[[type[Model]], Mapping[str, Option]] = cache(_options_of)
+options_of: Callable[[type[Model]], Mapping[str, Option]] = cache(_options_of)  # type: ignore[assignment]
 
 
 def _descriptions(cls: type) -> dict[str, str]:
