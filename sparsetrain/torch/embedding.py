@@ -2,7 +2,8 @@
 """Embedding layers of PyTorch for `RowSparseOptimizer`.
 
 Tables lie on huge pages, and ids are looked up by this package's kernel. The gradient is a sparse
-tensor of PyTorch with the ids as they came. In exact mode rows are made current before any read.
+tensor of PyTorch with the ids as they came. In exact mode rows are made current before any read:
+here those of the ids, elsewhere all (`tracking`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch.nn import functional
 from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.torch.optimizer import make_current_
 from sparsetrain.torch.sharing import DTYPES, aligned, new_table, require_shareable, to_tvm
+from sparsetrain.torch.tracking import as_it_is, make_current_
 
 _kernel = host_kernel("lookup", lookup_kernel)
 
 
 class _Table(torch.nn.Module):
-    """Of both layers: the memory of `weight`, and that whoever reads it finds it current."""
+    """Of both layers: the memory of `weight`, and a lookup that finds its rows current."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **options: Any) -> None:
         given = options.pop("_weight", None)
@@ -38,34 +39,6 @@ class _Table(torch.nn.Module):
                 raise ConfigError(f"{type(self).__name__}: {option} is not supported, leave it out")
         if given is None:
             self.reset_parameters()
-
-    def __getattr__(self, name: str) -> Any:
-        value = super().__getattr__(name)
-        if name == "weight":
-            make_current_(value)
-        return value
-
-    def named_parameters(self, *args: Any, **options: Any) -> Any:
-        """As of `torch.nn.Module`, and current."""
-        make_current_(self._parameters["weight"])
-        return super().named_parameters(*args, **options)
-
-    def named_modules(self, *args: Any, **options: Any) -> Any:
-        """As `torch.nn.Module` goes through layers for `parameters` and `named_parameters`."""
-        make_current_(self._parameters["weight"])
-        return super().named_modules(*args, **options)
-
-    def __getstate__(self) -> dict[str, Any]:
-        make_current_(self._parameters["weight"])
-        return self.__dict__.copy()
-
-    def _save_to_state_dict(self, *args: Any) -> None:
-        make_current_(self._parameters["weight"])
-        super()._save_to_state_dict(*args)
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        make_current_(self._parameters["weight"])  # nothing is replayed on what is loaded
-        super()._load_from_state_dict(*args)
 
     def _rows_of(self, ids: torch.Tensor) -> torch.Tensor:
         """The table, with the rows of these ids checked and current."""
@@ -99,8 +72,9 @@ class RowSparseEmbedding(_Table, torch.nn.Embedding):
         """
         if torch.compiler.is_compiling():
             return super().forward(input)
-        weight = self._rows_of(input)
-        return _Lookup.apply(weight, input.to(torch.int64), self.padding_idx)
+        with as_it_is():
+            weight = self._rows_of(input)
+            return _Lookup.apply(weight, input.to(torch.int64), self.padding_idx)
 
 
 class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
@@ -131,16 +105,17 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
             return super().forward(input, offsets, per_sample_weights)
         if self.mode == "max":
             raise ConfigError("RowSparseEmbeddingBag: mode is 'sum' or 'mean', not 'max'")
-        return functional.embedding_bag(
-            input,
-            self._rows_of(input),
-            offsets,
-            mode=self.mode,
-            sparse=True,
-            per_sample_weights=per_sample_weights,
-            include_last_offset=self.include_last_offset,
-            padding_idx=self.padding_idx,
-        )
+        with as_it_is():
+            return functional.embedding_bag(
+                input,
+                self._rows_of(input),
+                offsets,
+                mode=self.mode,
+                sparse=True,
+                per_sample_weights=per_sample_weights,
+                include_last_offset=self.include_last_offset,
+                padding_idx=self.padding_idx,
+            )
 
 
 class _Lookup(torch.autograd.Function):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,6 +21,7 @@ from sparsetrain.optim.state_dict import check_finite
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.torch.sharing import require_shareable, to_torch, to_tvm
+from sparsetrain.torch.tracking import Reader, as_it_is, make_current_
 
 
 class RowSparseOptimizer(torch.optim.Optimizer):
@@ -63,7 +64,8 @@ class RowSparseOptimizer(torch.optim.Optimizer):
             raise ConfigError("RowSparseOptimizer: clip_norm is for one parameter group")
         super().add_param_group(param_group)
         try:
-            group = Group(self.param_groups[-1], self._optimizer)
+            with as_it_is():
+                group = Group(self.param_groups[-1], self._optimizer)
         except BaseException:
             self.param_groups.pop()
             raise
@@ -82,8 +84,9 @@ class RowSparseOptimizer(torch.optim.Optimizer):
             If a gradient is not finite; nothing of its group is written then.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self._groups:
-            group.step_()
+        with as_it_is():
+            for group in self._groups:
+                group.step_()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -185,28 +188,6 @@ class Group:
     def flush_(self) -> None:
         """Make all rows current."""
         self.optimizer.flush_(self.params, self.state)
-
-
-class Reader(NamedTuple):
-    """What makes rows of a parameter current; it lives as long as the parameter does."""
-
-    group: Group
-    name: str
-
-    def __reduce__(self) -> Any:
-        return type(None), ()  # of no use to a copy, which is current
-
-
-def make_current_(parameter: torch.Tensor, ids: torch.Tensor | None = None) -> None:
-    """Make rows current that exact mode left behind, before they are read: by default all."""
-    reader = getattr(parameter, "row_sparse_reader", None)
-    if reader is None:
-        return
-    group, name = reader
-    if ids is None:
-        group.flush_()
-    else:
-        group.optimizer.catch_up_(group.params, {name: ids.numpy()}, group.state)
 
 
 def _gradient(name: str, parameter: torch.Tensor) -> Gradient:

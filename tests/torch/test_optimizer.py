@@ -5,6 +5,7 @@ Run with ``python -m pytest -m peers``; needs the extra `torch`.
 """
 
 import copy
+import ctypes
 import pickle
 
 import numpy as np
@@ -182,6 +183,48 @@ def test_rows_are_current_when_parameters_are_listed(read):
     train(model[0], st.torch.RowSparseOptimizer(model.parameters(), DENSE["adam"][0]), 9)
     train(theirs, torch.optim.Adam(theirs.parameters(), 0.05), 9)
     np.testing.assert_allclose(read(model).detach(), theirs.weight.detach(), atol=2e-6)
+
+
+KEPT = {
+    "detach": lambda p: p.detach(),
+    "data": lambda p: p.data,
+    "an average": lambda p: torch.zeros(V, D).lerp_(p, 1.0),
+    "a list of an operator": lambda p: torch._foreach_mul([p], 1.0)[0],
+    "arithmetic": lambda p: p + 0,
+    "numpy": lambda p: torch.from_numpy(np.from_dlpack(p.detach())),
+    "a list of numbers": lambda p: torch.tensor(p.tolist()),
+    "a copy": lambda p: copy.deepcopy(p),
+    "memory": lambda p: torch.frombuffer(
+        (ctypes.c_float * p.numel()).from_address(p.data_ptr()), dtype=torch.float32
+    ).view(V, D),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("make", [table, lambda: pickle.loads(pickle.dumps(table()))])  # noqa: S301
+def test_rows_are_current_in_parameters_that_were_listed_before_the_loop(make, name):
+    model = torch.nn.Sequential(make())
+    theirs, (kept,) = twin(model[0]), [*model.parameters()]
+    optimizer = st.torch.RowSparseOptimizer([kept], DENSE["adam"][0])
+    peer = torch.optim.Adam(theirs.parameters(), 0.05)
+    for steps in (5, 9):
+        train(model[0], optimizer, steps)
+        train(theirs, peer, steps)
+        np.testing.assert_allclose(KEPT[name](kept).detach(), theirs.weight.detach(), atol=2e-6)
+
+
+def test_a_loop_that_reads_no_values_leaves_rows_behind():
+    layer = table()
+    optimizer = st.torch.RowSparseOptimizer(layer.parameters(), DENSE["adam"][0])
+    history = optimizer._groups[0].state.histories["parameter 0", 0]
+    for step, ids in enumerate(batches(5, 4), 1):
+        optimizer.zero_grad()
+        layer(ids).sum().backward()
+        (grad,) = [p.grad for p in layer.parameters() if p.requires_grad and p.is_leaf]
+        assert grad.shape == layer.weight.shape
+        optimizer.step()
+        assert sum(p.numel() for p in layer.parameters()) == V * D
+        assert (history.base, history.now) == (0, step)
 
 
 @pytest.mark.parametrize("slot", ["mean", "square"])

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters whose rows lag behind in exact mode, until something reads them.
+
+Whatever PyTorch does with a `TableParameter`, wherever it was kept, finds all rows current. The
+code of this package reads within `as_it_is`, after it made the rows that it needs current. Out of
+reach is memory that was taken out before a step: a view, ``.data``, an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+as_it_is = torch._C.DisableTorchFunctionSubclass
+
+
+class TableParameter(torch.nn.Parameter):
+    """A parameter whose rows are made current before a function of PyTorch is called with it."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call a function; those of `_WITHOUT_VALUES` leave rows behind, as they read none."""
+        given = kwargs or {}
+        with as_it_is():
+            if func not in _WITHOUT_VALUES:
+                for argument in tree_leaves((args, given)):
+                    make_current_(argument)
+            return func(*args, **given)
+
+
+class Reader(NamedTuple):
+    """What makes rows of a parameter current; it lives as long as the parameter does."""
+
+    group: Any
+    name: str
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # of no use to a copy, which is current
+
+
+def make_current_(parameter: Any, ids: torch.Tensor | None = None) -> None:
+    """Make rows current that exact mode left behind, before they are read: by default all."""
+    reader = getattr(parameter, "row_sparse_reader", None)
+    if reader is None:
+        return
+    group, name = reader
+    if ids is None:
+        group.flush_()
+    else:
+        parameter.__class__ = TableParameter  # the next step leaves the other rows behind
+        group.optimizer.catch_up_(group.params, {name: ids.numpy()}, group.state)
+
+
+_ATTRIBUTES = (
+    *("device", "dtype", "grad", "grad_fn", "is_cpu", "is_cuda", "is_leaf", "is_meta", "is_sparse"),
+    *("layout", "ndim", "requires_grad", "retains_grad", "shape", "_backward_hooks", "_version"),
+)
+_METHODS = (
+    *("__len__", "dim", "element_size", "is_complex", "is_contiguous", "is_floating_point"),
+    *("nelement", "numel", "register_hook", "register_post_accumulate_grad_hook"),
+    *("requires_grad_", "size", "stride"),
+)
+_WITHOUT_VALUES = frozenset(
+    (
+        *(getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES),
+        *(getattr(torch.Tensor.grad, name) for name in ("__set__", "__delete__")),
+        *(getattr(torch.Tensor, name) for name in _METHODS),
+        *(torch.numel, torch.is_complex, torch.is_floating_point),
+        torch.Tensor.requires_grad.__set__,
+    )
+)
