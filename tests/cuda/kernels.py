@@ -10,6 +10,8 @@ import tvm
 from sparsetrain.compiler.schedule.cuda.running_sum import running_sum_kernel
 from sparsetrain.embedding import kernels as embedding
 from sparsetrain.models.interaction import cuda
+from sparsetrain.ops.indexing.cuda import write_kernel
+from sparsetrain.ops.indexing.writes import REDUCTIONS
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.cuda import kernels as optim
@@ -68,6 +70,7 @@ def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """What takes the place of kernels of TVM's."""
     for width in (1, 300):  # also a number, and more than a block has threads
         yield f"scatter{width}", rows.scatter_add_kernel(width, "float32", "int64", False)
+        yield f"write{width}", write_kernel(width, "float32", REDUCTIONS["max"])
     yield "running_sum", running_sum_kernel("float32", "float32", False)
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 

@@ -67,13 +67,14 @@ class Read(NamedTuple):
 
 
 def read_of(builder: relax.BlockBuilder, call: Any) -> Read:
-    """How a call of an operator of `LEGALIZE` goes by ids."""
+    """How a call of an operator of `LEGALIZE`, here or of `writes`, goes by ids."""
     return _READS[call.op.name](builder, call)
 
 
 def _tuples(builder: relax.BlockBuilder, call: Any) -> Read:
     """``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id for each leading axis of x."""
-    ids, batch = call.args[1], int(call.attrs["batch_dims"])
+    ids, reads = call.args[1], call.op.name == "relax.gather_nd"
+    batch = int(call.attrs["batch_dims"]) if reads else 0
     depth = int(ids.ty.shape[-1])
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -85,7 +86,7 @@ def _tuples(builder: relax.BlockBuilder, call: Any) -> Read:
 
 def _elements(builder: relax.BlockBuilder, call: Any) -> Read:
     """``y[i, j] = x[i, ids[i, j]]`` along an axis. Ids may be shorter than x along any other."""
-    x, ids = call.args
+    x, ids = call.args[:2]
     axis = _front(call.attrs["axis"], x)
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -102,7 +103,7 @@ def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
         pairs = zip(ids, shape, strict=False)
-        return [_place(tensor, _broadcast_index(at, tensor.shape), n) for tensor, n in pairs]
+        return [_place(tensor, broadcast_index(at, tensor.shape), n) for tensor, n in pairs]
 
     return Read(ids, len(ids), lambda shape, of: _broadcast(of), places)
 
@@ -124,7 +125,7 @@ def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
     return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
 
 
-def _broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
+def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
     """Where a tensor of `shape` has what stands at `index` of what it is repeated to."""
     own = index[len(index) - len(shape) :]
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
@@ -157,6 +158,11 @@ class Rows(NamedTuple):
     places: relax.Var
 
 
+def extents_of(x: relax.Expr, read: Read) -> list[Any]:
+    """The extents of the index of a read of `x`."""
+    return read.extents([*x.ty.shape], [[*ids.ty.shape] for ids in read.ids])
+
+
 def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
     """What a read of `x` read, as rows; bound in the block that is being built."""
     shape = list(x.ty.shape)
@@ -180,9 +186,7 @@ def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
         return te.compute([*extents, *each], element, "places")
 
     found = builder.emit_te(places, x, *read.ids)
-    count = size_of(
-        [*read.extents(shape, [list(i.ty.shape) for i in read.ids]), *shape[read.axes : behind]]
-    )
+    count = size_of([*extents_of(x, read), *shape[read.axes : behind]])
     if len(found.ty.shape) != 1:
         found = builder.emit(relax.op.reshape(found, [count]))
     return Rows(size_of(shape[:behind]), prod(map(int, shape[behind:])), count, found)
@@ -227,3 +231,9 @@ _READS: dict[str, Callable[[relax.BlockBuilder, Any], Read]] = {
 
 # Operator -> how it is lowered, in place of TVM's way.
 LEGALIZE = dict.fromkeys(_READS, _legalized)
+# What writes goes by ids as a read does.
+_READS |= {
+    "relax.scatter_nd": _tuples,
+    "relax.scatter_elements": _elements,
+    "relax.index_put": _tensors,
+}

@@ -44,7 +44,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
         with each_of(height * width) as number:
             place = [tirx.floordiv(number, width), tirx.floormod(number, width)]
             T.buffer_store(out, tirx.const(0, dtype), place)
-        with _entries_by_owner(ids, height) as (thread, entry, row):
+        with entries_by_owner(ids, height) as (thread, entry, row):
             drawn = T.Bind(tirx.Cast("int64", source[entry]) if pooled else entry)
             with T.serial(0, -(-width // THREADS)) as turn:
                 column = T.Bind(turn * THREADS + thread)
@@ -54,7 +54,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
 
 
 @contextmanager
-def _entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
+def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Let each block see the entries of its rows, in order; yields thread, entry and row."""
     count = ids.shape[0]
     with blocks_of_threads(SCATTERERS) as (block, thread):

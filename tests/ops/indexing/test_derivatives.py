@@ -12,7 +12,7 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain.ad.dense_rules.by_ids import RULES
 from sparsetrain.ad.rules import DENSE
-from sparsetrain.ops.indexing import LEGALIZE
+from sparsetrain.ops.indexing.reads import LEGALIZE
 from tests.helpers import assert_same_bits
 from tests.ops.indexing.programs import module, of_variables
 
