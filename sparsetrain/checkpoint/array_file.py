@@ -95,11 +95,19 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     return _read(file, dtype, out.shape, blocks)
 
 
-def check_array(file: IO[bytes], dtype: str, shape: tuple[int, ...]) -> int:
-    """Read a file and return its CRC-32; see `read_array`, which keeps what it reads."""
+def check_array(
+    file: IO[bytes],
+    dtype: str,
+    shape: tuple[int, ...],
+    look: Callable[[np.ndarray], object] | None = None,
+) -> int:
+    """Read a file and return its CRC-32; see `read_array`, which keeps what it reads.
+
+    `look` is given the numbers, a block at a time.
+    """
     size, spare = prod(shape) * DTYPES[dtype].itemsize, np.empty(_BLOCK, np.uint8)
     blocks = (spare[: size - start] for start in range(0, size, _BLOCK))
-    return _read(file, dtype, shape, blocks)
+    return _read(file, dtype, shape, blocks, look)
 
 
 def _in_file(dtype: np.dtype) -> np.dtype:
@@ -107,7 +115,13 @@ def _in_file(dtype: np.dtype) -> np.dtype:
     return _BITS if dtype == BFLOAT16 else dtype
 
 
-def _read(file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterator[np.ndarray]) -> int:
+def _read(
+    file: IO[bytes],
+    dtype: str,
+    shape: tuple[int, ...],
+    blocks: Iterator[np.ndarray],
+    look: Callable[[np.ndarray], object] | None = None,
+) -> int:
     """Read a whole file, the data into `blocks`."""
     expected = header_of(dtype, shape)
     if file.read(len(expected)) != expected:
@@ -117,6 +131,8 @@ def _read(file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterator[
         if file.readinto(block.data) != block.size:  # type: ignore[attr-defined]
             raise ValueError("the file was cut off while it was read")
         crc = zlib.crc32(block.data, crc)
+        if look is not None:
+            look(block.view(DTYPES[dtype]))
     return crc
 
 

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -26,6 +27,7 @@ _BLOCK = 1 << 20  # bytes read at a time
 _ATTEMPTS = 3  # a save may replace the folder while it is read
 
 Found = TypeVar("Found")
+Look = Callable[[str, np.ndarray], object]
 
 
 class Saved:
@@ -99,10 +101,11 @@ class Saved:
             for _ in each(lambda part: self._read_piece(*part), parts):
                 pass
 
-    def check(self, share: int = 0, of: int = 1) -> None:
+    def check(self, share: int = 0, of: int = 1, look: Look | None = None) -> None:
         """Read all files and keep nothing, for who may write only if every byte is right.
 
-        Of several processes, each may read its share.
+        Of several processes, each may read its share. `look` is given the name of an array and a
+        block of its numbers, which may be those of a damaged file: it raises nothing.
 
         Raises
         ------
@@ -111,7 +114,7 @@ class Saved:
         """
         entries = [entry for group in self._pieces.values() for entry in group][share::of]
         with in_parallel(sum(entry.bytes for entry in entries)) as each:
-            for _ in each(self._read_piece, entries):
+            for _ in each(lambda entry: self._read_piece(entry, look=look), entries):
                 pass
 
     def read_rows(self, name: str, out: np.ndarray, first: int, step: int) -> None:
@@ -130,11 +133,14 @@ class Saved:
                     place = (at + skipped - first) // step
                     out[place : place + len(rows)] = rows
 
-    def _read_piece(self, entry: Entry, out: np.ndarray | None = None) -> None:
+    def _read_piece(
+        self, entry: Entry, out: np.ndarray | None = None, look: Look | None = None
+    ) -> None:
         """Check a file, and keep its rows in `out` if they are wanted."""
         with self._open(entry) as file, self._errors_of(entry):
             if out is None:
-                crc = check_array(file, entry.dtype, entry.piece)
+                seen = None if look is None else partial(look, entry.name)
+                crc = check_array(file, entry.dtype, entry.piece, seen)
             else:
                 crc = read_array(file, entry.dtype, out)
         if crc != entry.crc32:

@@ -17,7 +17,7 @@ from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state import State
 from sparsetrain.optim.state_dict import (
-    check_finite,
+    Finite,
     check_kinds,
     describe_nonfinite,
     named_arrays,
@@ -65,9 +65,9 @@ def load_(
                 check_kinds(target, saved.kinds)
             except CheckpointError as error:
                 raise CheckpointError(f"{path}: {error}; {_ALIKE}") from None
-            saved.check()
+            saved.check(look=(finite := Finite()).look)
+            finite.require()
             saved.fill(target)  # if another save removes the files, `checkpoint.whole` starts over
-            check_finite(target)
         return counts_and_extra
 
     counts, extra = checkpoint.whole(folder, fill_)

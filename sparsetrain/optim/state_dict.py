@@ -140,9 +140,28 @@ def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
     CheckpointError
         If there is one.
     """
-    found = describe_nonfinite(arrays)
-    if found is not None:
-        raise CheckpointError(f"{found}: take another checkpoint, and train with a lower lr")
+    finite = Finite()
+    for name, array in arrays.items():
+        finite.look(name, array)
+    finite.require()
+
+
+class Finite:
+    """A look at saved arrays part by part, and a refusal when all have been read."""
+
+    def __init__(self) -> None:
+        self._found: str | None = None
+
+    def look(self, name: str, part: np.ndarray) -> None:
+        """See a part of an array."""
+        self._found = self._found or describe_nonfinite({name: part})
+
+    def require(self) -> None:
+        """As `check_finite`, of what was seen."""
+        if self._found is not None:
+            raise CheckpointError(
+                f"{self._found}: take another checkpoint, and train with a lower lr"
+            )
 
 
 def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) -> None:
