@@ -143,26 +143,40 @@ def from_torch(
         raise ConfigError("from_torch needs PyTorch: pip install 'sparsetrain[torch]'") from None
     model = ImportedModel(*importing.imported(module, inputs, labels, loss, dynamic_shapes))
     if loss is not None:
-        _require_same(model, inputs)
+        _require_same(model, inputs, dynamic_shapes)
     return model
 
 
-def _require_same(model: ImportedModel, inputs: Sequence[torch.Tensor]) -> None:
+def _require_same(
+    model: ImportedModel, inputs: Sequence[torch.Tensor], dynamic_shapes: Any
+) -> None:
     """Refuse a translation that predicts something else than PyTorch.
 
     Raises
     ------
     ConfigError
-        Says by how much.
+        Says by how much, and which node of the exported module is the first that differs.
     """
     from sparsetrain.torch import importing
 
     wanted = importing.prediction(model.module, inputs)
-    named = dict(zip(model.names, map(np.asarray, inputs), strict=False))
-    found = Program(model.functions, "predict")(model.initialize(), model.inputs(*named.values()))
-    apart = np.abs(runtime.as_numpy(found) - wanted)
-    if not (apart <= TOLERANCE * (1 + np.abs(wanted))).all():
-        raise ConfigError(
-            f"from_torch: the translated {type(model.module).__name__} predicts {apart.max():.2g} "
-            "beside PyTorch's on the example: an operator in it is not translated rightly"
-        )
+    named = model.inputs(*inputs)
+    params = model.initialize()
+    found = runtime.as_numpy(Program(model.functions, "predict")(params, named))
+    if np.isclose(found, wanted, TOLERANCE, TOLERANCE).all():
+        return
+    functions, values = importing.every_value(model.module, inputs, model.names, dynamic_shapes)
+    each = Program(functions, "values")(params, named)
+    first = next((n for n, v in zip(values, each, strict=True) if _differs(v, values[n])), None)
+    which = "" if first is None else f"; the first that differs is {first.name!r}, {first.target}"
+    raise ConfigError(
+        f"from_torch: the translated {type(model.module).__name__} predicts "
+        f"{np.abs(found - wanted).max():.2g} beside PyTorch's on the example: an operator in it is "
+        f"not translated rightly{which}"
+    )
+
+
+def _differs(found: runtime.NDArray, wanted: np.ndarray) -> bool:
+    array = runtime.as_numpy(found)
+    same = array.shape == wanted.shape
+    return not same or not np.isclose(array, wanted, TOLERANCE, TOLERANCE, equal_nan=True).all()

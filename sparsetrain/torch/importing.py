@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.relax.frontend.torch import from_exported_program
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.torch.operators import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
@@ -46,20 +46,67 @@ def imported(
     _require_floats(module)
     count = len(inputs)
     names = (*[*inspect.signature(module.forward).parameters][:count], *_label_names(len(labels)))
-    if isinstance(dynamic_shapes, Mapping):
-        dynamic_shapes = [dynamic_shapes.get(name) for name in names]
-    shapes = tuple(dynamic_shapes or ({0: Dim.AUTO} for _ in names))
+    shapes = _shapes(names, dynamic_shapes)
     trained = _exported(_WithLoss(module, loss, count), (*inputs, *labels), shapes)
     functions = {"loss": _function(trained, names, "loss", module)}
     if loss is not None:
-        with evaluating(module):
-            plain = _exported(_WithLoss(module, None, count), (*inputs,), shapes[:count])
+        plain = _predicting(module, inputs, shapes)
         functions["predict"] = _function(plain, names[:count], "predict", module)
     trainable = [name for name, p in module.named_parameters() if p.requires_grad]
     name_of = dict(zip(_given(trained), names, strict=True))
     offsets = {name_of[end]: name_of[ids] for end, ids in offsets_of(trained).items()}
     draws = any(param.name == KEYS[0] for param in functions["loss"].params)
     return module, tvm.IRModule(functions), trainable, names, offsets, draws
+
+
+def every_value(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    names: Sequence[str],
+    dynamic_shapes: Any,
+) -> tuple[tvm.IRModule, dict[torch.fx.Node, np.ndarray]]:
+    """Every node of a prediction: a function ``"values"`` of them all, and PyTorch's values."""
+    plain = _predicting(module, inputs, _shapes(names, dynamic_shapes))
+    importer = _Importer(every=True)
+    function = _function(plain, names[: len(inputs)], "values", module, importer)
+    kept, key = {**plain.state_dict, **plain.constants}, torch.zeros(1, dtype=torch.int64)
+    given = iter((*inputs, key, key))
+    arguments = [
+        next(given) if spec.kind is InputKind.USER_INPUT else kept[str(spec.target)]
+        for spec in plain.graph_signature.input_specs
+    ]
+    recorder = _Recorder(plain.graph_module)
+    with torch.no_grad():
+        recorder.run(*arguments)
+    values = {node: recorder.values[node].detach().numpy() for node in importer.nodes}
+    return tvm.IRModule({"values": function}), values
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a graph and keeps what each node gives."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.values: dict[torch.fx.Node, Any] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = self.values[n] = super().run_node(n)
+        return value
+
+
+def _shapes(names: Sequence[str], given: Any) -> tuple[Any, ...]:
+    """What may vary of each input, by default the first axis."""
+    if isinstance(given, Mapping):
+        given = [given.get(name) for name in names]
+    return tuple(given or ({0: Dim.AUTO} for _ in names))
+
+
+def _predicting(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], shapes: tuple[Any, ...]
+) -> ExportedProgram:
+    with evaluating(module):
+        count = len(inputs)
+        return _exported(_WithLoss(module, None, count), (*inputs,), shapes[:count])
 
 
 def _require_floats(module: torch.nn.Module) -> None:
@@ -128,8 +175,43 @@ def _exported(
     return program
 
 
+class _Importer(ExportedProgramImporter):
+    """TVM's importer; of an error nothing is left open, which TVM would print a line about.
+
+    With `every` the result is what all `nodes` give that give one tensor.
+    """
+
+    def __init__(self, every: bool = False) -> None:
+        super().__init__()
+        self.every, self.nodes = every, list[torch.fx.Node]()
+
+    def imported(self, program: ExportedProgram) -> relax.Function:
+        """The function of an exported module, with parameters for arguments."""
+        try:
+            return self.from_exported_program(program, True, True, False, TRANSLATIONS)["main"]
+        except BaseException:
+            with suppress(tvm.error.InternalError):  # it began no block yet
+                self.block_builder._end_block()
+            raise
+
+    def _translate_fx_graph(self, *arguments: Any) -> Any:
+        result = super()._translate_fx_graph(*arguments)
+        if not self.every:
+            return result
+        self.nodes = [n for n in self.env if n.op == "call_function" and _is_tensor(self.env[n])]
+        return tuple(self.env[node] for node in self.nodes)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType)
+
+
 def _function(
-    program: ExportedProgram, names: Sequence[str], name: str, module: torch.nn.Module
+    program: ExportedProgram,
+    names: Sequence[str],
+    name: str,
+    module: torch.nn.Module,
+    importer: _Importer | None = None,
 ) -> relax.Function:
     """The Relax function of an exported module; its arguments have the names of the module.
 
@@ -139,13 +221,7 @@ def _function(
         If an operator has no translation.
     """
     try:
-        found = from_exported_program(
-            program,
-            keep_params_as_input=True,
-            unwrap_unit_return_tuple=True,
-            custom_convert_map=TRANSLATIONS,
-            run_ep_decomposition=False,
-        )["main"]
+        found = (importer or _Importer()).imported(program)
     except AssertionError as error:
         raise ConfigError(f"from_torch: {first_line(error)}: they have no translation") from None
     named = dict(zip(_given(program), names, strict=True)) | dict.fromkeys(KEYS)

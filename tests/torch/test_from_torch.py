@@ -5,6 +5,7 @@ Run with ``python -m pytest -m peers``; needs the extra `torch`.
 """
 
 import copy
+import gc
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
 from torch import nn  # noqa: E402
+from tvm.relax import op  # noqa: E402
 
+from sparsetrain.torch import operators  # noqa: E402
 from tests.torch.modules import BATCH, CASES, DIM, LENGTH, ROWS, SASRec  # noqa: E402
 
 STEPS = 50
@@ -189,3 +192,39 @@ def test_what_has_no_translation_is_refused_by_name(name):
     make, error, message = REFUSED[name]
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "name", ["maxima of bags", "means of padded bags", "an operator of its own"]
+)
+def test_a_refusal_is_all_that_is_printed(name, capfd):
+    with pytest.raises(ConfigError):
+        REFUSED[name][0]()
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def unchanged(node, importer):
+    return importer.env[node.args[0]]
+
+
+def largest(node, importer):
+    return op.max(importer.env[node.args[0]], node.args[1], node.args[2])
+
+
+WRONG = {
+    "relu": (lambda x: (x - 3).relu() * 2, "relu.default", unchanged),
+    "a sum": (lambda x: x.exp() + x.sum(1, keepdim=True), "sum.dim_IntList", largest),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_translation_is_named_by_its_first_node(name, monkeypatch):
+    function, target, translation = WRONG[name]
+    monkeypatch.setitem(operators.TRANSLATIONS, target, translation)
+    module = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, DIM), Apply(function))
+    node = target.partition(".")[0]
+    with pytest.raises(ConfigError, match=f"first that differs is '{node}.*', aten.{target}"):
+        imported(Apply(lambda x: function(x.expand(-1, 3))), torch.randn(4, DIM))
+    with pytest.raises(ConfigError, match=f"first that differs is '{node}.*', aten.{target}"):
+        imported(module, torch.zeros((4, 3), dtype=torch.int64))
