@@ -14,16 +14,8 @@ from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
-from sparsetrain.ops.indexing.reads import Rows, from_end
+from sparsetrain.ops.indexing.reads import PLACES, Rows
 from sparsetrain.sparse_tensor.operators import scatter_add_rows
-
-
-def _clip(place: Any, extent: Any) -> Any:
-    return tirx.max(tirx.min(place, extent - 1), 0)
-
-
-# Mode of `take` -> the place that an id stands for.
-PLACES = {"fast": from_end, "clip": _clip, "wrap": tirx.floormod}
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:

@@ -39,9 +39,24 @@ def from_end(index: Any, extent: Any) -> Any:
     return tirx.Select(index < 0, index + extent, index)
 
 
-def _place(ids: te.Tensor, where: Sequence[Any], extent: Any) -> Place:
+def _clip(index: Any, extent: Any) -> Any:
+    return tirx.max(tirx.min(index, extent - 1), 0)
+
+
+def _wrap(index: Any, extent: Any) -> Any:
+    return tirx.floormod(index, tirx.max(extent, 1))  # 0 of an axis of no rows, as in `_clip`
+
+
+# Mode of `take` -> the place that an id stands for.
+PLACES = {"fast": from_end, "clip": _clip, "wrap": _wrap}
+
+
+def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast") -> Place:
     """What ``ids[where]`` stands for along an axis."""
-    index = from_end(tirx.Cast("int64", ids(*where)), extent)
+    extent = tirx.Cast("int64", extent)
+    index = PLACES[mode](tirx.Cast("int64", ids(*where)), extent)
+    if mode != "fast":
+        return Place(index, extent > 0)
     return Place(index, tirx.all(index >= 0, index < extent))
 
 
@@ -108,12 +123,12 @@ def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
     return Read(ids, len(ids), lambda shape, of: _broadcast(of), places)
 
 
-def along_axis(x: relax.Expr, ids: relax.Expr, axis: int) -> Read:
+def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") -> Read:
     """``y[i, n, j] = x[i, ids[n], j]``."""
     axis = _front(axis, x)
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
-        return [*map(_sure, at[:axis]), _place(ids[0], at[axis:], shape[axis])]
+        return [*map(_sure, at[:axis]), _place(ids[0], at[axis:], shape[axis], mode)]
 
     return Read([ids], axis + 1, lambda shape, of: [*shape[:axis], *of[0]], places)
 
@@ -194,7 +209,7 @@ def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
 
 def _legalized(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     name = call.op.name.removeprefix("relax.")
-    if name == "take" and str(call.attrs["mode"]) != "fast":
+    if name == "take" and str(call.attrs["mode"]) not in PLACES:
         return _TVM_TAKE(builder, call)
     read = read_of(builder, call)
 
@@ -226,7 +241,9 @@ _READS: dict[str, Callable[[relax.BlockBuilder, Any], Read]] = {
     "relax.gather_nd": _tuples,
     "relax.gather_elements": _elements,
     "relax.index_tensor": _tensors,
-    "relax.take": lambda _, call: along_axis(call.args[0], call.args[1], call.attrs["axis"]),
+    "relax.take": lambda _, call: along_axis(
+        call.args[0], call.args[1], call.attrs["axis"], str(call.attrs["mode"])
+    ),
 }
 
 # Operator -> how it is lowered, in place of TVM's way.

@@ -94,6 +94,21 @@ def test_nothing_is_read_of_an_empty_tensor():
     assert np.isnan(run(lambda x, ids: op.gather_nd(x, ids), given)).all()
 
 
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_nothing_is_taken_of_an_axis_of_no_rows(mode, axis, target):
+    given = {"x": np.zeros((0, 3) if axis == 0 else (3, 0), "float32"), "ids": np.array([-1, 5])}
+    found = run(lambda x, ids: op.take(x, ids, axis, mode), given, target)
+    assert np.isnan(found).all() and found.size == 6
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_modes_of_take_are_those_of_numpy(mode, target):
+    given = {"x": X[:, :, 0], "ids": np.array([[0, -1, -6], [4, 5, 99]])}
+    found = run(lambda x, ids: op.take(x, ids, 1, mode), given, target)
+    np.testing.assert_array_equal(found, np.take(given["x"], given["ids"], 1, mode=mode))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
