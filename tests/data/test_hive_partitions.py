@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from itertools import combinations
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
@@ -67,16 +69,40 @@ def test_partitions_of_whole_numbers_are_the_numbers_that_a_frame_has(tmp_path, 
     assert by_frame[1] == 1
 
 
-def test_minus_signs_and_missing_partitions_are_numbers_too_text_among_them_is_not(tmp_path):
+def test_minus_signs_and_missing_partitions_are_numbers_too(tmp_path):
     names = ["month=-01", "month=__HIVE_DEFAULT_PARTITION__", "month=0"]
     learnt = Encoder.fit(write_log(tmp_path / "a", names), schema_file=MONTHS, min_count=1)
     assert sorted(learnt.values("month")[2:]) == [-1, 0]
-    folder = write_log(tmp_path / "b", ["month=01", "month=may"])
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("values", [("01", "02", "0A"), ("01", "may"), ("007", "7", "-08")])
+def test_which_files_are_read_together_changes_no_id(tmp_path, values, suffix):
+    folder = write_log(tmp_path / "log", [f"month={value}" for value in values], suffix)
+    folders = sorted(folder.iterdir())
+    learnt = Encoder.fit(folder, schema_file=MONTHS, min_count=1)
+    together = {f: read_ids([f], learnt) for f in folders}
+    assert all(id_ > 1 for ids in together.values() for id_ in ids)
+    for count in range(1, len(folders) + 1):
+        for some in combinations(folders, count):
+            expected = [id_ for f in some for id_ in together[f]]
+            assert read_ids([*some], learnt) == expected
+            out = tmp_path / "-".join(f.name for f in some)
+            convert_files([*some], out, encoder=learnt, workers=1)
+            assert joined(Dataset(out, learnt).batches(9)).ids[:, 1].tolist() == expected
+
+
+def read_ids(files, encoder):
+    return joined(Dataset(files, encoder).batches(9)).ids[:, 1].tolist()
+
+
+def test_a_number_beside_text_loses_its_zeros_too(tmp_path):
+    folder = write_log(tmp_path / "log", ["month=01", "month=may"])
     for source in (folder, sorted(folder.iterdir())):
         learnt = Encoder.fit(source, schema_file=MONTHS, min_count=1)
-        assert set(learnt.values("month")[2:]) == {"01", "may"}
+        assert set(learnt.values("month")[2:]) == {1, "may"}
     convert_files(folder, tmp_path / "out", schema_file=MONTHS, min_count=1, workers=1)
-    assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {"01", "may"}
+    assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {1, "may"}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

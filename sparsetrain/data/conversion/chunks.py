@@ -9,7 +9,7 @@ chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -17,12 +17,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
-from sparsetrain.data.read.hive_partitions import (
-    Folders,
-    WithPartitions,
-    partitions_of,
-    with_partitions,
-)
+from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
@@ -45,7 +40,6 @@ class Chunk:
     block: Block | None = None  # the lines of a text chunk
     dialect: Dialect | None = None
     file_rows: int = 0  # of the whole parquet file
-    folders: Folders = field(default_factory=dict)  # that the path of the file names
 
     @property
     def rows(self) -> int:
@@ -71,22 +65,19 @@ class Chunk:
         coded = self.columns.categories if numbers and not encoder.schema.derived else None
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
-        part = with_derived(with_partitions(part, self.folders), encoder.schema.derived)
+        part = with_derived(with_partitions(part), encoder.schema.derived)
         return part.pieces(self.columns.names), parsed.bad
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
     """Return a chunk for each file, without an index and rows: its location and its columns."""
-    chunks = [
-        _open_input(file, folders, encoder, label)
-        for file, folders in zip(files, partitions_of(files), strict=True)
-    ]
+    chunks = [_open_input(file, encoder, label) for file in files]
     check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks
 
 
-def _open_input(file: str, folders: Folders, encoder: Encoder, label: bool) -> Chunk:
-    parts = tuple(file_parts(file, encoder.schema, folders))
+def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
+    parts = tuple(file_parts(file, encoder.schema))
     first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda names: iter(()))
     bound = encoder.bind(parts or [first], require_label=label)
     full = tuple(part for part, _ in bound if part.num_rows != 0)
@@ -94,7 +85,7 @@ def _open_input(file: str, folders: Folders, encoder: Encoder, label: bool) -> C
     read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None
     location = Location(file, unit=first.location.unit)
-    return Chunk(-1, location, bound[0][1], full, None, dialect, rows, folders)
+    return Chunk(-1, location, bound[0][1], full, None, dialect, rows)
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:

@@ -172,7 +172,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
 def _leading_files(files: list[str], schema: Schema) -> list[str]:
     """Return the files up to the first that is not known to hold no row, as parquet tells."""
     for number, file in enumerate(files, 1):
-        if any(part.num_rows != 0 for part in file_parts(file, schema, {})):
+        if any(part.num_rows != 0 for part in file_parts(file, schema)):
             return files[:number]
     return files
 

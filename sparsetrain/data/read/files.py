@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from sparsetrain.data.read.file_systems import escaped, files_in, is_url, normalized, open_file
-from sparsetrain.data.read.hive_partitions import Folders, with_partitions
+from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text, suffix_of
@@ -68,7 +68,7 @@ def list_files(paths: Any) -> list[str]:
     return [file for path in given for file in _files(normalized(path))]
 
 
-def file_parts(file: str, schema: Schema, folders: Folders) -> Iterator[Part]:
+def file_parts(file: str, schema: Schema) -> Iterator[Part]:
     """Open a file of any format; what cannot be opened counts as parquet, which then says so."""
     try:
         with open_file(file) as stream:
@@ -81,7 +81,7 @@ def file_parts(file: str, schema: Schema, folders: Folders) -> Iterator[Part]:
     named = [form for form in FORMATS if suffix_of(file) in form.suffixes]
     begun = [form for form in FORMATS if form.begins(head)]
     for part in next(iter([*named, *begun, *FORMATS])).parts(file, schema):
-        yield with_partitions(part, folders)
+        yield with_partitions(part)
 
 
 def _files(path: str) -> Iterator[str]:

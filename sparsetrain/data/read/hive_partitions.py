@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition columns: what `dt=2024-05-01/` in the path of a file says of all its rows.
 
-They are text, as in a text file, but where all of a column's in the files are whole numbers, zeros
-before them say nothing, as for Spark and pyarrow. `__HIVE_DEFAULT_PARTITION__` and an empty value
-are missing. A column of the same name in the file goes before.
+They are text, as in a text file, but a whole number loses the zeros before it, which say nothing
+for Spark and pyarrow either. That is settled for each value alone: whatever files are read beside,
+one stays the same. `__HIVE_DEFAULT_PARTITION__` and an empty value are missing. A column of the
+same name in the file goes before.
 """
 
 from __future__ import annotations
@@ -22,40 +23,28 @@ from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _is_whole = re.compile("-?[0-9]+").fullmatch
-Folders = Mapping[str, str | None]  # partition columns that a path names, and their values
 
 
-def partitions_of(files: Sequence[str]) -> list[Folders]:
-    """Return the partition columns of each file, which are read together."""
-    found = [_named(file) for file in files]
-    values: dict[str, set[str]] = {}
-    for folders in found:
-        for name, value in folders.items():
-            values.setdefault(name, set()).update([value] if value is not None else [])
-    whole = {name for name, seen in values.items() if all(map(_is_whole, seen))}
-    return [
-        {n: str(int(v)) if v is not None and n in whole else v for n, v in folders.items()}
-        for folders in found
-    ]
-
-
-def _named(file: str) -> Folders:
-    pairs = (folder.partition("=") for folder in os.path.dirname(plain_path(file)).split(os.sep))
-    return {
-        unquote(name): None if value in ("", _NULL) else unquote(value)
-        for name, equals, value in pairs
-        if name and equals
-    }
-
-
-def with_partitions(part: Part, folders: Folders) -> Part:
+def with_partitions(part: Part) -> Part:
     """Return a part of a file that has the partition columns too."""
-    values = {n: v for n, v in folders.items() if n not in part.schema.names}
+    values = {n: v for n, v in _named(part.location.name) if n not in part.schema.names}
     if not values:
         return part
     fields = [pa.field(name, pa.string()) for name in values]
     read = WithPartitions(part.read, part.schema.names[0], values)
     return replace(part, schema=pa.schema([*part.schema, *fields]), read=read)
+
+
+def _named(file: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the names and values in the path of a file."""
+    for folder in os.path.dirname(plain_path(file)).split(os.sep):
+        name, equals, value = folder.partition("=")
+        if name and equals:
+            yield unquote(name), None if value in ("", _NULL) else _plain(unquote(value))
+
+
+def _plain(value: str) -> str:
+    return str(int(value)) if _is_whole(value) else value
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,7 @@ class WithPartitions:
 
     inner: Any  # reads the file
     first: str  # some column of the file, which tells how many rows there are
-    values: Folders
+    values: Mapping[str, str | None]
 
     def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield record batches of these columns."""

@@ -10,7 +10,6 @@ from typing import Any
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.files import are_paths, file_parts, list_files
-from sparsetrain.data.read.hive_partitions import partitions_of
 from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
 from sparsetrain.data.schema.columns import find_labels
@@ -115,11 +114,7 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
 
 
 def _from_files(files: list[str], schema: Schema) -> Source:
-    parts = tuple(
-        part
-        for file, folders in zip(files, partitions_of(files), strict=True)
-        for part in file_parts(file, schema, folders)
-    )
+    parts = tuple(part for file in files for part in file_parts(file, schema))
     name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     return Source(name, parts, tuple(files))
 
