@@ -15,7 +15,7 @@ from sparsetrain.errors import CheckpointError, ConfigError
 
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # of a retrieval model: vectors of all items
-FORMAT = 2
+FORMAT = 3
 Record = tuple[str | int, ...]
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparsetrain.errors import CheckpointError
+from sparsetrain.serving import manifest
 from sparsetrain.serving.libraries import compiler
-from sparsetrain.serving.model import LIBRARY
+from sparsetrain.serving.model import LIBRARY, Model
 from tests.serving.logs import SCHEMA, frame, rows_of
+from tests.serving.test_export import edited
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serving" / "predict.c"
 
@@ -121,6 +124,16 @@ def test_an_argument_that_is_none_or_out_of_range_is_an_error(library, opened, c
     for error in (ctypes.create_string_buffer(512), None):
         assert library.st_predict(*arguments.values(), error) == 2
         assert error is None or message in error.value.decode()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_folder_of_an_earlier_format_is_to_be_exported_again(library, folder, number):
+    edited(folder, f"sparsetrain.serving\t{manifest.FORMAT}", f"sparsetrain.serving\t{number}")
+    with pytest.raises(CheckpointError, match="export it again"):
+        Model(folder)
+    model, error = ctypes.c_void_p(), ctypes.create_string_buffer(512)
+    assert library.st_open(bytes(folder), ctypes.byref(model), error) == 1
+    assert error.value.endswith(b"export it again")
 
 
 def test_nothing_is_opened_of_nothing(library, exported):

@@ -152,7 +152,7 @@ def edited(folder, before: str, after: str) -> None:
 
 
 OTHERS = {
-    "format": ("sparsetrain.serving\t2", "sparsetrain.serving\t1", "not an export of format 2"),
+    "format": ("sparsetrain.serving\t3", "sparsetrain.serving\t2", "not an export of format 3"),
     "cpu": (
         "cpu\tnative\t",
         "cpu\tnative\tavx1024 ",

@@ -10,7 +10,7 @@
 
 #include "sparsetrain.h"
 
-#define ST_FORMAT 2
+#define ST_FORMAT 3
 #define ST_PUBLIC __attribute__((visibility("default")))
 #define ST_ALIGNMENT 64 /* of whatever a kernel reads */
 
