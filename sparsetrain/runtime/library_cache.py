@@ -2,11 +2,11 @@
 """Disk cache of compiled libraries, under a digest of everything that decides their code.
 
 A file name holds that digest and one of the content, so a damaged file is never loaded. A library
-is code, so the folder belongs to the user (mode 0700) and is read through a descriptor, files of
-other owners or writable by others are ignored, and nothing is ever loaded from a checkpoint or from
-data. Files are written under a
-temporary name and renamed: of two processes that race, either's file serves both. Whatever fails
-here, the caller compiles instead.
+is code, so the folder belongs to the user (mode 0700), nobody else may write one above it, and it
+is read through a descriptor; files of other owners or writable by others are ignored, and nothing
+is ever loaded from a checkpoint or from data. Files are written under a temporary name and renamed:
+of two processes that race, either's file serves both. Whatever fails here, the caller compiles
+instead.
 
 ``SPARSETRAIN_CACHE`` names another folder; empty, it turns the cache off.
 """
@@ -31,6 +31,7 @@ from tvm import tirx
 from tvm.support import cc
 from tvm.target.codegen import llvm_version_major
 
+from sparsetrain.system.private_files import OTHERS, make_private, private_descriptor
 from sparsetrain.system.stderr_filter import filter_stderr
 
 KERNEL_PREFIX = "kernel-"  # of the key of a kernel that is called outside a program
@@ -64,9 +65,10 @@ def locate() -> Path | str:
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         path = Path(named) if named else Path(base) / "sparsetrain"
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
         path = path.resolve()
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        handle = private_descriptor(path)
     # A user without HOME and without an entry among the system's users has no home: RuntimeError.
     except (OSError, RuntimeError) as error:
         return str(error)
@@ -76,9 +78,6 @@ def locate() -> Path | str:
         os.close(handle)
     if not _private(status, stat.S_ISDIR):
         return f"{path} is not this user's alone: it needs mode 0700"
-    opened = next(filter(_is_open, path.parents), None)
-    if opened:
-        return f"anybody may rename {opened}/*"
     through = Path(f"/proc/self/fd/{kept}")
     return through if through.exists() else path
 
@@ -246,14 +245,8 @@ def _prune(folder: Path) -> None:
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
     """Whether a file is of a kind (so no link), owned by this user, and writable by no other."""
-    owned = status.st_uid == os.getuid()
-    return kind(status.st_mode) and owned and not status.st_mode & 0o022
-
-
-def _is_open(folder: Path) -> bool:
-    """Whether anybody may rename what lies in a folder, and so put something else in its place."""
-    mode = folder.stat().st_mode
-    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
+    owned = status.st_uid == os.geteuid()
+    return kind(status.st_mode) and owned and not status.st_mode & OTHERS
 
 
 def _is_scope_warning(line: bytes) -> bool:

@@ -20,9 +20,9 @@ import numpy as np
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.file_locks import name_write_errors, remove_dead, try_lock
+from sparsetrain.system.private_files import OTHERS, make_private
 
 _DRAFT = ".sparsetrain-draft-"
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @contextmanager
@@ -68,10 +68,8 @@ def draft_beside(out: Path) -> Iterator[Path]:
 
 
 def _prepare(place: Path) -> None:
-    """Make a folder that others may not write, and those above it; remove dead drafts there."""
-    for folder in [*reversed(place.parents), place]:
-        if not folder.exists():
-            folder.mkdir(mode=0o755, exist_ok=True)
+    """Make a folder that others may not write; remove dead drafts there."""
+    make_private(place)
     for left in place.glob(f"{_DRAFT}*"):
         remove_dead(left, shutil.rmtree)
 
@@ -92,8 +90,8 @@ def save_array(path: Path, array: np.ndarray) -> None:
 def _settle(path: Path) -> None:
     """Let none but the owner write, whatever the umask is, and bring it to the disk."""
     mode = path.stat().st_mode
-    if mode & _OTHERS:
-        path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    if mode & OTHERS:
+        path.chmod(stat.S_IMODE(mode) & ~OTHERS)
     _sync(path)
 
 

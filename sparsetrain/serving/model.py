@@ -14,8 +14,8 @@ import platform
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import accumulate, islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from sparsetrain.errors import (
     SparsetrainError,
 )
 from sparsetrain.serving import manifest
-from sparsetrain.serving.private_files import PrivateFolder, open_private
+from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"
 LINKED = "libtvm_ffi.so"  # that library loads it
@@ -106,7 +106,7 @@ class Model:
 
     def __init__(self, folder: str | Path) -> None:
         self._model = ctypes.c_void_p()
-        with open_private(folder) as opened:  # once: a link may be moved meanwhile
+        with _opened(folder) as opened:  # once: a link may be moved meanwhile
             folder = opened.path
             records = manifest.parse(opened.read(manifest.FILE), folder)
             self._library = _load(opened, _crcs_of(records))
@@ -177,6 +177,19 @@ def _crcs_of(records: list[list[str]]) -> dict[str, int]:
     if lacking:
         raise CheckpointError(f"the exported model has no {lacking}: export it again")
     return {name: found[name] for name in (LIBRARY, LINKED)}
+
+
+@contextmanager
+def _opened(folder: str | Path) -> Iterator[PrivateFolder]:
+    """Open an exported folder that no other user can change, since it is code."""
+    try:
+        with open_private(folder) as opened:
+            yield opened
+    except NotPrivateError as error:
+        raise CheckpointError(str(error)) from None
+    except OSError as error:
+        place = error.filename or folder
+        raise CheckpointError(f"{place}: no exported model ({error.strerror})") from None
 
 
 _libraries: dict[int, Any] = {}  # by their checksum; a process has few

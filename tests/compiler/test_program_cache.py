@@ -99,12 +99,39 @@ def test_a_folder_that_others_may_write_is_not_used(place):
     assert library_cache.cache_folder() is None
 
 
-def test_a_folder_that_others_may_exchange_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "open" / "cache"))
-    (tmp_path / "open").mkdir()
-    for mode, used in ((0o777, False), (0o1777, True), (0o755, True)):
-        (tmp_path / "open").chmod(mode)
+@pytest.mark.parametrize("height", [1, 2])
+@pytest.mark.parametrize("bits", [0o020, 0o002])
+def test_a_folder_that_others_may_exchange_is_not_used(tmp_path, monkeypatch, bits, height):
+    place = tmp_path / "above" / "middle" / "cache"
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(place))
+    above = place.parents[height - 1]
+    assert library_cache.cache_folder() is not None
+    for mode, used in ((0o755 | bits, False), (0o1755 | bits, True), (0o755, True)):
+        above.chmod(mode)
         assert (library_cache.cache_folder() is not None) == used
+    above.chmod(0o755 | bits)
+    assert library_cache.locate() == f"{above}: others may write it: chmod go-w"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+@pytest.mark.parametrize("height", [0, 1, 2])
+def test_a_folder_below_one_of_another_user_is_not_used(tmp_path, monkeypatch, height):
+    place = tmp_path / "above" / "middle" / "cache"
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(place))
+    assert library_cache.cache_folder() is not None
+    foreign = [place, *place.parents][height]
+    os.chown(foreign, 12345, 12345)
+    assert library_cache.locate() == f"{foreign}: it belongs to another user: chown it"
+
+
+def test_folders_that_the_cache_makes_are_the_users_alone_under_any_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "above" / "cache"))
+    before = os.umask(0o000)
+    try:
+        assert library_cache.cache_folder() is not None
+    finally:
+        os.umask(before)
+    assert (tmp_path / "above").stat().st_mode & 0o777 == 0o755
 
 
 def test_a_user_without_a_home_has_no_cache(monkeypatch):
@@ -123,7 +150,7 @@ def test_a_link_is_followed_to_a_folder_of_this_users(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
     assert library_cache.cache_folder().samefile(tmp_path / "real")
     (tmp_path / "real").chmod(0o770)
-    assert "/real is not this user's alone" in library_cache.locate()
+    assert "/real: others may write it" in library_cache.locate()
 
 
 def test_what_is_exchanged_after_the_check_is_not_loaded(tmp_path, place, compiled):

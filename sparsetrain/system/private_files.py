@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a folder that is code: nobody but its owner, who is this user or root, may change them.
+
+Every folder of the path is checked by its descriptor before the next one is looked up in it, and no
+link is followed: what another user moves meanwhile is not found. ``serving/native/artefact.c`` does
+the same.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH  # the bits by which others may write
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # of Linux alone
+
+
+class NotPrivateError(OSError):
+    """Another user could exchange or write a file or folder; the text says which, and the fix."""
+
+
+class PrivateFolder:
+    """An opened folder.
+
+    Attributes
+    ----------
+    path : Path
+        Without links.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self._descriptor = path, descriptor
+
+    def read(self, name: str) -> bytes:
+        """Return what a regular file of the folder holds.
+
+        Raises
+        ------
+        NotPrivateError
+            If others may write it, or it is not a regular file.
+        OSError
+            If there is none.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        path = self.path / name
+        with os.fdopen(_open(path, flags, self._descriptor), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise NotPrivateError(f"{path}: it is not a regular file")
+            _check(path, status)
+            return file.read()
+
+
+@contextmanager
+def open_private(folder: str | Path) -> Iterator[PrivateFolder]:
+    """Open a folder as `private_descriptor` does, until the end of the block."""
+    path = Path(os.path.realpath(folder))
+    descriptor = private_descriptor(path)
+    try:
+        yield PrivateFolder(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def private_descriptor(path: Path) -> int:
+    """Open a folder of which, as of all above it, no other user can exchange or write anything.
+
+    Raises
+    ------
+    NotPrivateError
+        If others may write one of them, or own it.
+    OSError
+        If there is none; `path` has no links in it.
+    """
+    flags = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+    descriptor = os.open("/", flags)
+    try:
+        for above, name in zip(reversed(path.parents), path.parts[1:], strict=True):
+            _check(above, os.fstat(descriptor), may_stick=True)
+            below = _open(above / name, flags, descriptor)
+            os.close(descriptor)
+            descriptor = below
+        _check(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that others may not write, and those above it, whatever the umask is."""
+    for each in [*reversed(folder.parents), folder]:
+        if not each.exists():
+            each.mkdir(mode=0o755, exist_ok=True)
+
+
+def _open(path: Path, flags: int, folder: int) -> int:
+    """Open what has the name of `path` in a folder; an error says the whole path."""
+    try:
+        return os.open(path.name, flags, dir_fd=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _check(path: Path, status: os.stat_result, may_stick: bool = False) -> None:
+    """Refuse what others may write; of a folder like /tmp names stay those of who made them."""
+    if status.st_uid not in (os.geteuid(), 0):
+        raise NotPrivateError(f"{path}: it belongs to another user: chown it")
+    if status.st_mode & OTHERS and not (may_stick and status.st_mode & stat.S_ISVTX):
+        raise NotPrivateError(f"{path}: others may write it: chmod go-w")
