@@ -5,7 +5,8 @@ Every footer is read when the source is opened, so a missing, empty, truncated o
 reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums
 are verified where the writer made them. Memory: the stored column chunks of one row group, or a
 buffer of each for a large one, one unpacked page of each column, and a piece, of fewer rows where
-these are long: some kB on disk may say one text of a MB for every row.
+these are long: some kB on disk may say one text of a MB for every row. Where the footer does not
+tell how long they are, the first piece is one row, and each further one is sized by the last.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from sparsetrain.errors import DataError, first_line
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
 _PIECE_BYTES = 1 << 26  # of a piece, by the mean of its row group
+_GROWTH = 4  # of the rows of a piece over those of the last
+# Encodings of texts whose bytes in memory the footer tells, and the dictionary for those in it.
+_TELLING = {"PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_TELLING |= {"RLE", "BIT_PACKED"}  # of levels
 _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
@@ -173,6 +178,7 @@ class _RowGroup:
         try:
             row_bytes = sum(self._row_bytes(name, name in coded) for name in names)
             piece_rows = min(piece_rows, max(1, int(_PIECE_BYTES / max(row_bytes, 1))))
+            size = piece_rows if all(map(self._tells_bytes, names)) else 1
             with self._opened(
                 buffer_size=_BUFFER if is_large else 0,
                 pre_buffer=not is_large,
@@ -180,9 +186,12 @@ class _RowGroup:
             ) as reader:
                 self._check_unchanged()
                 for piece in reader.iter_batches(
-                    piece_rows, row_groups=[self.location.row_group], columns=list(names)
+                    size, row_groups=[self.location.row_group], columns=list(names)
                 ):
                     rows += piece.num_rows
+                    fitting = int(_PIECE_BYTES * piece.num_rows / max(_bytes_of(piece), 1))
+                    size = min(piece_rows, size * _GROWTH, max(1, fitting))
+                    reader.reader.set_batch_size(size)  # of those that follow
                     yield piece
         except pa.ArrowMemoryError:
             raise  # says nothing about the file
@@ -202,6 +211,13 @@ class _RowGroup:
             page_checksum_verification=True,
             **options,
         )
+
+    def _tells_bytes(self, name: str) -> bool:
+        """Return whether the footer tells about how long the texts of a column are in memory."""
+        if name not in self.leaves:
+            return True
+        column = self._stored.column(self.leaves[name])
+        return column.physical_type != "BYTE_ARRAY" or _TELLING.issuperset(column.encodings)
 
     def _row_bytes(self, name: str, is_coded: bool) -> float:
         """Return about how many bytes a row of a column takes in memory."""
@@ -226,3 +242,9 @@ class _RowGroup:
         values = [array.values if is_bag(array.type) else array for array in arrays]
         words = [array.dictionary for array in values if pt.is_dictionary(array.type)]
         return max((pc.max(pc.binary_length(each)).as_py() or 0 for each in words), default=0)
+
+
+def _bytes_of(piece: pa.RecordBatch) -> int:
+    """Return the bytes of a piece that fewer rows would lessen: without its dictionaries."""
+    arrays = (a.indices if pt.is_dictionary(a.type) else a for a in piece.columns)
+    return sum(array.nbytes for array in arrays)
