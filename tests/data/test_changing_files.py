@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are written, cut off or exchanged while they are read."""
 
+import gzip
 import os
 
 import pyarrow as pa
@@ -55,6 +56,34 @@ def test_text_that_changes_while_it_is_read_is_refused(change, tmp_path, monkeyp
     write_text(TABLE, file := tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"a\.csv: after line \d+: the file had .* when it"):
         read_while(CHANGES[change], file)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS], ids=["a row", "all rows"])
+@pytest.mark.parametrize("end", ["csv", "csv.gz", "csv.zst"])
+def test_text_that_is_written_anew_at_the_same_length_is_refused(end, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(text_blocks.read_blocks, "__defaults__", (1 << 13,))
+    labels = [1 - y if row < rows else y for row, y in enumerate(TABLE["y"].to_pylist())]
+    write_text(TABLE, before := tmp_path / "before.csv")
+    write_text(TABLE.set_column(0, "y", pa.array(labels)), after := tmp_path / "after.csv")
+    old, new = (PACK[end](path.read_bytes()) for path in (before, after))
+    assert len(old) == len(new) and old != new
+    (file := tmp_path / f"a.{end}").write_bytes(old)
+    os.utime(file, (1, 1))
+    with pytest.raises(
+        DataError, match=r"a\.csv.*: the file was written anew while|CRC check fail"
+    ):
+        read_while(lambda file: file.write_bytes(new), file)
+
+
+def stored(text):
+    """A frame of zstd that holds blocks of text as they are."""
+    parts = [text[first : first + (1 << 16)] for first in range(0, len(text), 1 << 16)]
+    heads = [len(part) << 3 | (part is parts[-1]) for part in parts]
+    blocks = (h.to_bytes(3, "little") + p for h, p in zip(heads, parts, strict=True))
+    return b"\x28\xb5\x2f\xfd" + b"\xa0" + len(text).to_bytes(4, "little") + b"".join(blocks)
+
+
+PACK = {"csv": bytes, "csv.gz": lambda text: gzip.compress(text, 0, mtime=0), "csv.zst": stored}
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "another"])

@@ -65,7 +65,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
     """Yield the blocks of a file."""
     with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest, before = 1, np.empty(0, np.uint8), 0
-        size_then = _size(raw)
+        opened, sums = _size_and_time(raw), list[int]()
         try:
             while True:
                 memory = aligned_empty(block_bytes)
@@ -79,6 +79,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     raise _too_long(file, line, quoted)
                 rest = data[cut:].copy()
                 if cut:
+                    sums.append(_sum(data[:cut]))
                     now, lines = raw.tell(), count_bytes(data[:cut], NEWLINE)
                     yield Block(data[:cut], line, lines, now - before)
                     before, line = now, line + lines
@@ -88,15 +89,31 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
                 "copy it again"
             ) from None
-        if _size(raw) != size_then:
-            raise DataError(
-                f"{file}: after line {line - 1}: the file had {size_then:,} bytes when it was "
-                f"opened and has {_size(raw):,} now; read it when it is written, or a copy"
-            )
         if len(rest):
             # A quote that is a letter leaves whole lines over.
-            whole = rest if rest[-1] == NEWLINE else np.append(rest, np.uint8(NEWLINE))
-            yield Block(whole, line, count_bytes(whole, NEWLINE), raw.tell() - before)
+            rest = rest if rest[-1] == NEWLINE else np.append(rest, np.uint8(NEWLINE))
+            sums.append(_sum(rest))
+        found = _size_and_time(raw)
+        if found[0] != opened[0]:
+            raise DataError(
+                f"{file}: after line {line - 1}: the file had {opened[0]:,} bytes when it was "
+                f"opened and has {found[0]:,} now; read it when it is written, or a copy"
+            )
+        if found != opened and sums != [
+            _sum(b.data) for b in read_blocks(file, quoted, block_bytes)
+        ]:
+            raise DataError(
+                f"{file}: the file was written anew while it was read; read it when it is written, "
+                "or a copy"
+            )
+        if len(rest):
+            yield Block(rest, line, count_bytes(rest, NEWLINE), raw.tell() - before)
+
+
+def _sum(data: Array) -> int:
+    """Return a sum that other text of the same length hardly has; ten times as fast as a CRC."""
+    words = len(data) // 8 * 8
+    return int(data[:words].view(np.uint64).sum()) + int(data[words:].sum())
 
 
 def count_bytes(data: Array, byte: int) -> int:
@@ -119,9 +136,12 @@ def _open(file: str) -> IO[bytes]:
         raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
-def _size(raw: IO[bytes]) -> int:
-    """Return the bytes of a file that others may be writing; of an object by URL 0."""
-    return os.fstat(raw.fileno()).st_size if isinstance(raw, io.BufferedReader) else 0
+def _size_and_time(raw: IO[bytes]) -> tuple[int, int]:
+    """Return the bytes of a file and when it was changed, in ns; of an object by URL 0."""
+    if not isinstance(raw, io.BufferedReader):
+        return 0, 0
+    found = os.fstat(raw.fileno())
+    return found.st_size, found.st_mtime_ns
 
 
 def _unpacked(raw: IO[bytes]) -> Any:
