@@ -2,8 +2,8 @@
 """Comparisons of what each rank is given: arguments, files and batches that have to be the same.
 
 Ranks that differ would train something that no process alone would, or wait for each other. Files
-are compared by their fingerprints, tables in memory by their first rows, batches that every rank
-reads whole by a checksum, which costs a pass over their arrays and one message.
+are compared by their fingerprints, tables in memory and batches that every rank reads whole by a
+checksum, which costs a pass over their arrays and one message.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.data import Batch, Dataset
-from sparsetrain.data.batch import Position
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of
 from sparsetrain.training.trainer import Trainer
 
-_FIRST_ROWS = 256
 # Arguments of `fit` that have the same value on all ranks, and those that all are given or none.
 _SAME = ("epochs", "batch_size", "shuffle", "resume", "validate_every", "group_by")
 _RULES = ("early_stopping", "reduce_lr")
@@ -48,8 +46,7 @@ def looks_of(data: Any, dataset: Dataset) -> Any:
         return [f"{each['bytes']:,} bytes, sha256 {each['sha256'][:16]}" for each in prints]
     if dataset.num_rows is None:
         return "batches"  # which are compared one by one
-    first = next(dataset.batches(_FIRST_ROWS, seed=None, position=Position()), None)
-    return f"rows of checksum {checksum([first]):08x}" if first else "no rows"
+    return f"rows of checksum {dataset.checksum():08x}"
 
 
 def require_same(batches: Sequence[Batch], comm: Comm) -> None:

@@ -133,6 +133,10 @@ def _other_clicks(column):
 # What a rank is given -> what the error of all ranks says.
 OTHERS = {
     "data in memory": (lambda rank, _: {"train": _given(rank, "label")}, "has the data"),
+    "the last row of a frame": (
+        lambda rank, _: {"train": _last_row("label") if rank else make_clicks()},
+        "has the data 'rows of checksum",
+    ),
     "data in files": (lambda rank, at: {"train": _file(at, rank, "label")}, "has the data"),
     "other batches": (lambda rank, _: {"train": _batches(rank)}, "other values on rank 1"),
     "rows to validate on": (lambda rank, _: {"validation": _given(rank, "C1")}, "other values on"),
@@ -161,6 +165,12 @@ OTHERS = {
     "stop": (lambda rank, _: {"stop": (lambda: False) if rank else None}, "has the argument stop"),
     "encoder": (lambda rank, _: {"encoder": _encoder(rank)}, "has the encoder"),
 }
+
+
+def _last_row(column):
+    clicks = make_clicks()
+    clicks.loc[len(clicks) - 1, column] = 1 - clicks[column].iloc[-1]
+    return clicks
 
 
 def _given(rank, column):

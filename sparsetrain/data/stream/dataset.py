@@ -19,6 +19,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.encode.bags import read_values
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
@@ -30,6 +32,7 @@ from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.shuffle import WindowPool, part_order, shuffled, skip_parts, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
+from sparsetrain.data.values.checksum import crc32_of
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int, require_type
 
@@ -154,6 +157,15 @@ class Dataset:
     def reserved(self) -> tuple[Share, ...]:
         """For each category column, the share of missing and of unseen ids in all that was read."""
         return self._meter.shares
+
+    def checksum(self) -> int:
+        """Checksum of all values of the columns that are read; costs a pass over them."""
+        found = 0
+        for part, columns in self._parts:
+            table = pa.Table.from_batches([piece for _, piece in part.pieces(columns.names)])
+            for column in table.columns:
+                found = crc32_of(column, found)
+        return found
 
     def _warn_of_unknown(self) -> None:
         """Warn of columns of which nothing that was read is known."""

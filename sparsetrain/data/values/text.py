@@ -61,9 +61,16 @@ def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> 
 
 
 def _is_ascii(array: Any) -> bool:
-    first, *_, end = _offsets(array)
-    characters = np.frombuffer(array.buffers()[2] or b"", np.uint8)[first:end]
+    characters = bytes_of(array)
     return not len(characters) or int(characters.max()) < 128
+
+
+def bytes_of(array: Any) -> Array:
+    """Return the bytes of all values of a binary array, one after the other, (n,) uint8."""
+    if not len(array):
+        return np.zeros(0, np.uint8)
+    first, *_, end = _offsets(array)
+    return np.frombuffer(array.buffers()[2] or b"", np.uint8)[first:end]
 
 
 def _is_utf8(value: bytes | None) -> bool:
