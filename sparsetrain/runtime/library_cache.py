@@ -19,6 +19,7 @@ import platform
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -40,6 +41,7 @@ MAX_PROGRAMS = 200  # of a few hundred kilobytes
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
 MAX_OBJECTS = 2000  # to be linked into programs; 35 kilobytes on average
 _ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
+_CLOCK_STEP = 60  # seconds that a file may be ahead, as of a server in the network
 _METADATA = 'metadata["'
 # Mathematics, C, and conversions of half floats. A C++ compiler would read the C++ library too,
 # most of the time that linking takes.
@@ -238,9 +240,15 @@ def _prune(folder: Path) -> None:
         ([name for name in names if name.endswith(".o")], MAX_OBJECTS),
     ):
         if len(kind) > most:  # rarely
-            files = sorted((folder / n for n in kind), key=lambda f: f.stat().st_mtime)
+            files = sorted((folder / n for n in kind), key=_last_use)
             for file in files[: len(files) - most + most // 10]:
                 file.unlink(missing_ok=True)
+
+
+def _last_use(file: Path) -> tuple[bool, float]:
+    """Order by time of last use; before all others those of a clock that has gone back since."""
+    used = file.stat().st_mtime
+    return used <= time.time() + _CLOCK_STEP, used
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:

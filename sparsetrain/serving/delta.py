@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +22,11 @@ from sparsetrain.errors import CheckpointError
 from sparsetrain.serving import manifest
 from sparsetrain.serving.folders import new_folder, save_array
 from sparsetrain.system.file_locks import is_disk_full
+from sparsetrain.system.regular_files import read_regular_file, require_regular
 
 PLAN = "delta.json"
 _CHUNK = 1 << 22  # bytes compared or written at once
+_MOST_PLAN = 1 << 26  # bytes
 _Copies = Sequence[tuple[int, int, int]]
 
 
@@ -38,7 +39,9 @@ class _Rows(NamedTuple):
 
     def mapped(self, path: Path) -> np.ndarray:
         """Return the rows, (size, width) uint8."""
-        return np.memmap(path, np.uint8, "r", len(self.head), (self.size, self.width))
+        return np.memmap(
+            require_regular(path), np.uint8, "r", len(self.head), (self.size, self.width)
+        )
 
     def chunks(self, count: int) -> Iterator[slice]:
         """Yield parts of the first `count` rows."""
@@ -67,12 +70,12 @@ class _Export(NamedTuple):
 
 
 def _read(folder: Path) -> _Export:
-    records = manifest.read(folder)
+    records, checksum = manifest.read(folder)
     columns = [r[1] for kind in ("column", "derived") for r in records if r[0] == kind]
     params = {r[1]: [*map(int, r[3:])] for r in records if r[0] == "param"}
     return _Export(
         folder,
-        f"{zlib.crc32((folder / manifest.FILE).read_bytes()):08x}",
+        checksum,
         {manifest.plain_name(r[1]): (int(r[2]), r[3]) for r in records if r[0] == "file"},
         {file: _Rows(s[0], s[1] * bits // 8) for file, (bits, *s) in params.items() if len(s) == 2},
         {columns[int(r[1])]: (int(r[2]), int(r[3])) for r in records if r[0] == "category"},
@@ -85,7 +88,7 @@ def _with_items(export: _Export) -> _Export:
     if manifest.ITEMS not in export.files:
         return export
     try:
-        items: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        items: Any = np.load(require_regular(path), mmap_mode="r", allow_pickle=False)
         with open(path, "rb") as file:
             rows = _Rows(len(items), items[:1].nbytes, file.read(items.offset))
     except (OSError, ValueError) as error:
@@ -174,7 +177,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
     """
     old, new = _read(Path(folder)), _read(Path(delta))
     try:
-        plan = json.loads((new.folder / PLAN).read_text())
+        plan = json.loads(read_regular_file(new.folder / PLAN, _MOST_PLAN))
         since, of_rows = plan["since"], dict(plan["rows"])
         if plan.get("items"):
             size, width, head = plan["items"]
@@ -204,18 +207,19 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
 def _make(path: Path, name: str, old: _Export, new: _Export, of_rows: Mapping[str, Any]) -> None:
     if name in of_rows:
         changed, values = (
-            np.load(new.folder / f"{name}.{part}.npy", mmap_mode="r", allow_pickle=False)
-            for part in ("rows", "values")
+            np.load(require_regular(file), mmap_mode="r", allow_pickle=False)
+            for file in (new.folder / f"{name}.rows.npy", new.folder / f"{name}.values.npy")
         )
         before = old.matrices[name].mapped(old.folder / name)
         _write_table(path, new.matrices[name], before, of_rows[name], changed, values)
     elif (new.folder / name).exists():
-        shutil.copyfile(new.folder / name, path)
+        shutil.copyfile(require_regular(new.folder / name), path)
     else:
+        source = require_regular(old.folder / name)
         try:
-            os.link(old.folder / name, path)
+            os.link(source, path)
         except OSError:  # another file system
-            shutil.copyfile(old.folder / name, path)
+            shutil.copyfile(source, path)
 
 
 def _write_table(

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.system.regular_files import read_regular_file
 
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # of a retrieval model: vectors of all items
 FORMAT = 3
+_MOST_BYTES = 1 << 26  # some hundred for each column
 Record = tuple[str | int, ...]
 
 
@@ -39,8 +41,8 @@ def dump(records: Iterable[Record]) -> bytes:
 _HEAD = ("sparsetrain.serving", FORMAT)
 
 
-def read(folder: Path) -> list[list[str]]:
-    """Return the records of a folder's manifest.
+def read(folder: Path) -> tuple[list[list[str]], str]:
+    """Return the records of a folder's manifest, and the checksum of its text.
 
     Raises
     ------
@@ -48,10 +50,10 @@ def read(folder: Path) -> list[list[str]]:
         If there is none, it is damaged, or of another format.
     """
     try:
-        text = (folder / FILE).read_bytes()
+        text = read_regular_file(folder / FILE, _MOST_BYTES)
     except OSError as error:
         raise CheckpointError(f"{folder}: no exported model ({error.strerror})") from None
-    return parse(text, folder)
+    return parse(text, folder), f"{zlib.crc32(text):08x}"
 
 
 def parse(text: bytes, folder: Path) -> list[list[str]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of whole small files in folders that others may have written.
+"""Reads of files in folders that others may have written.
 
 A pipe or a device would block or never end, a link may lead out of the folder, and a sparse file
 may be larger than the memory. All are refused.
@@ -37,3 +37,16 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
     return content
+
+
+def require_regular(path: Path) -> Path:
+    """Return the path of a file if to open it does not block and to read it ends.
+
+    Raises
+    ------
+    OSError
+        If it cannot be found, or is not a regular file; links are followed.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return path

@@ -195,6 +195,19 @@ def test_the_least_recently_used_files_go_first(place, monkeypatch):
     assert sorted(file.name[:32] for file in place.glob("00000000*.so")) == [f"{0:032d}"]
 
 
+def test_programs_are_kept_and_used_where_the_clock_went_back(place, monkeypatch, compiled):
+    monkeypatch.setattr(library_cache, "MAX_PROGRAMS", 2)
+    for number in range(2):
+        file = place / f"{number:032d}-{'0' * 16}.so"
+        file.write_bytes(b"")
+        os.utime(file, (1 << 33, 1 << 33))  # written when the clock was ahead
+    run()
+    kept = next(file for file in place.glob("*.so") if file.stat().st_size)
+    os.utime(kept, (1 << 33, 1 << 33))
+    run()
+    assert len(compiled) == 1
+
+
 def test_two_processes_may_race(place):
     script = "from tests.compiler.test_program_cache import run; run()"
     racers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]

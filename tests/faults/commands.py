@@ -11,7 +11,10 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.cli import main as command_line
+from sparsetrain.errors import ConfigError
+from sparsetrain.serving.libraries import compiler
 
 SCHEMA = 'label = "label"\ndense = ["price"]\ncategories = ["item"]\n'
 SETTINGS = """[model]
@@ -37,6 +42,8 @@ min_count = 1
 RUN = ("run/LATEST", "run/*/manifest.json", "run/*/000.npy", "run/*/004.npy")
 DATA = ("rows.parquet", "log.toml")
 CONVERTED = ("converted/*.parquet", "converted/dataset.json")
+EXPORTED = ("exported/manifest.txt", "exported/004.bin", "exported/model.so", "exported/values.bin")
+DELTA = ("delta/manifest.txt", "delta/delta.json")
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "train": (
         "train {}/rows.parquet --schema {}/log.toml --config {}/set.toml --out {}/out",
@@ -57,7 +64,30 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "settings": ("settings {}/run", RUN),
     "plot": ("plot {}/run --json", ("run/log.jsonl",)),
     "report": ("report {}/run --out {}/out.html --json", (*RUN, "run/log.jsonl")),
+    "schema": ("schema {}/rows.parquet --label label --json", DATA[:1]),
+    "tune": (
+        "tune {}/rows.parquet --label label --config {}/set.toml --out {}/out --json"
+        " --valid-share 0.3 --sampler grid --search optimizer.lr=0.1,0.2",
+        (DATA[0], "set.toml"),
+    ),
+    "export": ("export {}/run --out {}/out --cpu native", RUN),
+    "export --since": ("export {}/run --out {}/out --cpu native --since {}/exported", EXPORTED[:1]),
+    "apply": ("apply {}/exported {}/delta --out {}/out", (*EXPORTED, *DELTA)),
+    "serve": ("serve {}/exported --port 0", EXPORTED),
 }
+
+
+def _drop_what_is_not_installed() -> None:
+    try:
+        compiler()
+    except ConfigError:
+        for name in ("export", "export --since", "apply", "serve"):
+            del COMMANDS[name]
+    if not all(map(find_spec, ("starlette", "uvicorn", "httptools", "prometheus_client"))):
+        COMMANDS.pop("serve", None)
+
+
+_drop_what_is_not_installed()
 
 
 def _folder(path: Path) -> None:
@@ -99,7 +129,7 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 }
 SHORTER_TEXTS = ("empty", "cut", "cut by a byte")  # are other settings, as good as any
 # Each byte of what is checked by its bytes: text in a table or a settings file has no checksum.
-FLIPPED = (*RUN, *CONVERTED, "run/log.jsonl")
+FLIPPED = (*RUN, *CONVERTED, *EXPORTED, *DELTA, "run/log.jsonl")
 FLIPS = 12
 HANG = [60]  # seconds
 
@@ -116,8 +146,12 @@ def flip(rng: random.Random) -> Callable[[Path], None]:
     return _bytes(change)
 
 
+# Commands whose output others read, and its name.
+MADE = {"train": "run", "convert": "converted", "export": "exported", "export --since": "delta"}
+
+
 def prepare(folder: Path) -> tuple[Path, Path]:
-    """Write rows, a schema, settings, converted rows and a run, and a copy: copy and original."""
+    """Write rows, a schema, settings and what commands make of them: a copy and the original."""
     rng, place = random.Random(0), folder / "place"
     place.mkdir()
     rows = {
@@ -128,7 +162,9 @@ def prepare(folder: Path) -> tuple[Path, Path]:
     pq.write_table(pa.table(rows), place / "rows.parquet", write_page_checksum=True)
     (place / "log.toml").write_text(SCHEMA)
     (place / "set.toml").write_text(SETTINGS)
-    for name, out in {"train": "run", "convert": "converted"}.items():
+    for name, out in MADE.items():
+        if name not in COMMANDS:
+            continue
         code, said = run(COMMANDS[name][0].replace("{}/out", f"{{}}/{out}"), place)
         assert code == 0, said
     return shutil.copytree(place, folder / "whole"), place
@@ -137,12 +173,29 @@ def prepare(folder: Path) -> tuple[Path, Path]:
 def run(command: str, place: Path) -> tuple[int, str]:
     """Run a command in this process; return its code and what it printed."""
     arguments = [text.replace("{}", str(place)) for text in command.split()]
+    if arguments[0] == "serve":
+        return _serve(arguments)
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as said,
     ):
         code = command_line(arguments)
     return code, out.getvalue() if code == 0 else said.getvalue()
+
+
+def _serve(arguments: list[str]) -> tuple[int, str]:
+    """Run the server in a process of its own, until it listens or ends by itself."""
+    command = [sys.executable, "-m", "sparsetrain", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, errors="replace", **pipes) as process:
+        try:
+            listens = process.stdout.readline()
+            process.terminate()
+            said = process.communicate()[1]
+        finally:
+            process.kill()
+    stopped = listens.startswith("listening on ") and process.returncode == -signal.SIGTERM
+    return 0 if stopped else process.returncode, said
 
 
 def result(place: Path, printed: str) -> dict[str, Any]:
@@ -154,7 +207,7 @@ def result(place: Path, printed: str) -> dict[str, Any]:
             left[name] = pq.read_table(path).to_pylist()
         elif path.name == "manifest.json" and path.is_file():
             left[name] = [(a["name"], a["crc32"]) for a in json.loads(path.read_text())["arrays"]]
-        elif name.startswith("out") and path.suffix in (".npy", ".json"):
+        elif name.startswith("out") and path.suffix in (".npy", ".json", ".txt"):
             left[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     with contextlib.suppress(ValueError, IndexError):
         found = json.loads(printed.splitlines()[-1])

@@ -13,11 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
@@ -324,3 +327,43 @@ def test_every_command_works_where_the_path_is_not_utf8(tmp_path):
         assert code == 0, f"{name}: {said}"
         for left in odd.glob("out*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def test_a_run_goes_on_to_the_same_bits_where_the_clock_goes_back(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(small_dlrm.raw_rows(60)), rows)
+
+    def fit(trainer, run, **options):
+        run = st.Run(tmp_path / run, every=1, log_every=1, keep=1, tensorboard=True)
+        trainer.fit(str(rows), run=run, batch_size=20, epochs=2, progress=None, **options)
+
+    whole, cut = (small_dlrm.trainer(encoder=small_dlrm.encoder()) for _ in range(2))
+    fit(whole, "whole")
+    fit(cut, "run", stop=lambda: cut.steps == 2)
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1 << 33, 1 << 33))
+    clock = iter(range(10**9, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    resumed = small_dlrm.share_programs(st.load(tmp_path / "run"))
+    fit(resumed, "run", resume=True)
+    small_dlrm.assert_same_state(resumed.state_dict(), whole.state_dict())
+    small_dlrm.assert_same_state(st.load(tmp_path / "run").state_dict(), whole.state_dict())
+    assert next(clock) < 10**9 - 1
+    assert [line["step"] for line in st.Run(tmp_path / "run").log()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o022], ids=oct)
+def test_commands_work_under_a_strict_umask_and_gives_others_no_access(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        place = commands.prepare(tmp_path)[1]
+        for name in ("train --resume", "evaluate", "predict", "quantize", "apply"):
+            if name in commands.COMMANDS:
+                code, said = commands.run(commands.COMMANDS[name][0], place)
+                assert code == 0, f"{name}: {said}"
+                for left in place.glob("out*"):
+                    left.rename(place / f"{name} {left.name}")
+    finally:
+        os.umask(before)
+    for path in place.rglob("*"):
+        assert not path.lstat().st_mode & umask & 0o777, path

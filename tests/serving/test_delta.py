@@ -2,6 +2,7 @@
 """A delta and an older export make the very bytes of the newer one, or are refused."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from sparsetrain.serving.delta import apply, write_delta
 from sparsetrain.serving.export import export
 from sparsetrain.serving.model import Model
 from sparsetrain.system.file_locks import try_lock
+from tests.faults.commands import FAULTS, limited
 from tests.serving import test_model_features as features
 from tests.serving.logs import SCHEMA, day_after, frame, rows_of
 
@@ -127,6 +129,23 @@ def test_a_damaged_delta_is_refused_and_nothing_is_left(versions, tmp_path):
             apply(folder, delta, tmp_path / "made")
         path.write_bytes(whole)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("fault", ["a pipe", "an endless device"])
+def test_a_file_that_does_not_end_is_refused_in_either_folder(versions, tmp_path, fault):
+    _, folder, _, delta = versions
+    needed = {"manifest.txt", *os.listdir(folder)} - ({*os.listdir(delta)} - {"manifest.txt"})
+    cases = [(folder, name) for name in needed] + [(delta, name) for name in os.listdir(delta)]
+    for number, (damaged, name) in enumerate(cases):
+        place = tmp_path / str(number)
+        pair = [
+            shutil.copytree(path, place / path.name, copy_function=os.link)
+            for path in (folder, delta)
+        ]
+        FAULTS[fault](place / damaged.name / name)
+        with limited(), pytest.raises(CheckpointError, match="no exported|not a delta|regular"):
+            apply(*pair, place / "made")
+        assert not (place / "made").exists()
 
 
 def test_a_delta_for_another_export_is_refused(versions, tmp_path):
