@@ -28,4 +28,6 @@ trainer.fit(split.train, epochs=20, batch_size=256, progress=None)
 found = trainer.evaluate(split.test)
 print(f"the wanted item is among the first ten for {found['hr@10']:.0%}; by chance for 17%")
 ids, scores = trainer.recommend(split.test, k=3)
-print("for the first user:", [encoder.values("item")[row] for row in ids[0]])
+values = encoder.values("item")
+# -1 stands where fewer than k items are left.
+print("for the first user:", [values[row] for row in ids[0] if row >= 0])

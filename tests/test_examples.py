@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Short examples run, and learn what their data hold."""
 
+import ast
+import re
 import runpy
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,19 @@ NEEDS = {"distributed": "mpi4py", "torch_loop": "torch"}
 NEEDS |= dict.fromkeys(("sklearn_pipeline", "sklearn_ranking"), "sklearn")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sequences", *NEEDS)]
 LEAST = {"ranking": ("hr@10", 0.4), "sequences": ("hr@1", 0.8)}
+
+
+PAGES = FOLDER.parent / "docs"
+
+
+@pytest.mark.parametrize("path", [*FOLDER.glob("*.py"), *PAGES.glob("*.md")], ids=lambda p: p.name)
+def test_no_name_is_looked_up_by_the_id_that_stands_for_no_item(path):
+    text = path.read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL) if path.suffix == ".md" else [text]
+    for tree in map(ast.parse, code):
+        for each in ast.walk(tree):
+            if isinstance(each, ast.comprehension) and ast.unparse(each.iter) == "ids[0]":
+                assert each.ifs, ast.unparse(each)
 
 
 @pytest.mark.parametrize("name", ["ranking", *SLOW])

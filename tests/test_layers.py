@@ -174,3 +174,18 @@ def test_examples_import_the_package_only(path):
 def test_the_design_page_shows_the_map():
     page = PAGE.read_text()
     assert page == page_with_map(page), "run `python -m tests.layers`"
+
+
+def test_no_module_changes_a_class_of_another():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        imported = {
+            each.asname or each.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for each in node.names
+        }
+        for node in tree.body:
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                changed = isinstance(target, ast.Attribute) and ast.unparse(target.value)
+                assert changed not in imported, f"{path}: {ast.unparse(node)}"

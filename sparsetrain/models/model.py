@@ -107,13 +107,11 @@ class Model(nn.Module):
             cls.kind = cls.__name__
         super().__init_subclass__(**kwargs)
 
-    @classmethod
-    def _check_arguments(cls, args: Any, named: Any) -> None:
-        """Where `options`, which imports this class, puts its check."""
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Note the arguments, which `config` gives; those of the package's models are checked."""
-        cls._check_arguments(args, kwargs)
+        from sparsetrain.models.options import check_arguments  # which imports this class
+
+        check_arguments(cls, args, kwargs)
         model = super().__new__(cls)
         model._arguments = args, kwargs
         return model

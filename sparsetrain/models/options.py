@@ -155,6 +155,3 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
     if float in kinds and not (is_number(value) and 0 <= value < 1):
         raise ConfigError(f"{what}: rate is {value!r}; it must be at least 0 and below 1")
     return float(value) if float in kinds else value
-
-
-Model._check_arguments = classmethod(check_arguments)  # type: ignore[assignment]

@@ -133,7 +133,7 @@ class MpiComm(Comm):
         if self._failed is not None or len(self._ended) < self.size - 1:
             self._comm.Abort(self._failed or ParallelError.exit_code)
         with _within(self.deadline, "end"):
-            _call(self._mpi, "MPI_Finalize")  # for who leaves by `os._exit`
+            _call(self._mpi, "MPI_Finalize")  # `os._exit` skips what mpi4py does at exit
 
 
 @contextmanager

@@ -268,7 +268,7 @@ class TrainedModel(Predictor):
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Be afterwards as before the block, however it ends; other threads wait for it."""
+        """Restore the state after the block, even if it raises; other threads wait for its end."""
         with self.snapshot() as state:
             arrays = {name: array.copy() for name, array in state.arrays.items()}
             applied = self.applied

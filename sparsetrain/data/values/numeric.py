@@ -179,7 +179,7 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     """Return an Arrow array of points in time as int64 microseconds since 1970, else None.
 
     Dates, timestamps and text in ISO 8601 are such, in UTC where no zone is stated; anything else,
-    such as Avazu's YYMMDDHH, counts as numbers. The first of a column of text says which it is.
+    such as Avazu's YYMMDDHH, counts as numbers. In a column of text the first value decides.
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, location)
