@@ -62,6 +62,7 @@ class ReversePass:
     densify: frozenset[str] = frozenset()
     cotangents: dict[relax.Var, Cotangent] = field(default_factory=dict)
     made_by: dict[relax.Var, Any] = field(default_factory=dict, init=False)
+    known: set[relax.Var] = field(default_factory=set, init=False)  # by `_require_known`
 
     def run(
         self,
@@ -80,13 +81,16 @@ class ReversePass:
 
     def _require_known(self, call: relax.Call) -> None:
         """Refuse an argument of unknown shape that has no way back, before a rule meets it."""
-        for var in used_vars(call):
-            maker = self.made_by.get(var) if var in self.depends else None
-            unknown = isinstance(var.ty, relax.TensorType) and extents_of(var) is None
-            if unknown and isinstance(maker, relax.Call):
-                if find_rule(maker, None) is None:
-                    raise ConfigError(missing_rule(maker, None, self._origin(var)))
-                self._require_known(maker)
+        calls = [call]
+        while calls:
+            for var in used_vars(calls.pop()):
+                maker = None if var in self.known else self.made_by.get(var)
+                self.known.add(var)
+                unknown = isinstance(var.ty, relax.TensorType) and extents_of(var) is None
+                if unknown and var in self.depends and isinstance(maker, relax.Call):
+                    if find_rule(maker, None) is None:
+                        raise ConfigError(missing_rule(maker, None, self._origin(var)))
+                    calls.append(maker)
 
     def add(self, target: Any, cotangent: Any, maker: str = "") -> None:
         """Join a cotangent into a variable, or field by field into a tuple of variables.

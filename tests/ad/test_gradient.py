@@ -10,7 +10,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import sparsetrain as st
-from sparsetrain.ad.rules import DENSE
+from sparsetrain.ad import reverse
+from sparsetrain.ad.rules import DENSE, find_rule
 from sparsetrain.embedding import lookup
 from sparsetrain.errors import ConfigError
 from tests.ad.cases import SPARSE_CASES, build
@@ -394,14 +395,17 @@ def test_a_split_table_is_refused_by_name_or_densified():
     assert found["table"].numpy()[:, 0].tolist() == [1, 0, 2, 0, 0, 0]
 
 
-def cast():
-    """A sum of squares whose extents a match_cast brings in."""
+def cast(steps=0):
+    """A sum of squares, after some steps, whose extents a match_cast brings in."""
     x = relax.Var("x", relax.TensorType(ndim=2, dtype="float32"))
     extents = [tvm.tirx.Var(name, "int64") for name in "nm"]
     builder = relax.BlockBuilder()
     with builder.function("loss", [x]):
         with builder.dataflow():
-            y = builder.match_cast(x, relax.TensorType(extents, "float32"))
+            y = x
+            for _ in range(steps):
+                y = emit(op.exp(y))
+            y = builder.match_cast(y, relax.TensorType(extents, "float32"))
             loss = builder.emit_output(op.sum(emit(op.multiply(y, y))))
         builder.emit_func_output(loss)
     return builder.get()
@@ -410,6 +414,13 @@ def cast():
 def test_gradients_pass_a_match_cast():
     _, found = st.value_and_grad(cast(), "loss", ["x"])({}, {"x": np.ones((2, 3), "float32")})
     assert found["x"].numpy().tolist() == [[2.0] * 3] * 2
+
+
+def test_each_operator_of_unknown_shape_is_looked_at_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(reverse, "find_rule", lambda *of: asked.append(of[0]) or find_rule(*of))
+    st.ad.gradient(cast(steps=30), "loss", ["x"])
+    assert len(asked) <= 2 * 32  # before its rule is met, and then
 
 
 def test_a_wrong_kind_of_parameter_is_refused_by_name():
