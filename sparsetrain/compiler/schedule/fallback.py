@@ -3,12 +3,13 @@
 
 Each block keeps its loops and their order. Leading axes that write disjoint elements run in
 parallel; the schedule primitives verify that, and a block that they refuse stays serial. The order
-of sums never changes, so neither do results.
+of sums never changes, so neither do results. A sum over an extent that may be 0 begins with a loop
+of its own: where there is nothing to add, the result is 0 and not what memory held.
 """
 
 from contextlib import suppress
 
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule.schedule import ScheduleError
 from tvm.target import Target
@@ -25,9 +26,17 @@ class Fallback(CpuRule):
         """Never declines."""
         del target
         for info in blocks:
-            kinds = info.dom_kind()
+            kinds, loops = info.dom_kind(), sch.get_loops(info.block_rv)
             leading = len(kinds) - len(kinds.lstrip("S"))
             if leading:
                 with suppress(ScheduleError):
-                    parallel_over(sch, sch.get_loops(info.block_rv)[:leading])
+                    parallel_over(sch, loops[:leading])
+            summed = [loop for kind, loop in zip(kinds, loops, strict=False) if kind == "R"]
+            if any(_may_be_empty(sch.get(loop).extent) for loop in summed):
+                with suppress(ScheduleError):
+                    sch.decompose_reduction(info.block_rv, summed[0])
         return sch
+
+
+def _may_be_empty(extent: tirx.Expr) -> bool:
+    return not isinstance(extent, tirx.IntImm) or int(extent) == 0

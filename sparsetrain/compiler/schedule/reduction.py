@@ -167,7 +167,7 @@ def _accumulate_rows(
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:
         parallel_over(sch, outer)
-        if length is None:
+        if not length:  # unknown, or 0
             _start_from_zero(sch, block)
         return
     _, lane = sch.split(reduced, [None, lanes])

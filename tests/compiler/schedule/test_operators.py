@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
+import sparsetrain as st
 from tests.compiler.schedule.relax_programs import (
     assert_close,
     compile_main,
@@ -137,3 +138,18 @@ def test_integers_are_added_exactly():
         builder.emit_func_output(result)
     ids = np.random.default_rng(0).integers(-(2**60), 2**60, (1000, 6))
     np.testing.assert_array_equal(compile_main(builder.finalize())(ids), (2 * ids).sum(0))
+
+
+def test_a_sum_of_nothing_is_0():
+    rows = tirx.Var("B", "int64")
+    x = relax.Var("x", relax.TensorType([rows, 0], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            gram = builder.emit(op.matmul(x, builder.emit(op.permute_dims(x))))
+            result = builder.emit_output(gram)
+        builder.emit_func_output(result)
+    program = st.Program(builder.get(), "main", target="cpu")
+    freed = [st.runtime.as_tensor(np.full((3, 3), 7.0, np.float32)) for _ in range(4)]
+    del freed
+    assert not program({}, {"x": np.empty((3, 0), np.float32)}).numpy().any()
