@@ -19,7 +19,7 @@ from typing import IO
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_path
-from sparsetrain.system.file_locks import remove_dead, try_lock
+from sparsetrain.system.file_locks import locked_draft, remove_dead
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
@@ -73,9 +73,8 @@ def require_replaceable(target: Path) -> None:
 def draft(target: Path) -> Iterator[Path]:
     """Make an empty neighbour of `target` to write in; it is removed if it is not published."""
     folder = target.with_name(f".{target.name}.new-{secrets.token_hex(4)}")
-    os.mkdir(folder)
     try:
-        with try_lock(folder):
+        with locked_draft(folder):
             yield folder
     finally:
         with contextlib.suppress(FileNotFoundError):  # published

@@ -24,7 +24,13 @@ from sparsetrain.runtime.host import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records
-from sparsetrain.serving.folders import draft_beside, new_folder, save_array, write_array
+from sparsetrain.serving.folders import (
+    draft_beside,
+    new_folder,
+    require_new,
+    save_array,
+    write_array,
+)
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
 from sparsetrain.system.cores import default_level
@@ -70,8 +76,11 @@ def export(
         If the model has no encoder, prepares its inputs in Python or has nothing to answer with,
         `out` exists, or there is no C compiler.
     CheckpointError
-        If the saved model is damaged.
+        If the saved model is damaged, or `since` is not an export.
     """
+    require_new(Path(out))  # before what takes long
+    if since is not None:
+        manifest.read(Path(since))
     target, flags = cpu_level(cpu)
     libraries.compiler()
     if not isinstance(trained, Predictor):

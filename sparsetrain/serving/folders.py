@@ -2,7 +2,7 @@
 """New folders that appear whole or not at all, and that only their owner may write.
 
 A draft is locked while it is written, so that whoever writes next beside it can tell that its
-writer was killed, and removes it.
+writer was killed, and removes it, at whatever moment that was.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.file_locks import name_write_errors, remove_dead, try_lock
+from sparsetrain.system.file_locks import locked_draft, name_write_errors, remove_dead
 from sparsetrain.system.private_files import OTHERS, make_private
 
 _DRAFT = ".sparsetrain-draft-"
+
+
+def require_new(out: Path) -> None:
+    """Raise `ConfigError` if `out` exists."""
+    if os.path.lexists(out):
+        raise ConfigError(f"{out}: exists already; name another folder or remove this one")
 
 
 @contextmanager
@@ -34,8 +41,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     ConfigError
         If `out` exists or cannot be written.
     """
-    if os.path.lexists(out):
-        raise ConfigError(f"{out}: exists already; name another folder or remove this one")
+    require_new(out)
     with draft_beside(out) as draft:
         yield draft
         for path in [*draft.iterdir(), draft]:
@@ -54,17 +60,13 @@ def draft_beside(out: Path) -> Iterator[Path]:
         If `out` cannot be written.
     """
     draft = out.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
-    unlocked = draft.with_name(f".{draft.name}")
     with name_write_errors(out, ConfigError):
         _prepare(Path(os.path.abspath(out)).parent)
-        unlocked.mkdir(mode=0o755)
         try:
-            with try_lock(unlocked):
-                unlocked.rename(draft)  # by which others find it, and that it is locked
+            with locked_draft(draft, partial(Path.mkdir, mode=0o755)):
                 yield draft
         finally:
-            for folder in (unlocked, draft):
-                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _prepare(place: Path) -> None:

@@ -12,7 +12,9 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sparsetrain.errors import ResourceError, SparsetrainError
 
@@ -49,11 +51,36 @@ def try_lock(path: Path) -> Iterator[bool]:
 
     It is not where the file system has no locks; on NFS a folder has none.
     """
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    descriptor = _open(path)
     try:
-        yield _try_lock(descriptor)
+        held = _try_lock(descriptor)
+        # What was removed meanwhile, and made anew, has another lock.
+        yield held and os.path.samestat(os.fstat(descriptor), os.stat(path))
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked_draft(draft: Path, make: Callable[[Path], Any] = Path.mkdir) -> Iterator[None]:
+    """Make a new file or folder, and hold its lock where the file system has locks."""
+    descriptor = _make_locked(draft, make)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _make_locked(draft: Path, make: Callable[[Path], Any]) -> int:
+    """Make a draft and lock it; it is made again if `remove_dead` comes between the two."""
+    while True:
+        make(draft)
+        with suppress(FileNotFoundError):
+            descriptor = _open(draft)
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for who is removing it
+            if os.path.lexists(draft):
+                return descriptor
+            os.close(descriptor)
 
 
 @contextmanager
@@ -63,8 +90,7 @@ def replaced_by(draft: Path, path: Path) -> Iterator[None]:
     After an error it is removed, and what was at `path` stays.
     """
     try:
-        draft.touch(exist_ok=False)
-        with try_lock(draft):
+        with locked_draft(draft, partial(Path.touch, exist_ok=False)):
             yield
         with open(draft, "rb") as written:
             os.fsync(written.fileno())
@@ -89,6 +115,10 @@ def lock_file(descriptor: int) -> None:
         If another process holds the lock, or the file system has none.
     """
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
 
 
 def _try_lock(descriptor: int) -> bool:

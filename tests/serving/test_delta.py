@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain.errors import CheckpointError
+from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.serving.delta import apply, write_delta
 from sparsetrain.serving.export import export
 from sparsetrain.serving.model import Model
@@ -104,6 +104,40 @@ from sparsetrain.serving import delta
 delta._write_table = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 delta.apply(*sys.argv[1:])
 """
+
+
+KILLED_FIRST = """
+import fcntl, os, signal, sys
+from pathlib import Path
+from sparsetrain.serving import delta
+
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv.pop(1) == "lock": fcntl.flock = die
+else: os.rename = os.replace = Path.rename = Path.replace = die
+delta.apply(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("step", ["lock", "rename"])
+def test_a_writer_that_is_killed_at_its_first_or_last_step_leaves_nothing_for_long(
+    versions, tmp_path, step
+):
+    _, folder, _, delta = versions
+    command = [sys.executable, "-c", KILLED_FIRST, step, folder, delta, tmp_path / "one"]
+    assert subprocess.run(command, cwd=ROOT).returncode == -9
+    assert len([*tmp_path.iterdir()]) == 1
+    apply(folder, delta, tmp_path / "made")
+    assert [*tmp_path.iterdir()] == [tmp_path / "made"]
+
+
+def test_what_cannot_be_written_or_compared_is_said_before_a_model_is_read(versions, tmp_path):
+    _, folder, newer, _ = versions
+    for since in (None, folder):
+        with pytest.raises(ConfigError, match="exists already"):
+            export(tmp_path / "no model", newer, cpu="native", since=since)
+    with pytest.raises(CheckpointError, match="no exported model"):
+        export(tmp_path / "no model", tmp_path / "new", cpu="native", since=tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_a_killed_writer_leaves_is_removed_by_the_next_one(versions, tmp_path):
