@@ -31,7 +31,7 @@ from sparsetrain.data.schema.columns import require_kind
 from sparsetrain.data.schema.schema import Derived, Linear, Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
 from sparsetrain.errors import ConfigError, DataError, DataWarning
 
@@ -115,7 +115,7 @@ def infer(
 _Pieces = list[tuple[Location, Any]]  # where each begins, and its values
 
 
-def _sample(data: Any) -> tuple[str, dict[str, _Pieces], dict[str, DataError]]:
+def _sample(data: Any) -> tuple[str, dict[str, _Pieces], dict[str, RowError]]:
     """Return the name of the data, of each column some pieces, and why others are not read."""
     if names_in(data):
         table, (arrays, unread) = Location("table"), as_columns(data)
@@ -206,9 +206,9 @@ class _Guess:
         """Leave a column out."""
         self.notes[name] = "ignored, as asked"
 
-    def as_unread(self, name: str, error: DataError) -> None:
+    def as_unread(self, name: str, error: RowError) -> None:
         """Leave a column out that cannot be read."""
-        self._unread(name, str(error).rpartition(f"column {name}: ")[2])
+        self._unread(name, error.reason)
 
     def refuse(self, name: str, error: DataError) -> None:
         """Refuse a column that is asked for and cannot be read."""

@@ -102,6 +102,15 @@ def test_a_column_that_is_not_read_is_named_with_the_reason(kind, tmp_path):
                 infer(data, "click", **asked)
 
 
+@pytest.mark.parametrize("kind", [k for k, (v, _) in ODD.items() if not isinstance(v, pa.Array)])
+@pytest.mark.parametrize("name", ["", " odd", "o\nd", "column odd: ", "a: column"])
+def test_a_reason_says_the_name_once_whatever_it_is(name, kind):
+    values, reason = ODD[kind]
+    with pytest.warns(DataWarning, match=re.escape(f"{name!r} (")):
+        told = infer({**LABEL, name: values}, "click").columns[name]
+    assert told.startswith(("ignored: holds", "ignored: the column cannot")) and reason in told
+
+
 def test_a_warning_names_five_of_many_columns():
     odd = {f"odd{n}": ODD["a duration"][0] for n in range(9)}
     with pytest.warns(DataWarning, match=r"'odd4' \(duration\[s\]\) and 4 others; cast"):

@@ -20,7 +20,7 @@ from sparsetrain.data.read.source import PIECE_ROWS, Part, Source
 from sparsetrain.data.schema.column_names import candidate_columns, require_column, require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError, SparsetrainError, first_line
 
 _PART_ROWS = 4 * PIECE_ROWS
@@ -232,7 +232,7 @@ def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
     return pa.table(arrays)
 
 
-def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, DataError]]:
+def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, RowError]]:
     """Return the columns of a frame, a dict or rows, whatever their names are.
 
     Those that cannot be read are in the second dict, each with the reason.
@@ -241,7 +241,7 @@ def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, DataError]]:
     for name in names_in(data):
         try:
             found[name] = _array(data[name], not isinstance(data, Mapping), name)
-        except DataError as error:
+        except RowError as error:
             unread[name] = error
     return found, unread
 

@@ -21,9 +21,10 @@ def shown(name: str) -> str:
 
 
 class RowError(DataError):
-    """A `DataError` that knows its row, counted from where its location begins, if it has one."""
+    """A `DataError` that knows its reason, and its row, counted from where its location begins."""
 
     row: int | None = None
+    reason = ""  # the text without the place
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Location:
         ]
         where = ", ".join(part for part in parts if part)
         error = RowError(f"{self.name}: {where}: {reason}" if where else f"{self.name}: {reason}")
-        error.row = row
+        error.row, error.reason = row, reason
         return error
 
     def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
