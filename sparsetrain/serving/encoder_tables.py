@@ -100,8 +100,8 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
     settings = rules.settings
     nan_is_missing = settings.nan == "missing"
     filled = float_bits(float(settings.dense_fill))
-    of_hashes = int(any(getattr(rule, "of_hashes", False) for rule in rules.categories))
-    yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled, of_hashes
+    wraps = int(any(getattr(rule, "wraps", False) for rule in rules.categories))
+    yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled, wraps
     for name in read.dense:
         law = rules.schema.linear.get(name, Linear())
         linear = int(name in rules.schema.linear)

@@ -150,7 +150,7 @@ def test_a_column_learnt_as_text_and_as_int32_has_each_hash_once(tmp_path):
 @pytest.mark.parametrize("type_", [pa.int32(), pa.int64(), pa.float64()])
 def test_an_encoder_saved_before_signs_counted_reads_its_hashes(type_):
     manifest, arrays = Encoder.fit(table(HASHES), schema_file=SCHEMA, min_count=1).to_state()
-    assert manifest.pop("signed") is True
+    assert manifest.pop("wraps") is False
     old = Encoder.from_state(manifest, arrays)
     wrapped = np.array(HASHES, np.uint32).view(np.int32)
     assert ids_of(old, table(wrapped.astype(type_.to_pandas_dtype()))) == [2, 4, 3]

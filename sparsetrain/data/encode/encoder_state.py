@@ -5,7 +5,7 @@ The vocabularies of all columns are concatenated; `number_starts` and `text_star
 where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
 and the unsigned columns affect no id and are in no digest. A shared table is stored once. Encoders
-that do not say `signed` took each int32 for the hash of its bits, and do so on.
+that do not say `wraps` took each int32 for the hash of its bits, and do so on.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -73,11 +73,11 @@ _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": ()
 
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    signed = not any(getattr(rule, "of_hashes", False) for rule in rules.categories)
+    wraps = any(getattr(rule, "wraps", False) for rule in rules.categories)
     described = {
         "rare_shares": rules.rare_shares,
         "unsigned": list(rules.unsigned),
-        "signed": signed,
+        "wraps": wraps,
     }
     return write_manifest(rules) | described, _write_arrays(rules)
 
@@ -164,10 +164,10 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         _expect(not arrays, "has arrays that already encoded data does not need")
         categories = [PlainIds(n) for n in rows]
     else:
-        signed = manifest.get("signed", False)
-        _expect(type(signed) is bool, "does not say whether numbers are signed")
+        wraps = manifest.get("wraps", True)
+        _expect(type(wraps) is bool, "does not say whether numbers wrap")
         found = _read_vocabularies(rows, arrays, settings, rare, _read_hexadecimal(manifest))
-        categories = [replace(rule, of_hashes=not signed) for rule in found]
+        categories = [replace(rule, wraps=wraps) for rule in found]
     with _refused():
         schema = Schema.from_dict(manifest["schema"])
     return Rules(

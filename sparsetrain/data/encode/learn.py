@@ -99,9 +99,9 @@ def make_vocabulary(
     name: str, counts: ValueCounts, settings: Settings, schema: Schema
 ) -> Vocabulary:
     """Give ids to the values of one column, by its own rule where it has one."""
-    of_hashes = schema.categories is None  # Criteo's own names, of 32-bit hashes
+    wraps = schema.categories is None  # Criteo's own names, of 32-bit hashes
     limits = settings.limits(schema.rule(name))
-    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, of_hashes)
+    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, wraps)
 
 
 def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tuple[PlainIds, ...]:
@@ -226,7 +226,7 @@ def extended(known: Vocabulary, counts: ValueCounts, min_count: int, cap: int | 
     room below `cap` rows stay without.
     """
     numbers, times, texts, text_times, hexadecimal = resolved(
-        counts, known.hexadecimal, of_hashes=known.of_hashes
+        counts, known.hexadecimal, wraps=known.wraps
     )
     unknown = known.find_numbers(numbers) == UNSEEN
     unknown_texts = known.find_texts(texts) == UNSEEN

@@ -239,12 +239,12 @@ class ResolvedCounts(NamedTuple):
 
 
 def resolved(
-    counts: ValueCounts, known: bool | None = None, *, of_hashes: bool = False
+    counts: ValueCounts, known: bool | None = None, *, wraps: bool = False
 ) -> ResolvedCounts:
     """Return counts in which texts of 8 digits are numbers: decimal or, by the column, hexadecimal.
 
     What is `known` of the column's earlier values decides. Numbers of hexadecimal columns, and of
-    those known to be `of_hashes` of 32 bits, are unsigned.
+    those known to wrap, are unsigned.
     """
     hexadecimal = counts.hexadecimal if known is None else known
     (numbers, times), (eights, eight_times) = counts.numbers(), counts.eights()
@@ -252,7 +252,7 @@ def resolved(
         read = eights if hexadecimal else as_decimals(eights)
         numbers, times = np.concatenate([numbers, read]), np.concatenate([times, eight_times])
         numbers, times = reduce_numbers(numbers, times)
-    if (hexadecimal or of_hashes) and are_wrapped(numbers).any():
+    if (hexadecimal or wraps) and are_wrapped(numbers).any():
         numbers, times = reduce_numbers(unwrapped(numbers), times)
     return ResolvedCounts(numbers, times, *counts.texts(), hexadecimal)
 

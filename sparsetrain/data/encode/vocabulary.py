@@ -61,7 +61,7 @@ class Vocabulary:
     hexadecimal : bool or None
         How text of 8 decimal digits is read. None, of a column without text: as a decimal number,
         and where that was never seen, as a hexadecimal one.
-    of_hashes : bool
+    wraps : bool
         Whether a number from -2**31 to -1 without a row is sought as the unsigned one of its bits,
         as in every hexadecimal column.
     """
@@ -74,7 +74,7 @@ class Vocabulary:
     nan: NanRule = field(default_factory=NanRule)
     rare_share: float | None = None
     hexadecimal: bool | None = None
-    of_hashes: bool = False
+    wraps: bool = False
 
     def __repr__(self) -> str:
         return f"<Vocabulary: {self.rows} rows>"
@@ -94,10 +94,10 @@ class Vocabulary:
         min_count: int,
         max_rows: int | None,
         nan: NanRule,
-        of_hashes: bool = False,
+        wraps: bool = False,
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
-        found = resolved(counts, of_hashes=of_hashes)
+        found = resolved(counts, wraps=wraps)
         numbers, times, texts, text_times, hexadecimal = found
         all_times = np.concatenate([times, text_times])
         rare_share = _rare_share(all_times, min_count)
@@ -121,7 +121,7 @@ class Vocabulary:
             nan,
             rare_share,
             hexadecimal,
-            of_hashes,
+            wraps,
         )
 
     def values(self) -> list[int | str | None]:
@@ -142,19 +142,19 @@ class Vocabulary:
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
         ids = self._by_number.find(numbers)
-        if self._wraps and numbers.min(initial=0) < 0:
+        if self._may_wrap and numbers.min(initial=0) < 0:
             unseen = are_wrapped(numbers) & (ids == UNSEEN)
             ids[unseen] = self._by_number.find(unwrapped(numbers[unseen]))
         return ids
 
     @property
-    def _wraps(self) -> bool:
-        return bool(self.hexadecimal) or self.of_hashes
+    def _may_wrap(self) -> bool:
+        return bool(self.hexadecimal) or self.wraps
 
     def _find_number(self, number: int) -> int:
         """As `find_numbers`, of one."""
         found = self._by_number.find_one(number)
-        if found == UNSEEN and self._wraps and -(2**31) <= number < 0:
+        if found == UNSEEN and self._may_wrap and -(2**31) <= number < 0:
             return self._by_number.find_one(number + 2**32)
         return found
 

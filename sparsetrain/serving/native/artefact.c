@@ -306,7 +306,7 @@ static void read_category(st_model *model, record *line) {
   category->like = number_of(line);
   line->bad |= category->like >= model->num_categories;
   category->hexadecimal = (int)number_of(line);
-  category->wraps = model->of_hashes || category->hexadecimal == 1;
+  category->wraps = model->wraps || category->hexadecimal == 1;
   const st_file *values = st_find_file(model, "values.bin");
   if (line->next == line->count) return;
   line->bad |= !values;
@@ -348,7 +348,7 @@ static int read_record(st_model *model, record *line, char *error) {
     model->flags = (int)number_of(line);
     model->nan_is_missing = (int)number_of(line);
     model->fill = float_of(line);
-    model->of_hashes = (int)number_of(line);
+    model->wraps = (int)number_of(line);
   } else if (!strcmp(kind, "input")) {
     read_input(model, line);
   } else if (!strcmp(kind, "param")) {

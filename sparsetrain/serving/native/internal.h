@@ -85,7 +85,7 @@ struct st_model {
   const char **columns; /* that a request must have */
   int *is_binary;       /* of each label, or element of a vector */
   int num_files, num_dense, num_categories, num_derived, num_params, num_columns, num_labels;
-  int encoded, flags, nan_is_missing, of_hashes, index_bits;
+  int encoded, flags, nan_is_missing, wraps, index_bits;
   double fill;
   const char *function;
   int64_t max_rows; /* of one call of the program */
