@@ -62,7 +62,6 @@ class ReversePass:
     densify: frozenset[str] = frozenset()
     cotangents: dict[relax.Var, Cotangent] = field(default_factory=dict)
     made_by: dict[relax.Var, Any] = field(default_factory=dict, init=False)
-    known: set[relax.Var] = field(default_factory=set, init=False)  # by `_require_known`
 
     def run(
         self,
@@ -84,8 +83,7 @@ class ReversePass:
         calls = [call]
         while calls:
             for var in used_vars(calls.pop()):
-                maker = None if var in self.known else self.made_by.get(var)
-                self.known.add(var)
+                maker = self.made_by.pop(var, None)  # so that each is looked at once
                 unknown = isinstance(var.ty, relax.TensorType) and extents_of(var) is None
                 if unknown and var in self.depends and isinstance(maker, relax.Call):
                     if find_rule(maker, None) is None:

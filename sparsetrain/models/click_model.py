@@ -93,6 +93,8 @@ class ClickModel(Model):
     2
     """
 
+    options_of_all = ("table_dtype", "label_weights")
+
     def __init__(
         self,
         rows: Sequence[int],

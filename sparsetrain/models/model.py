@@ -34,6 +34,7 @@ from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.modules import named_modules
+from sparsetrain.models.options import check_arguments
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
@@ -109,8 +110,6 @@ class Model(nn.Module):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Note the arguments, which `config` gives; those of the package's models are checked."""
-        from sparsetrain.models.options import check_arguments  # which imports this class
-
         check_arguments(cls, args, kwargs)
         model = super().__new__(cls)
         model._arguments = args, kwargs

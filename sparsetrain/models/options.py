@@ -16,16 +16,13 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
-from sparsetrain.models.model import Model
 from sparsetrain.system.argument_checks import is_number, require_int
 
 # What an encoder knows; the rest of `ClickModel`'s arguments are options.
 OF_DATA = frozenset(
     ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
 ) | {"labels"}
-OF_CLICK_MODEL = ("table_dtype", "label_weights")  # which every click model has
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -38,10 +35,11 @@ class Option(NamedTuple):
     description: str
 
 
-def _options_of(model: type[Model]) -> Mapping[str, Option]:
+def _options_of(model: type) -> Mapping[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
-    A click model has `OF_CLICK_MODEL` besides. Positional-only arguments are not options.
+    A base may name some in `options_of_all`, which then all classes below it have, and no others of
+    its own. Positional-only arguments are not options.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}
@@ -49,13 +47,14 @@ def _options_of(model: type[Model]) -> Mapping[str, Option]:
         described |= _descriptions(cls)
     passed_on = True
     for cls in model.__mro__:
-        if "__init__" not in vars(cls) or not (passed_on or cls is ClickModel) or cls is Model:
+        of_all = vars(cls).get("options_of_all")
+        if "__init__" not in vars(cls) or not (passed_on or of_all):
             continue
         arguments = signature(cls, eval_str=True).parameters
         kinds = {argument.kind for argument in arguments.values()}
         passed_on = passed_on and Parameter.VAR_KEYWORD in kinds
         for name, argument in arguments.items():
-            own = cls is not ClickModel or name in OF_CLICK_MODEL
+            own = of_all is None or name in of_all
             if own and argument.kind in _NAMED and name not in OF_DATA | found.keys():
                 text = described.get(name, "")
                 found[name] = Option(argument.annotation, argument.default, text)
@@ -63,7 +62,7 @@ def _options_of(model: type[Model]) -> Mapping[str, Option]:
 
 
 # Evaluating the annotations of a class takes as long as making a small model.
-options_of: Callable[[type[Model]], Mapping[str, Option]] = cache(_options_of)  # type: ignore[assignment]
+options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)  # type: ignore[assignment]
 
 
 def _descriptions(cls: type) -> dict[str, str]:
@@ -80,7 +79,7 @@ def is_own(model: type) -> bool:
     return model.__module__.startswith(f"{__package__}.")
 
 
-def require_options(model: type[Model], names: Iterable[str]) -> None:
+def require_options(model: type, names: Iterable[str]) -> None:
     """Refuse names that are no options of a model.
 
     Raises
@@ -102,7 +101,7 @@ def require_options(model: type[Model], names: Iterable[str]) -> None:
             raise ConfigError(f"{model.__name__} has no option {name!r}; {hint}")
 
 
-def check_arguments(model: type[Model], args: Sequence[Any], named: Mapping[str, Any]) -> None:
+def check_arguments(model: type, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Refuse arguments of one of the package's models that are unknown, or widths out of range.
 
     Iterators are left to the constructor, since they can be read once.
@@ -127,7 +126,7 @@ def _is_width(option: Option | None) -> bool:
     return option is not None and int in (option.type, *get_args(option.type))
 
 
-def check_options(model: type[Model], values: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(model: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options as plain values, each by the type that the signature gives it.
 
     Raises
