@@ -71,3 +71,8 @@ def first_line(error: BaseException) -> str:
     """Return a foreign error's first line without its full stop, or else the name of its class."""
     text = getattr(error, "strerror", None) or str(error).strip()
     return text.split("\n")[0].split(". Detail")[0].rstrip(". ") or type(error).__name__
+
+
+def shown(name: str) -> str:
+    """Return a column's name as a message shows it: in quotes where one would not see all of it."""
+    return name if name and name == name.strip() and name.isprintable() else repr(name)

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.values import arrow_types
+from sparsetrain.errors import DataError
 from sparsetrain.serving.request_size import Most
 
 _DICTIONARY, _RECORDS = 2, 3  # kinds of a message
@@ -83,40 +84,24 @@ def _decompressed(body: Any, buffers: Any) -> int:
     return sum(max(0, struct.unpack_from("<q", body, begin)[0]) for begin in begins)
 
 
-def require_views(array: Any, most: Most) -> None:
-    """Check the bytes of text whose rows may share them, before they are read.
+def bytes_of_text(array: Any) -> int:
+    """Count the bytes of text that rows may share, once each row has its own.
 
     Raises
     ------
-    TooLarge
-        If they have more in all.
+    DataError
+        If one has fewer than none.
     """
-    if arrow_types.is_bag(array.type):
-        require_views(array.values, most)
-    elif isinstance(array, pa.DictionaryArray):
-        require_views(array.dictionary, most)
-    elif array.type in (pa.string_view(), pa.binary_view()):
-        most.require(bytes=int(_lengths_of_views(array).sum()))
-
-
-def require_decoded(array: Any, most: Most) -> None:
-    """Check the bytes of text of a dictionary, once each row has its own.
-
-    Raises
-    ------
-    TooLarge
-        If they have more in all.
-    """
-    if arrow_types.is_bag(array.type):
-        require_decoded(array.values, most)
-    elif isinstance(array, pa.DictionaryArray) and len(array.dictionary):
-        if arrow_types.kind_of(array.type) != arrow_types.TEXT:
-            return
-        texts = array.dictionary.cast(pa.large_binary())
-        lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1))
-        most.require(bytes=int(lengths[array.indices.fill_null(0).to_numpy()].sum()))
-
-
-def _lengths_of_views(array: Any) -> Any:
-    views = np.frombuffer(array.buffers()[1], "<i4")  # of four each, the first its length
-    return views[4 * array.offset : 4 * (array.offset + len(array)) : 4].astype(np.int64)
+    lengths = arrow_types.view_lengths(array)
+    if (lengths < 0).any():
+        raise DataError("a text has a length below 0")
+    while arrow_types.is_bag(array.type):
+        array = array.values
+    if not (isinstance(array, pa.DictionaryArray) and len(array.dictionary)):
+        return int(lengths.sum())
+    if arrow_types.kind_of(array.type) != arrow_types.TEXT:
+        return 0
+    array.validate(full=True)  # its indices
+    texts = array.dictionary.cast(pa.large_binary())
+    lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1))
+    return int(lengths[array.indices.fill_null(0).to_numpy()].sum())

@@ -40,7 +40,6 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
     DataError
         If it is something else, a row is longer than 128 KiB or names a column twice.
     """
-    most.require(values=body.count(b","))
     begin = _BEGIN.match(body, 0, _ROW)
     if begin is None:
         raise DataError(f"the body is not JSON with rows: {_FORM}")
@@ -48,8 +47,12 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
         raise DataError(f"rows: {_FORM}")
     rows: list[dict[str, Any]] = []
     comma: re.Match[bytes] | None = begin
+    values = 0
     while comma:
+        known = len(rows)
         at = comma.end() + _read_window(body[comma.end() : comma.end() + _ROW], rows, most)
+        values += sum(map(_values_of, rows[known:]))
+        most.require(values=values)
         comma = _COMMA.match(body, at, at + _ROW)
     end = _END.match(body, at, at + _ROW)
     if end is None or end.end() < len(body):
@@ -77,6 +80,17 @@ def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
             break
         begin = comma.end()
     return len(window[:end].encode())
+
+
+def _values_of(row: dict[str, Any]) -> int:
+    """Count values, those of lists one by one; a list without any is one."""
+    count, left = 1, [row]
+    while left:
+        inside: Any = left.pop()
+        inside = inside.values() if isinstance(inside, dict) else inside
+        count += max(1, len(inside)) - 1
+        left += [value for value in inside if isinstance(value, (dict, list))]
+    return count
 
 
 def _decoded(content: bytes, number: int) -> str:

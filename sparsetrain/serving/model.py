@@ -29,6 +29,7 @@ from sparsetrain.errors import (
     NumericalError,
     ResourceError,
     SparsetrainError,
+    shown,
 )
 from sparsetrain.serving import manifest
 from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
@@ -143,7 +144,7 @@ class Model:
     def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
         """As `predict`, of arrays that are laid out already, by names that the model knows."""
         if not columns:
-            raise DataError(f"column {self.columns[0]} is missing")
+            raise DataError(f"column {shown(self.columns[0])} is missing")
         rows = {name: column.rows for name, column in columns.items()}
         if len(set(rows.values())) > 1:
             raise DataError(f"columns differ in length: {rows}")
@@ -254,6 +255,11 @@ def _address(memory: Any) -> int:
     return address
 
 
+def bad_column(name: str, reason: str) -> DataError:
+    """Return an error about a column, for the caller to raise."""
+    return DataError(f"column {shown(name)}: {reason}")
+
+
 def as_column(values: Any, name: str) -> Column:
     """Return an array or a list as a column.
 
@@ -266,11 +272,11 @@ def as_column(values: Any, name: str) -> Column:
         return _from_array(values, name)
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         if np.isnat(values).any():
-            raise DataError(f"column {name}: it holds NaT; give seconds since 1970, None for none")
+            raise bad_column(name, "it holds NaT; give seconds since 1970, None for none")
         return _from_array(values.astype("datetime64[s]").astype(np.int64), name)
     values = values.tolist() if isinstance(values, np.ndarray) else values
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise DataError(f"column {name}: it holds one value rather than a column; give a list")
+        raise bad_column(name, "it holds one value rather than a column; give a list")
     kinds = set(map(type, values))
     return (
         _from_values(values, kinds, name) if kinds.isdisjoint(_LISTS) else _from_lists(values, name)
@@ -280,17 +286,17 @@ def as_column(values: Any, name: str) -> Column:
 def _from_lists(values: Sequence[Any], name: str) -> Column:
     lists = [() if value is None else value for value in values]
     if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
-        raise DataError(f"column {name}: some of its rows are lists, some are not")
+        raise bad_column(name, "some of its rows are lists, some are not")
     inside = [value for bag in lists for value in bag]
     if not _LISTS.isdisjoint(map(type, inside)):
-        raise DataError(f"column {name}: it holds lists of lists")
+        raise bad_column(name, "it holds lists of lists")
     flat = as_column(inside, name)
     return flat._replace(bags=_edges(map(len, lists)))
 
 
 def _from_array(values: np.ndarray, name: str) -> Column:
     if values.ndim != 1:
-        raise DataError(f"column {name}: it has {values.ndim} axes, not one")
+        raise bad_column(name, f"it has {values.ndim} axes, not one")
     if values.dtype.kind == "f":
         return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
     # A uint64 has the bits of its key.
@@ -315,7 +321,7 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
         try:
             return Column(DOUBLE, _array("d", values), None, missing)
         except OverflowError:
-            raise DataError(f"column {name}: a number is beyond 64 bits") from None
+            raise bad_column(name, "a number is beyond 64 bits") from None
     if kinds <= _TEXTS:
         joined = "".join(values) if bytes not in kinds else ""
         if joined and joined.isascii():
@@ -323,14 +329,14 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
         texts = [_utf8(value, name) for value in values]
         return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
     names = sorted(kind.__name__ for kind in kinds)
-    raise DataError(f"column {name}: it holds {' and '.join(names)}; give numbers or texts alone")
+    raise bad_column(name, f"it holds {' and '.join(names)}; give numbers or texts alone")
 
 
 def _utf8(text: str | bytes, name: str) -> bytes:
     try:
         return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:
-        raise DataError(f"column {name}: {text!r:.40} is not text that UTF-8 has") from None
+        raise bad_column(name, f"{text!r:.40} is not text that UTF-8 has") from None
 
 
 def _integers(values: Sequence[int], name: str) -> Any:
@@ -340,7 +346,7 @@ def _integers(values: Sequence[int], name: str) -> Any:
             return _array(code, values)
         except OverflowError:
             continue
-    raise DataError(f"column {name}: an integer is beyond 64 bits; give it as text")
+    raise bad_column(name, "an integer is beyond 64 bits; give it as text")
 
 
 def _edges(lengths: Iterable[int]) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 
 from sparsetrain.errors import DataError, first_line
 from sparsetrain.serving.json_rows import read_rows
-from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, as_column
+from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, as_column, bad_column
 from sparsetrain.serving.request_size import Most
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -75,7 +74,7 @@ def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Colum
 
     try:
         columns = _checked_columns(body, names, most)
-    except DataError:
+    except (DataError, MemoryError):
         raise
     except (pa.ArrowException, OSError, *_DAMAGED) as error:
         raise DataError(f"the body is not an Arrow stream: {first_line(error)}") from None
@@ -89,17 +88,32 @@ def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str,
 
     arrow_size.require_stated(body, most)
     with pa.ipc.open_stream(body) as stream:
-        count = Counter(stream.schema.names)
-        table = stream.read_all().select([name for name in names if count[name] == 1])
+        schema = stream.schema
+    places = [schema.get_field_index(name) for name in names]  # -1 if it is not there, or twice
+    places = [place for place in places if place >= 0]
+    for place in places:
+        _require_feature(schema.field(place))
+    if not places:
+        return {}
+    options = pa.ipc.IpcReadOptions(included_fields=places)
+    with pa.ipc.open_stream(body, options=options) as stream:
+        table = stream.read_all()
     table.validate()
-    for column in table.columns:
-        for chunk in column.chunks:
-            arrow_size.require_views(chunk, most)
+    chunks = [chunk for column in table.columns for chunk in column.chunks]
+    most.require(bytes=sum(map(arrow_size.bytes_of_text, chunks)))
     table.validate(full=True)
-    columns = {name: table.column(name).combine_chunks() for name in table.schema.names}
-    for array in columns.values():
-        arrow_size.require_decoded(array, most)
-    return columns
+    return {name: table.column(name).combine_chunks() for name in table.schema.names}
+
+
+def _require_feature(field: Any) -> None:
+    """Refuse what no encoder reads by its type, before Arrow takes memory for it."""
+    from sparsetrain.data.values import arrow_types
+
+    inside = arrow_types.element(field.type)
+    if arrow_types.is_bag(inside):
+        raise bad_column(field.name, "it holds lists of lists")
+    if arrow_types.kind_of(inside) is None:
+        raise bad_column(field.name, f"a column of {str(inside):.60} is not a feature")
 
 
 def _from_arrow(array: Any, name: str) -> Column:
@@ -114,8 +128,6 @@ def _from_arrow(array: Any, name: str) -> Column:
     from sparsetrain.data.values.text import require_utf8
 
     if arrow_types.is_bag(array.type):
-        if arrow_types.is_bag(array.type.value_type):
-            raise DataError(f"column {name}: it holds lists of lists")
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         return _from_arrow(array.flatten(), name)._replace(bags=edges)
@@ -125,18 +137,15 @@ def _from_arrow(array: Any, name: str) -> Column:
         values = values.cast(pa.large_binary()) if kind == arrow_types.TEXT else values
         array = values.take(array.indices)
     if kind == arrow_types.TEXT:
-        require_utf8(array, Location(name))
+        require_utf8(array, Location("request", column=name))
         array = array.cast(pa.large_binary())
         missing = array.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
         # A buffer without bytes is none.
         edges = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
         text = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
         return Column(TEXT, text, edges, missing)
-    if kind in (None, arrow_types.MOMENT):
-        moments = to_microseconds(array, Location("request", column=name))
-        if moments is None:
-            raise DataError(f"column {name}: a column of {array.type} is not a feature")
-        microseconds, missing = fill_nulls(moments)
+    if kind == arrow_types.MOMENT:
+        microseconds, missing = fill_nulls(to_microseconds(array, Location("request", column=name)))
         values = microseconds // 1_000_000
     else:
         values, missing = exact_integers(array) or fill_nulls(array)

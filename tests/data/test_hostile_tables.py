@@ -4,6 +4,7 @@
 One value has one id in whatever form it comes, or an error names its row and column.
 """
 
+import struct
 from decimal import Decimal
 
 import numpy as np
@@ -175,6 +176,23 @@ def test_views_of_text_are_text(kind):
         assert flat_ids(encoder, data) == [2, 3, 0, 2]
     halves = split_share(table, 0.5, schema=SCHEMA)
     assert sum(len(flat_ids(encoder, half)) for half in halves) == 4
+
+
+NEGATIVE = struct.pack("<8i", *[0] * 4, *[-1] * 4)  # of the second, a null
+BAD_VIEWS = pa.Array.from_buffers(
+    pa.string_view(), 2, [pa.py_buffer(b"\1"), pa.py_buffer(NEGATIVE)]
+)
+
+
+@pytest.mark.parametrize("form", ["texts", "dictionary", "lists"])
+def test_a_view_of_a_length_below_zero_is_refused_by_column(form):
+    column = BAD_VIEWS
+    if form == "dictionary":
+        column = pa.DictionaryArray.from_arrays(pa.array([0, 0]), column)
+    elif form == "lists":
+        column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), column)
+    with pytest.raises(DataError, match="column c: a text has a length below 0"):
+        fitted(column)
 
 
 GOOD = table_of([1, 2]).to_batches()[0]

@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import json
 import math
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -71,11 +72,21 @@ def shared_text(rows: int) -> pa.Array:
     return pa.Array.from_buffers(one.type, rows, [None, views, *one.buffers()[2:]])
 
 
+def negative_view(length: int, rows: int = 1) -> bytes:
+    """A view under a null that says to have fewer bytes than none."""
+    views = pa.array(["b", None] + ["c" * 1000] * (rows - 1), pa.string_view())
+    body, first = stream({"site": views}), struct.pack("<i", 1) + b"b" + b"\0" * 11
+    assert body.count(first) == 1
+    return body.replace(first + b"\0" * 4, first + struct.pack("<i", length))
+
+
 def arrow_bombs() -> dict[str, bytes]:
     """Arrow: few bytes that stand for many."""
     zeros = pa.array([b"\0" * (64 * MIB)])
     indices, text = pa.array([0] * 1000, pa.int32()), pa.array(["x" * MIB])
     decoded = pa.DictionaryArray.from_arrays(indices, text)
+    lists = pa.array([[1] * (MIB // 8)])
+    objects = pa.array([{"a": "x" * MIB}])
     return {
         "zstd": stream({"site": zeros}, "zstd"),
         "lz4": stream({"site": zeros}, "lz4"),
@@ -83,6 +94,9 @@ def arrow_bombs() -> dict[str, bytes]:
         "dictionary": stream({"site": decoded}),
         "views": stream({"site": shared_text(1000)}),
         "lists of views": stream({"site": pa.array([["x"]], pa.list_(pa.string_view()))}),
+        "dictionary of lists": stream({"site": pa.DictionaryArray.from_arrays(indices, lists)}),
+        "dictionary of objects": stream({"site": pa.DictionaryArray.from_arrays(indices, objects)}),
+        "negative view": negative_view(-(2**31)),
     }
 
 
@@ -92,6 +106,7 @@ def json_bombs() -> dict[str, bytes]:
     return {
         "gzip": gzip.compress(filled("{}")),
         "empty rows": filled("{}"),
+        "as many values": rows_of('{"user": [' + "1," * 9 + "1]}", 60_000),
         "as many rows": rows_of(first + ",{}" * 99_999, 1),
         "lists": rows_of('{"user": [' + "[]," * 40_000 + "[]]}", 12),
         "texts": rows_of('{"site": [' + '"ab",' * 25_000 + '"a"]}', 19),

@@ -3,7 +3,10 @@
 
 import json
 import random
+import re
 import struct
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import numpy as np
@@ -11,11 +14,18 @@ import pyarrow as pa
 import pytest
 
 from sparsetrain.errors import DataError
-from sparsetrain.serving import json_rows
+from sparsetrain.serving import json_rows, requests
 from sparsetrain.serving.json_rows import read_rows
 from sparsetrain.serving.request_size import Most, TooLarge
 from sparsetrain.serving.requests import from_arrow, from_json, to_json
-from tests.serving.attacks import arrow_bombs, json_bombs, nulls, shared_text, stream
+from tests.serving.attacks import (
+    arrow_bombs,
+    json_bombs,
+    negative_view,
+    nulls,
+    shared_text,
+    stream,
+)
 
 MOST = Most(rows=100_000, values=2_000_000, bytes=16 << 20)
 NAMES = ("user", "site", "age")
@@ -107,22 +117,105 @@ def test_lists_of_lists_are_refused_in_arrow_as_in_json(column):
             read(content, NAMES, MOST)
 
 
-def test_damaged_arrow_streams_are_data_errors():
+NEGATIVE = {
+    "most": negative_view(-(2**31)),
+    "least": negative_view(-1),
+    "beside others": negative_view(-(2**31), 10),
+}
+
+
+def run(code: str) -> None:
+    """Run statements in a process of its own, which they may end."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+
+
+@pytest.mark.parametrize("case", NEGATIVE)
+def test_a_view_of_a_length_below_zero_is_refused(case):
+    run(
+        "from tests.serving import test_requests as t; from sparsetrain.errors import DataError\n"
+        f"try: t.from_arrow(t.NEGATIVE[{case!r}], t.NAMES, t.MOST)\n"
+        "except DataError as error: assert 'length below 0' in str(error)\n"
+        "else: raise AssertionError"
+    )
+
+
+UNREAD = {
+    "dictionary of lists": pa.array([[1] * 1000]),
+    "dictionary of fixed lists": pa.array([[1] * 1000], pa.list_(pa.int64(), 1000)),
+    "dictionary of texts in lists": pa.array([["x" * 1000]]),
+    "dictionary of objects": pa.array([{"a": "x" * 1000}]),
+}
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_type_that_is_no_feature_is_refused_before_the_batches_are_read(
+    case, listed, monkeypatch
+):
+    column = pa.DictionaryArray.from_arrays(INDICES, UNREAD[case])
+    if listed:
+        column = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), column)
+    monkeypatch.setattr(requests, "_from_arrow", Mock(side_effect=AssertionError))
+    with pytest.raises(DataError, match="column site: a column of dictionary.*not a feature"):
+        from_arrow(stream({"site": column}), NAMES, MOST)
+
+
+def test_columns_that_nobody_asked_for_are_not_read(monkeypatch):
+    user = pa.array(range(1000))
+    other = pa.DictionaryArray.from_arrays(INDICES, pa.array([{"a": "x" * 1000}]))
+    found = from_arrow(stream({"other": other, "user": user, "more": other}), NAMES, MOST)
+    assert list(found) == ["user"]
+    np.testing.assert_array_equal(found["user"].values, user)
+    assert from_arrow(stream({"other": other}), NAMES, MOST) == {}
+
+
+def test_text_of_all_columns_and_batches_counts_together():
+    views = pa.array(["x" * 100] * 10, pa.string_view())
+    batch = pa.record_batch({"user": views, "site": views})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(4):
+            writer.write_batch(batch)
+    body = sink.getvalue().to_pybytes()
+    assert from_arrow(body, NAMES, MOST._replace(bytes=8000 + len(body)))["site"].rows == 40
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 10, pa.int32()), pa.array(["x" * 1000]))
+    body = stream({"user": shared, "site": shared})
+    with pytest.raises(TooLarge):
+        from_arrow(body, NAMES, MOST._replace(bytes=19_999))
+    assert from_arrow(body, NAMES, MOST._replace(bytes=20_000))["site"].rows == 10
+
+
+@pytest.mark.parametrize("name", [" user", "us\ner", ""])
+def test_a_name_that_one_would_not_see_is_shown_in_quotes(name):
+    body = json.dumps({"rows": [{name: [[1]]}]}).encode()
+    for read, content in ((from_arrow, stream({name: pa.array([[[1]]])})), (from_json, body)):
+        with pytest.raises(DataError, match=re.escape(f"column {name!r}: it holds lists of lists")):
+            read(content, [name], MOST)
+
+
+def fuzz() -> None:
+    """Damage streams in any byte."""
     columns = {
         "user": pa.array(["a", None, "b"]).dictionary_encode(),
         "age": pa.array([[1], [], None]),
     }
     bodies = [stream(columns), stream(columns, "zstd"), stream({"site": TEXTS["views"]}, "lz4")]
+    bodies += [stream({"site": text}) for text in TEXTS.values()]
     rng, refused = random.Random(0), 0
-    for number in range(3000):
-        body = bytearray(bodies[number % 3])
+    for number in range(7000):
+        body = bytearray(bodies[number % len(bodies)])
         for _ in range(rng.choice((1, 2, 4))):
-            body[rng.randrange(len(body))] = rng.choice((0, 127, 128, 255))
+            body[rng.randrange(len(body))] = rng.randrange(256)
         try:
             from_arrow(bytes(body), NAMES, MOST)
         except DataError:
             refused += 1
     assert refused
+
+
+def test_damaged_arrow_streams_are_data_errors():
+    run("from tests.serving.test_requests import fuzz; fuzz()")
 
 
 def test_lengths_below_zero_do_not_make_room_for_others():
@@ -133,8 +226,9 @@ def test_lengths_below_zero_do_not_make_room_for_others():
 
 
 BAD_JSON = {
-    "empty rows": "500,000 values",
-    "one row": "500,000 values",
+    "empty rows": "100,000 rows",
+    "as many values": "500,000 values",
+    "one row": "row 0: .* more than 131,072 bytes",
     "depth": "row 0: it is too deep",
     "digits": "row 0: an integer has more than 4,300 digits",
     "integers": "column user: an integer is beyond 64 bits",
@@ -149,6 +243,22 @@ BAD_JSON = {
 def test_json_that_grows_is_refused_by_name(case):
     with pytest.raises(DataError, match=BAD_JSON[case]):
         from_json(json_bombs()[case], NAMES, MOST)
+
+
+def test_commas_of_texts_are_no_values():
+    rows = [{"site": "a, b, c"}, {"site": [",,", "x"]}]
+    body = json.dumps({"rows": rows}).encode()
+    assert read_rows(body, Most(rows=2, values=3, bytes=1000)) == rows
+    with pytest.raises(TooLarge, match="2 values"):
+        read_rows(body, Most(rows=2, values=2, bytes=1000))
+
+
+@pytest.mark.parametrize("value", ["[[], [1, 2]]", '{"a": [1, 2], "b": null}', "[[[[1, 2, 3]]]]"])
+def test_values_inside_lists_and_objects_count_one_by_one(value):
+    body = f'{{"rows": [{{"user": {value}}}]}}'.encode()
+    assert read_rows(body, Most(1, 3, 1000))
+    with pytest.raises(TooLarge):
+        read_rows(body, Most(1, 2, 1000))
 
 
 OTHER_JSON = {

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.values.arrow_types import without_views
+from sparsetrain.data.values.arrow_types import view_lengths, without_views
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
@@ -76,7 +76,7 @@ class Part:
                 piece = piece.select(range(piece.num_columns - 1))
             if piece.num_rows:
                 _check_codes(piece, here)
-                yield here, _without_views(piece)
+                yield here, _without_views(piece, here)
             location = location.moved(piece.num_rows)
 
     def range_of(self, name: str) -> Range | None:
@@ -103,7 +103,12 @@ def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
                 )
 
 
-def _without_views(piece: pa.RecordBatch) -> pa.RecordBatch:
+def _without_views(piece: pa.RecordBatch, location: Location) -> pa.RecordBatch:
+    for name, column in zip(piece.schema.names, piece.columns, strict=True):
+        if (view_lengths(column) < 0).any():
+            raise location.of_column(name).error(
+                "a text has a length below 0; write the data again"
+            )
     arrays = [without_views(column) for column in piece.columns]
     if all(made.type == type_ for made, type_ in zip(arrays, piece.schema.types, strict=True)):
         return piece

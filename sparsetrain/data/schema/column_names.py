@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from sparsetrain.data.values.location import Location, shown
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import shown
 
 
 class Family(NamedTuple):

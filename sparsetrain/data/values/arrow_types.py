@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -104,3 +105,18 @@ def without_views(array: Any) -> Any:
     elif is_bag(array.type):
         plain = pa.large_list(plain) if pt.is_large_list(array.type) else pa.list_(plain)
     return array.cast(plain)
+
+
+def view_lengths(array: Any) -> np.ndarray:
+    """Return the bytes of each text of views, in lists and dictionaries too, as (n,) int64.
+
+    Arrow checks none under a null, yet its casts add them all: one below 0 ends the process.
+    """
+    inside = array
+    while is_bag(inside.type):
+        inside = inside.values
+    inside = inside.dictionary if pt.is_dictionary(inside.type) else inside
+    if not (len(inside) and (pt.is_string_view(inside.type) or pt.is_binary_view(inside.type))):
+        return np.zeros(0, np.int64)
+    views = np.frombuffer(inside.buffers()[1], "<i4")  # of four each, the first its length
+    return views[4 * inside.offset : 4 * (inside.offset + len(inside)) : 4].astype(np.int64)

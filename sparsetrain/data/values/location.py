@@ -12,12 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sparsetrain.errors import DataError
-
-
-def shown(name: str) -> str:
-    """Return a column's name as a message shows it: in quotes where one would not see all of it."""
-    return name if name and name == name.strip() and name.isprintable() else repr(name)
+from sparsetrain.errors import DataError, shown
 
 
 class RowError(DataError):
