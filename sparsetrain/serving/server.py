@@ -48,10 +48,12 @@ _SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
 _VALUES = 2_000_000, 20  # most of a request; or as many times its rows
 _HELD = 3  # times the bytes of a request: those that all large ones hold, and all large answers
 _PIECE = 1 << 15  # bytes that are parsed, or written, at a time
+_IDLE = 1.0  # seconds in which a client passes a piece, or others may have its memory
 _HEAD, _HEADER = 1 << 15, 100  # bytes of all headers of a request, and of each besides its text
 _PIPELINED = 16  # requests of a connection behind the one that is answered
 _SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
 _REFUSED = 64  # connections that are told why, beyond those that are answered
+_CLOSE = {"connection": "close"}
 _STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
 
 
@@ -84,21 +86,68 @@ class Limits:
     rows: int = 100_000
 
 
-class _Room:
-    """Bytes that requests may hold together; whoever finds none left waits."""
+class _Client:
+    """Who sends a request and reads its answer, and the memory held meanwhile.
 
-    def __init__(self, size: int) -> None:
-        self.size = self._left = size
+    Attributes
+    ----------
+    held : ExitStack
+        Gives the memory back.
+    last : float
+        When it last let bytes pass; never while the server is at work for it.
+    let_go : function
+        Ends what it does not go on with.
+    """
+
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.held, self.let_go = ExitStack(), let_go
+        self.last, self._passed = math.inf, 0
+
+    def pass_on(self, size: int) -> None:
+        """Count bytes that it sent or read."""
+        self._passed += size
+        if self._passed >= _PIECE:
+            self.last, self._passed = time.monotonic(), 0
+
+
+class MemoryBudget:
+    """Bytes that clients may hold together; whoever finds none left waits.
+
+    Meanwhile clients that hold some, yet neither send nor read, are let go. The last bytes, as many
+    as `kept`, are for the client that came first, so that some request always ends.
+    """
+
+    def __init__(self, size: int, kept: int = 0) -> None:
+        self._size = self._left = size
+        self._kept = kept
         self._given = asyncio.Event()
+        self._clients: list[_Client] = []  # that send or read, in their order
 
-    async def take(self, size: int, held: ExitStack) -> None:
+    async def take(self, size: int, client: _Client, held: ExitStack) -> None:
         """Take as many, or all, until `held` ends."""
-        size = min(size, self.size)
-        while self._left < size:
+        size, client.last = min(size, self._size), math.inf
+        while self._left - size < (self._kept if client not in self._clients[:1] else 0):
             self._given.clear()
-            await self._given.wait()
+            self._let_go()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._given.wait(), _IDLE / 4)
         self._left -= size
         held.callback(self._give, size)
+        client.last = time.monotonic()
+        if client not in self._clients:
+            self._clients.append(client)
+            held.callback(self.leave, client)
+
+    def leave(self, client: _Client) -> None:
+        """Let a client keep its bytes: it has sent, or read, all."""
+        if client in self._clients:
+            self._clients.remove(client)
+            self._given.set()  # another is the first now
+
+    def _let_go(self) -> None:
+        for client in self._clients:
+            if client.last < time.monotonic() - _IDLE:
+                client.let_go()
 
     def _give(self, size: int) -> None:
         self._left += size
@@ -112,7 +161,8 @@ class Service:
         self.folder, self.model = folder, Model(folder)
         limits = limits or Limits()
         self.most = Most(limits.rows, max(_VALUES[0], _VALUES[1] * limits.rows), limits.body)
-        self._answers = _Room(_HELD * limits.body)
+        self._answers = MemoryBudget((_HELD - 1) * limits.body)
+        self._waiting = MemoryBudget(limits.body)  # answers that wait for room among those
         self._turn = asyncio.Lock()  # of large requests
         self._small = Most(*map(min, _SMALL, self.most))
         self._threads = {size: ThreadPoolExecutor(1) for size in (self._small, self.most)}
@@ -138,25 +188,34 @@ class Service:
             return JSONResponse({"error": f"content-type: give {' or '.join(READERS)}"}, 415)
         body = await request.body()
         begin = time.perf_counter()
-        response = await self._respond(body, kind, request.scope["held"])
+        response = await self._respond(body, kind, request.scope["client"])
         self._seconds.observe(time.perf_counter() - begin)
         return response
 
-    async def _respond(self, body: bytes, kind: str, held: ExitStack) -> Response:
+    async def _respond(self, body: bytes, kind: str, client: _Client) -> Response:
         if len(body) <= _SMALL.bytes:
             with suppress(TooLarge):
-                return await self._in_thread(body, kind, self._small)
-        async with self._turn:
-            try:
-                response = await self._in_thread(body, kind, self.most)
-            except TooLarge as error:
-                return _refused(error)
-            await self._answers.take(len(response.body), held)
-            return response
+                return await self._in_thread(body, kind, self._small, client)
+        with ExitStack() as waiting:
+            async with self._turn:
+                try:
+                    response = await self._in_thread(body, kind, self.most, client)
+                except TooLarge as error:
+                    return _refused(error)
+                await self._waiting.take(len(response.body), client, waiting)
+                self._waiting.leave(client)
+            await self._answers.take(len(response.body), client, client.held)
+        return response
 
-    async def _in_thread(self, body: bytes, kind: str, most: Most) -> Response:
+    async def _in_thread(self, body: bytes, kind: str, most: Most, client: _Client) -> Response:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads[most], self._answer, body, kind, most)
+        work = self._threads[most].submit(self._answer, body, kind, most)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:  # the thread goes on, with the memory
+            held = client.held.pop_all()
+            work.add_done_callback(lambda _: loop.call_soon_threadsafe(held.close))
+            raise
 
     def _answer(self, body: bytes, kind: str, most: Most) -> Response:
         model = self.model  # of one version, whatever is opened meanwhile
@@ -166,12 +225,15 @@ class Service:
             rows = max((column.rows for column in columns.values()), default=0)
             most.require(rows=rows, values=rows * model.width)
             predictions = model.predict_columns(columns)
+            answer = write(predictions, model.labels)
         except TooLarge:
             raise
+        except MemoryError:
+            raise TooLarge("the request takes more memory than is left; ask in parts") from None
         except SparsetrainError as error:
             return _refused(error)
         self._rows.inc(len(predictions))
-        return Response(write(predictions, model.labels), media_type=kind)
+        return Response(answer, media_type=kind)
 
     def count(self, path: str, status: int) -> None:
         """Count an answer, unless it was to who watches."""
@@ -218,25 +280,37 @@ class _Limited:
 
     def __init__(self, app: Any, limits: Limits, count: Callable[[str, int], None]) -> None:
         self.app, self.limits, self.count = app, limits, count
-        self._bodies = _Room(_HELD * limits.body)
+        self._bodies = MemoryBudget(_HELD * limits.body, kept=limits.body)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        read, started = 0, False
-        declared = dict(scope["headers"]).get(b"content-length", self.limits.body)
+        read, slow, started = 0, False, False
+        declared = int(dict(scope["headers"]).get(b"content-length", 0))
+
+        def let_go() -> None:
+            nonlocal slow
+            slow = True
+            if connection := scope["state"]["connection"]():
+                connection.abandon() if started else connection.wake()
 
         async def counted() -> Any:
             nonlocal read
+            self._require_size(declared, {})  # what comes of it is dropped for a while
             message = await receive()
-            before = read
-            read += len(message.get("body", b""))
-            if read > self.limits.body:
-                limit = f"the body has more than {self.limits.body:,} bytes"
-                raise HTTPException(413, limit, {"connection": "close"})
-            if before <= _SMALL.bytes < read:
-                await self._bodies.take(int(declared), held)
+            before, size = read, len(message.get("body", b""))
+            read += size
+            self._require_size(read, _CLOSE)
+            if slow:
+                reason = "the body came slowly, and others needed its memory"
+                raise HTTPException(408, reason, _CLOSE)
+            client.pass_on(size)
+            if read > _SMALL.bytes and size:
+                taken = size if before > _SMALL.bytes else read
+                await self._bodies.take(taken, client, client.held)
+            if not message.get("more_body"):
+                self._bodies.leave(client)
             return message
 
         async def noted(message: Any) -> None:
@@ -244,10 +318,10 @@ class _Limited:
             if not started:
                 self.count(scope["path"], message["status"])
             started = True
-            await _send_in_pieces(message, send)
+            await _send_in_pieces(message, send, client)
 
-        with ExitStack() as held:
-            scope["held"] = held
+        scope["client"] = client = _Client(let_go)
+        with client.held:
             try:
                 await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
             except asyncio.TimeoutError:
@@ -255,16 +329,22 @@ class _Limited:
                     if connection := scope["state"]["connection"]():
                         connection.abandon()
                     return
-                slow = {"error": f"the request took more than {self.limits.seconds:g} s"}
-                await JSONResponse(slow, 408, {"connection": "close"})(scope, receive, noted)
+                late = {"error": f"the request took more than {self.limits.seconds:g} s"}
+                await JSONResponse(late, 408, _CLOSE)(scope, receive, noted)
+
+    def _require_size(self, size: int, headers: dict[str, str]) -> None:
+        if size > self.limits.body:
+            limit = f"the body has more than {self.limits.body:,} bytes"
+            raise HTTPException(413, limit, headers)
 
 
-async def _send_in_pieces(message: Any, send: Any) -> None:
+async def _send_in_pieces(message: Any, send: Any, client: _Client) -> None:
     """Wait until a piece is on its way before the next: all at once, it would not be waited for."""
     body = message.get("body", b"")
     for begin in range(0, len(body) - _PIECE, _PIECE):
         piece = {"body": body[begin : begin + _PIECE], "more_body": True}
         await send({**message, **piece})
+        client.pass_on(_PIECE)
         await asyncio.sleep(0)  # a connection that was lost meanwhile takes no more
     last = (len(body) - 1) // _PIECE * _PIECE
     await send({**message, "body": body[last:]} if body else message)
@@ -351,6 +431,11 @@ class _Bounded(HttpToolsProtocol):
         self._expect(self.seconds * (2 if self._cycles else 1))
         super().on_response_complete()
 
+    def wake(self) -> None:
+        """Let the request that waits for more of its body look at what changed."""
+        for cycle in self._cycles:
+            cycle.message_event.set()
+
     def abandon(self) -> None:
         """End the connection whose client does not read its answer."""
         for cycle in self._cycles:
@@ -414,6 +499,7 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
         host,
         port,
         http=protocol,
+        ws="none",
         limit_concurrency=limits.connections + 1,  # at that number uvicorn refuses
         timeout_keep_alive=max(1, round(limits.seconds)),
         timeout_graceful_shutdown=1 + math.ceil(limits.seconds),

@@ -32,6 +32,8 @@ for needed in ("starlette", "uvicorn", "httptools", "prometheus_client"):
 import uvicorn  # noqa: E402
 from uvicorn.server import ServerState  # noqa: E402
 
+from sparsetrain.serving import requests  # noqa: E402
+from sparsetrain.serving import server as serving  # noqa: E402
 from sparsetrain.serving.server import _Bounded  # noqa: E402
 
 SERVE = "import sys; from sparsetrain.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -245,6 +247,116 @@ def test_clients_that_read_no_answer_are_let_go(exported):
         assert status == 200
     server.process.send_signal(signal.SIGTERM)
     assert server.process.communicate(timeout=30)[1] == ""  # no line for each
+
+
+def test_a_body_that_says_to_be_too_large_is_refused_before_it_comes(server):
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(20)
+        client.sendall(HEAD + b"content-length: 1000000000000\r\n\r\n" + b" " * 65_537)
+        answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+LENGTH = b"content-length: %d\r\n\r\n"
+HOLDERS = {  # clients, and what each sends before it stalls
+    "little of a body": (9, HEAD + LENGTH % BODY + b" " * 65_537),
+    "most of a body": (9, HEAD + LENGTH % BODY + b" " * (BODY - 1)),
+    "chunks": (9, STALLED["chunks"] + b"16000\r\n" + b" " * 0x16000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("case", HOLDERS)
+def test_bodies_that_stall_keep_no_other_client_waiting(server, exported, case):
+    """Their memory goes to another long before their time is over."""
+    count, content = HOLDERS[case]
+    columns = rows_of(900, 5)
+    body = json.dumps({"rows": as_rows(columns)}).encode()
+    assert 65_536 < len(body) < BODY
+    with ExitStack() as opened:
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            opened.enter_context(connection).sendall(content)
+        time.sleep(0.5)
+        assert server.ask("/predict", body)[0] == 200
+
+
+def test_bodies_that_come_together_are_all_answered(server):
+    """More than the memory of all takes: they wait for one another."""
+    body = json.dumps({"rows": as_rows(rows_of(900, 5))}).encode()
+    body += b" " * (BODY - len(body))
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(server.ask("/predict", body)[0]))
+        for _ in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 12
+
+
+def test_answers_that_nobody_reads_keep_no_other_client_waiting(exported):
+    server = Server(exported["ids"][1], body=4 * BODY, rows=4 * ROWS)
+    row = json.dumps(dict.fromkeys(rows_of(1, 0)))
+    with ExitStack() as opened:
+        for _ in range(3):
+            opened.enter_context(deaf(server.port))
+        time.sleep(0.5)
+        for more in (20, 3 * ROWS):  # answers of little and of much
+            body = rows_json(row + ",{}" * more, 1) + b" " * 65_536
+            assert server.ask("/predict", body)[0] == 200
+    server.stop(signal.SIGKILL)
+
+
+class Waiting:
+    """A model whose answers wait."""
+
+    columns, labels, width = ("age",), ("click",), 1
+
+    def __init__(self, _folder: Path) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def predict_columns(self, _columns: object) -> np.ndarray:
+        self.begun.set()
+        self.go.wait(30)
+        return np.zeros(1, np.float32)
+
+
+@pytest.mark.parametrize("rows", [1, 2000])
+def test_memory_is_given_back_once_the_thread_of_a_request_ends(monkeypatch, rows):
+    monkeypatch.setattr(serving, "Model", Waiting)
+
+    async def talk() -> None:
+        service, client = serving.Service(Path(), asyncio.Event()), serving._Client(Mock())
+        budget, body = serving.MemoryBudget(100), rows_json('{"age": 1}', rows)
+        await budget.take(100, client, client.held)
+        with client.held:
+            task = asyncio.create_task(service._respond(body, "application/json", client))
+            while not service.model.begun.is_set():
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        assert budget._left == 0
+        service.model.go.set()
+        await asyncio.wait_for(budget.take(100, serving._Client(Mock()), ExitStack()), 30)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("error", [MemoryError, pa.ArrowMemoryError])
+@pytest.mark.parametrize("kind", [ARROW, "application/json"])
+def test_a_request_for_more_memory_than_there_is_gets_413(monkeypatch, kind, error):
+    monkeypatch.setattr(serving, "Model", Waiting)
+    reader = "_checked_columns" if kind == ARROW else "read_rows"
+    monkeypatch.setattr(requests, reader, Mock(side_effect=error("malloc failed")))
+
+    async def talk() -> int:
+        service = serving.Service(Path(), asyncio.Event())
+        return (await service._respond(b"", kind, serving._Client(Mock()))).status_code
+
+    assert asyncio.run(talk()) == 413
 
 
 def test_a_stop_waits_for_no_client_that_does_not_read_or_write(exported):
