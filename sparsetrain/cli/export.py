@@ -114,7 +114,8 @@ def serve(
         int, typer.Option("--max-rows", min=1, help="Most rows of a request.")
     ] = 100_000,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Most seconds of a request.")
+        float,
+        typer.Option("--timeout", min=0.1, help="Seconds for a request and its answer."),
     ] = 10.0,
     connections: Annotated[
         int, typer.Option("--connections", min=1, help="Most connections at once.")

@@ -213,6 +213,30 @@ async def trickle(place: Place) -> str:
         return (await answer)[0]
 
 
+def stalls() -> list[bytes]:
+    """Bodies that begin and do not go on, of which one says to be a terabyte."""
+    length, begun = "content-length: {}", b" " * 65_537
+    chunk = b"400000\r\n" + b" " * (4 * MIB) + b"\r\n"
+    return [
+        _head(length.format(10**12)) + begun,
+        _head(length.format(BODY)) + begun,
+        _head(length.format(BODY)) + b" " * (BODY - 1),
+        _head(CHUNKED) + chunk,
+    ]
+
+
+def _head(length: str) -> bytes:
+    return request(JSON, b"", CHUNKED).replace(CHUNKED.encode(), length.encode())
+
+
+async def stall(place: Place) -> str:
+    """Begin a body, and wait."""
+    begun = next_of(stalls)
+    async with Connection(place.port) as connection:
+        await connection.send(begun)
+        return (await connection.answer())[0]
+
+
 @cache
 def large_questions() -> list[bytes]:
     """With answers of 2 MB, 350 kB and 400 kB."""
@@ -303,6 +327,7 @@ ATTACKS = {
     "Arrow bombs": Attack(8, posting(arrow_bombs, ARROW), {"413", "400"}),
     "JSON bombs": Attack(8, posting(json_bombs, JSON), {"200", "400", "408", "413"}),
     "a byte a second": Attack(200, trickle, {"408", *ENDED}),
+    "half a body": Attack(40, stall, {"408", "413", *ENDED}),
     "no reader": Attack(200, deaf, ENDED),
     "headers": Attack(20, flood, {"431", *ENDED}),
     "pipelines": Attack(20, pipeline, {"200"}),

@@ -2,9 +2,10 @@
 """A server under clients that mean harm, with one beside them that means well.
 
 For each kind of attack there is a server of its own, with the limits of the command. The client
-beside asks 20 times a second, in JSON and in Arrow, on new and on old connections. All its answers
-must have the bits of the trainer's; attacks must end as they should, in time; and memory stays
-within 300 MB of an idle server's.
+beside asks 20 times a second, in JSON and in Arrow, on new and on old connections; another asks
+twice a second, with bodies of 100 kB and more. All their answers must have the bits of the
+trainer's, and some of the large ones must come; attacks must end as they should, in time; and
+memory stays within 300 MB of an idle server's.
 
     python -m tests.serving.under_attack --seconds 60
 """
@@ -16,6 +17,7 @@ import multiprocessing
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -32,9 +34,10 @@ from tests.serving.logs import SCHEMA, trained
 from tests.serving.under_fire import normal, prepare_bodies
 
 MEMORY, SLACK = 300.0, 15.0  # MB above idle; seconds for a busy machine
-LATE = 100.0  # ms in which 99 % of the answers are there
+LATE, FAR_TOO_LATE = 100.0, 1000.0  # ms in which 99 % of the answers are there; on any machine
 SERVE = "import sys; from sparsetrain.cli import main; sys.exit(main(sys.argv[1:]))"
-EVERY = 0.05  # seconds between two questions
+EVERY, LARGE_EVERY = 0.05, 0.5  # seconds between two questions
+LARGE = 100_000  # bytes of a body that waits for its turn
 
 
 @contextmanager
@@ -108,10 +111,10 @@ class Client:
             self._connection.close()
         self._connection = None
 
-    def ask_while(self, condition: Any) -> None:
+    def ask_while(self, condition: Any, every: float) -> None:
         while condition():
             self.ask()
-            time.sleep(max(0.0, EVERY - self.times[-1]))
+            time.sleep(max(0.0, every - self.times[-1]))
 
 
 def attacked(
@@ -123,9 +126,14 @@ def attacked(
     share: float,
 ) -> dict[str, Any]:
     """Make attacks at once, of a share of their clients; return their ends, times and memory."""
-    body, answer = next((b, a) for b, (kind, a) in bodies.items() if kind == JSON)
+    small = {body: answer for body, answer in bodies.items() if len(body) < LARGE}
+    body, answer = next((b, a) for b, (kind, a) in small.items() if kind == JSON)
     spawned = multiprocessing.get_context("spawn")
-    with serving(folder, timeout) as (pid, port), closing(Client(port, bodies)) as client:
+    with (
+        serving(folder, timeout) as (pid, port),
+        closing(Client(port, small)) as client,
+        closing(Client(port, {b: a for b, a in bodies.items() if b not in small})) as large,
+    ):
         place = Place(port, body, answer)
         for _ in range(20):
             client.ask()
@@ -138,14 +146,26 @@ def attacked(
         ]
         for other in others:
             other.start()
-        client.ask_while(lambda: any(other.is_alive() for other in others))
+        asked = [
+            threading.Thread(
+                target=each.ask_while,
+                args=(lambda: any(other.is_alive() for other in others), every),
+            )
+            for each, every in ((client, EVERY), (large, LARGE_EVERY))
+        ]
+        for thread in asked:
+            thread.start()
+        for thread in asked:
+            thread.join()
         found = {name: receiver.recv() for name, (receiver, _) in pipes.items()}
         more = megabytes(pid, "VmHWM") - idle
     parts = {f"p{part}": float(np.percentile(client.times, part)) * 1e3 for part in (50, 99, 100)}
     return {
         "attacks": found,
         "asked": len(client.times),
-        "wrong": client.wrong[:3],
+        "wrong": (client.wrong + large.wrong)[:3],
+        "asked with much": len(large.times),
+        "late with much": large.late,
         "late": client.late,
         "idle MB": idle,
         "more MB": more,
@@ -168,6 +188,12 @@ def faults(found: dict[str, Any], timeout: float) -> list[str]:
         *strange,
         *(f"a wrong answer: {text}" for text in found["wrong"]),
         *(["nothing was asked"] if not found["asked"] else []),
+        *(["it was far too late"] if found["p99 ms"] > FAR_TOO_LATE else []),
+        *(
+            ["no large body was answered"]
+            if found["late with much"] == found["asked with much"]
+            else []
+        ),
         *(["a connection lasted too long"] if longest > 4 * timeout + SLACK else []),
         *(["memory"] if found["more MB"] > MEMORY else []),
     ]
@@ -182,10 +208,10 @@ def run(
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Make groups of attacks one after the other: for each, what it came to, and its faults.
 
-    The trainer that was exported, and the folder, are given; the client asks for 1 and 30 rows.
+    The trainer that was exported, and the folder, are given; clients ask for 1 to 3000 rows.
     """
     trainer, folder = exported
-    made = prepare_bodies({"a": trainer}, rows=(1, 30))
+    made = prepare_bodies({"a": trainer}, rows=(1, 30, 900, 3000))
     bodies = {body: (kind, *answers) for body, (kind, answers) in made.items()}
     for names in groups:
         found = attacked(names, folder, bodies, seconds, timeout, share)
