@@ -84,9 +84,10 @@ def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
 
 def _values_of(row: dict[str, Any]) -> int:
     """Count values, those of lists one by one; a list without any is one."""
-    count, left = 1, [row]
+    count = 1
+    left: list[Any] = [row]
     while left:
-        inside: Any = left.pop()
+        inside = left.pop()
         inside = inside.values() if isinstance(inside, dict) else inside
         count += max(1, len(inside)) - 1
         left += [value for value in inside if isinstance(value, (dict, list))]

@@ -214,7 +214,12 @@ class Service:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:  # the thread goes on, with the memory
             held = client.held.pop_all()
-            work.add_done_callback(lambda _: loop.call_soon_threadsafe(held.close))
+
+            def give_back(_work: object) -> None:
+                with suppress(RuntimeError):  # the server has ended
+                    loop.call_soon_threadsafe(held.close)
+
+            work.add_done_callback(give_back)
             raise
 
     def _answer(self, body: bytes, kind: str, most: Most) -> Response:

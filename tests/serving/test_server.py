@@ -257,7 +257,7 @@ def test_a_body_that_says_to_be_too_large_is_refused_before_it_comes(server):
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-LONG = 90.0  # seconds of a request, more than `Server.ask` waits
+PATIENT = 90.0  # seconds of a request, more than `Server.ask` waits
 LENGTH = b"content-length: %d\r\n\r\n"
 HOLDERS = {  # clients, and what each sends before it stalls
     "little of a body": (9, HEAD + LENGTH % BODY + b" " * 65_537),
@@ -269,7 +269,7 @@ HOLDERS = {  # clients, and what each sends before it stalls
 @pytest.mark.parametrize("case", HOLDERS)
 def test_bodies_that_stall_keep_no_other_client_waiting(exported, case):
     """Their memory goes to another long before their time is over."""
-    server, (count, content) = Server(exported["ids"][1], LONG), HOLDERS[case]
+    server, (count, content) = Server(exported["ids"][1], PATIENT), HOLDERS[case]
     columns = rows_of(900, 5)
     body = json.dumps({"rows": as_rows(columns)}).encode()
     assert 65_536 < len(body) < BODY
@@ -299,7 +299,7 @@ def test_bodies_that_come_together_are_all_answered(server):
 
 
 def test_answers_that_nobody_reads_keep_no_other_client_waiting(exported):
-    server = Server(exported["ids"][1], LONG, body=4 * BODY, rows=4 * ROWS)
+    server = Server(exported["ids"][1], PATIENT, body=4 * BODY, rows=4 * ROWS)
     row = json.dumps(dict.fromkeys(rows_of(1, 0)))
     with ExitStack() as opened:
         for _ in range(3):
