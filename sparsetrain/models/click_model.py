@@ -93,7 +93,7 @@ class ClickModel(Model):
     2
     """
 
-    options_of_all = ("table_dtype", "label_weights")
+    _options_of_all = ("table_dtype", "label_weights")
 
     def __init__(
         self,

@@ -38,8 +38,8 @@ class Option(NamedTuple):
 def _options_of(model: type) -> Mapping[str, Option]:
     """Return the options of a class by name, those that it passes on as **rest to its base too.
 
-    A base may name some in `options_of_all`, which then all classes below it have, and no others of
-    its own. Positional-only arguments are not options.
+    Of a base with `_options_of_all`, all classes below it have these, and none its others.
+    Positional-only arguments are not options.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}
@@ -47,7 +47,7 @@ def _options_of(model: type) -> Mapping[str, Option]:
         described |= _descriptions(cls)
     passed_on = True
     for cls in model.__mro__:
-        of_all = vars(cls).get("options_of_all")
+        of_all = vars(cls).get("_options_of_all")
         if "__init__" not in vars(cls) or not (passed_on or of_all):
             continue
         arguments = signature(cls, eval_str=True).parameters
@@ -62,7 +62,7 @@ def _options_of(model: type) -> Mapping[str, Option]:
 
 
 # Evaluating the annotations of a class takes as long as making a small model.
-options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)  # type: ignore[assignment]
+options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)
 
 
 def _descriptions(cls: type) -> dict[str, str]:
