@@ -3,37 +3,18 @@
 
 import ast
 import re
-import sys
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import sparsetrain as st
 from tests import small_dlrm
+from tests.acts import calls_of
 
 ROOT = Path(st.__file__).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
 PATH = re.findall(r"^\| `([a-z_/]+\.py)` \|", PAGE, re.MULTILINE)
 EVERY_STEP = PATH[-2:]  # the others run when a program is made
-
-
-def calls_of(function: Callable[[], object]) -> Counter[str]:
-    """Python calls in each file of the package while a function runs."""
-    calls: Counter[str] = Counter()
-
-    def note(frame, event, argument):
-        if event == "call":
-            calls[frame.f_code.co_filename] += 1
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    root = f"{ROOT}/"
-    return Counter({f.removeprefix(root): n for f, n in calls.items() if f.startswith(root)})
 
 
 @pytest.mark.cpu("a step is one program on a CPU")
