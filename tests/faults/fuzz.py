@@ -31,7 +31,7 @@ from sparsetrain.training.run.log import read_log
 from sparsetrain.training.run.state import RunState
 
 PACKAGE = str(Path(manifest.__file__).parents[1])
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "run"
 
 
 def _manifest(data: bytes, place: Path) -> None:

@@ -51,21 +51,26 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def rows():
+    return frame()
+
+
+def frame() -> pd.DataFrame:
     """Rows whose item follows the last one of the history."""
     rng = np.random.default_rng(0)
     history = [rng.integers(0, ITEMS, rng.integers(0, 12)).tolist() for _ in range(ROWS)]
     item = [(items[-1] + 1) % ITEMS if items else 0 for items in history]
-    frame = pd.DataFrame({"user": rng.integers(0, 20, ROWS), "history": history, "item": item})
-    frame["click"] = (frame["item"] % 2).astype(int)
-    frame["bought"] = (frame["item"] % 4 == 1).astype(int)
-    frame["stars"] = np.where(rng.random(ROWS) < 0.5, np.nan, 1.0 + frame["item"] % 5)
-    frame["rating"] = 1.0 + frame["user"] % 5
-    frame["age"] = [(10.0 ** np.arange(len(items))[::-1]).tolist() for items in history]
-    return frame
+    made = pd.DataFrame({"user": rng.integers(0, 20, ROWS), "history": history, "item": item})
+    made["click"] = (made["item"] % 2).astype(int)
+    made["bought"] = (made["item"] % 4 == 1).astype(int)
+    made["stars"] = np.where(rng.random(ROWS) < 0.5, np.nan, 1.0 + made["item"] % 5)
+    made["rating"] = 1.0 + made["user"] % 5
+    made["age"] = [(10.0 ** np.arange(len(items))[::-1]).tolist() for items in history]
+    return made
 
 
-def trainer_for(cls, rows, **options):
+def trainer_for(cls, rows, model_options=None, **options):
     categories, labels, arguments = MODELS[cls]
+    arguments = arguments | (model_options or {})
     shared = {"item": ColumnRule(share_embedding="history")} if "history" in categories else {}
     shared |= {"history": ColumnRule(weights="age")} if cls is HSTU else {}
     schema = Schema(categories=categories, labels=labels, columns=shared)
@@ -76,7 +81,8 @@ def trainer_for(cls, rows, **options):
     else:
         model = cls(sizes, **arguments)
     optimizer = options.pop("optimizer", st.optim.adam(0.01))
-    return st.Trainer(model, optimizer, encoder=encoder, target="cpu", seed=1, **options)
+    chosen = {"target": "cpu", "seed": 1} | options
+    return st.Trainer(model, optimizer, encoder=encoder, **chosen)
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "serving" / "predict.c"
 
 @pytest.fixture(scope="module")
 def program(exported, tmp_path_factory) -> Path:
-    _, folder = exported["ids"]
-    built = tmp_path_factory.mktemp("built") / "predict"
-    flags = ["-O1", "-Wall", "-Werror", "-I", str(folder), f"-Wl,-rpath,{folder}"]
-    library = str(folder / "libsparsetrain.so")
+    return build_example(exported["ids"][1], tmp_path_factory.mktemp("built"))
+
+
+def build_example(exported: Path, folder: Path) -> Path:
+    """Build the example with the library of an exported folder; return the program."""
+    built = folder / "predict"
+    flags = ["-O1", "-Wall", "-Werror", "-I", str(exported), f"-Wl,-rpath,{exported}"]
+    library = str(exported / "libsparsetrain.so")
     subprocess.run([*compiler(), str(EXAMPLE), library, *flags, "-o", str(built)], check=True)
     return built
 

@@ -12,7 +12,7 @@ import sparsetrain as st
 from sparsetrain.checkpoint import manifest as manifest_module
 from sparsetrain.errors import CheckpointError
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "run"
 BATCH = ([[0.5, -1], [1, 2], [0, 0.25]], [[0, 3], [4, 1], [0, 0]], [1, 0, 1])
 # What the model predicted when the folder was written, after three steps.
 PREDICTED = [0.8324712, 0.8403961, 0.8403961]

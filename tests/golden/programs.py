@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Digests of the CPU programs of every model: the step, and the scores.
+
+A program is printed as it goes to LLVM, for a CPU that is named, so neither the machine nor its
+number of threads decides it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+from unittest.mock import patch
+
+import tvm
+from tvm.target import Target
+
+import sparsetrain as st
+from sparsetrain.runtime import compiling
+from tests import small_dlrm
+from tests.models import test_field_models as fields
+from tests.models import test_named_features as named
+
+
+def _cpu(name: str) -> Target:
+    return Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": name})
+
+
+SSE2, AVX2, AMX = map(_cpu, ("x86-64", "haswell", "sapphirerapids"))
+# Layers as wide as people use, for CPUs whose vectors and tiles have kernels of their own.
+FULL = {
+    "dlrm, full, AVX2": {"target": AVX2},
+    "dlrm, full, AMX, bf16": {"target": AMX, "precision": "bf16"},
+}
+NAMES = [*st.models.MODELS, *FULL]
+QUICK = ("dlrm", "din", "sasrec", "dlrm, full, AVX2")
+
+
+class _Printed(Exception):
+    """The program is printed and need not be compiled."""
+
+
+def found(names: Iterable[str] = NAMES) -> dict[str, dict[str, str]]:
+    """Return the digests of each model's programs."""
+    return {name: _digests(*_trainer(name)) for name in names}
+
+
+def _trainer(name: str) -> tuple[st.Trainer, st.Batch]:
+    if name in FULL:
+        options = {"seed": 1, **FULL[name]}
+        trainer = st.Trainer(small_dlrm.full_model(), st.optim.adagrad(0.1), **options)
+        return trainer, small_dlrm.batch(8, rows=small_dlrm.FULL_ROWS)
+    cls = st.models.MODELS[name]
+    if cls in named.MODELS:
+        rows = named.frame()
+        trainer = named.trainer_for(cls, rows, target=SSE2)
+        labelled = bool(trainer.model.label_kinds)
+        return trainer, trainer.encoder.encode(rows.head(8), require_label=labelled)
+    model = small_dlrm.model() if name == "dlrm" else fields.made(name)
+    return st.Trainer(model, st.optim.adagrad(0.1), target=SSE2, seed=1), small_dlrm.batch(8)
+
+
+def _digests(trainer: st.Trainer, batch: st.Batch) -> dict[str, str]:
+    scores = trainer._score if trainer.model.label_kinds else trainer.recommend
+    return {
+        "step": _printed(lambda: trainer.step(batch)),
+        "scores": _printed(lambda: scores(batch)),
+    }
+
+
+def _printed(run: Callable[[], object]) -> str:
+    """Return the digest of the first program that `run` compiles."""
+    passes = compiling._run_passes
+    digest = hashlib.sha256()
+
+    def print_program(*arguments: Any) -> Any:
+        digest.update(_text(passes(*arguments)).encode())
+        raise _Printed
+
+    with patch.object(compiling, "_run_passes", print_program):
+        try:
+            run()
+        except _Printed:
+            return digest.hexdigest()
+    raise AssertionError("nothing was compiled")
+
+
+def _text(module: tvm.IRModule) -> str:
+    """Print a module without the functions that compute extents.
+
+    TVM cuts and names those by the order of a hash table of addresses.
+    """
+    kernels = {
+        name: function
+        for name, function in module.functions.items()
+        if not (function.attrs and function.attrs.get("tirx.is_host_func"))
+    }
+    return re.sub(r"shape_func\d*", "shape_func", tvm.IRModule(kernels).script())
