@@ -59,8 +59,8 @@ PUBLIC = {
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
         "accumulate_ adagrad adam adamw averages constant cosine ema exp ftrl global_norm "
-        "inverse_sqrt maximum minimum momentum nesterov polynomial rmsprop rowwise_adagrad sgd "
-        "sign sqrt step_decay swa warmup where"
+        "inverse_sqrt maximum minimum momentum nesterov options_of polynomial rmsprop "
+        "rowwise_adagrad sgd sign sqrt step_decay swa warmup where"
     ),
     "parallel": "local mpi torch",
     "precision": (

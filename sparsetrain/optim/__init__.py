@@ -35,6 +35,7 @@ from sparsetrain.optim.formulas.sgd import sgd as sgd
 from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
+from sparsetrain.optim.options import options_of as options_of
 from sparsetrain.optim.param_groups import ParamGroup as ParamGroup
 from sparsetrain.optim.result import StepResult as StepResult
 from sparsetrain.optim.schedules import Schedule as Schedule

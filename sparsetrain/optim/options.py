@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_type_hints
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.average import Average
@@ -20,13 +20,11 @@ else:
     Unpack = dict  # for type checkers alone
 
 
-class Options(TypedDict, total=False):
-    """See `Optimizer`; `adamw` has no `decoupled`, `ftrl` neither `weight_decay` nor that."""
+class WithoutDecay(TypedDict, total=False):
+    """See `Optimizer`: options of a formula that decides by itself how weights decay."""
 
     mode: Mode
     max_replayed_steps: int | None
-    weight_decay: float
-    decoupled: bool
     clip_value: float | None
     clip_norm: float | None
     on_nonfinite: Literal["stop", "skip"]
@@ -35,12 +33,27 @@ class Options(TypedDict, total=False):
     groups: Sequence[ParamGroup]
 
 
+class Options(WithoutDecay, total=False):
+    """See `Optimizer`."""
+
+    weight_decay: float
+    decoupled: bool
+
+
+def options_of(name: str) -> list[str]:
+    """Names of all that the constructor of a formula takes, in the order of its signature."""
+    from sparsetrain.optim import OPTIMIZERS  # whose formulas import this module
+
+    hints = get_type_hints(OPTIMIZERS[name])
+    shared = get_args(hints.pop("options"))[0].__annotations__
+    return [argument for argument in (*hints, *shared) if argument != "return"]
+
+
 def make_optimizer(
     formula: Formula,
     hyper: Mapping[str, Number],
     options: Mapping[str, Any],
-    excluded: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    shared: type = Options,
     fixed: Mapping[str, Any] | None = None,
 ) -> Optimizer:
     """Build the optimizer of a formula.
@@ -51,10 +64,8 @@ def make_optimizer(
         As in `Optimizer`.
     options : mapping
         Keyword arguments of the constructor that are not arguments of its own.
-    excluded : sequence of str
-        Options that this formula does not have.
-    arguments : sequence of str
-        Arguments of the constructor that are not hyper-parameters, for the message.
+    shared : type
+        The options that it may be given.
     fixed : mapping, optional
         Options that the formula decides.
 
@@ -63,10 +74,9 @@ def make_optimizer(
     ConfigError
         If the formula lacks an option; names the formula and its options.
     """
-    allowed = [name for name in Options.__annotations__ if name not in excluded]
     for name in options:
-        if name not in allowed:
-            known = ", ".join([*hyper, *arguments, *allowed])
+        if name not in shared.__annotations__:
+            known = ", ".join(options_of(formula.name))
             raise ConfigError(f"{formula.name} has no option {name!r}; its options are {known}")
     return Optimizer(formula, hyper, **options, **(fixed or {}))
 

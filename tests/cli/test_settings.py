@@ -10,7 +10,7 @@ import pytest
 from sparsetrain.cli import main
 from sparsetrain.cli.settings import DataSettings, Settings, resolve_settings, settings_of
 from sparsetrain.cli.settings.fields import fields_of, flags_of
-from sparsetrain.cli.settings.optimizer import FORMULA_OPTIONS, NUMBERS, OPTIONS, options_of
+from sparsetrain.cli.settings.optimizer import OptimizerSettings
 from sparsetrain.cli.settings.resolve import Entry, parse_text
 from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.errors import ConfigError
@@ -224,28 +224,28 @@ def keywords(function):
     return set(inspect.signature(function).parameters)
 
 
-@pytest.mark.parametrize("name", sorted(FORMULA_OPTIONS))
-def test_the_options_of_a_formula_are_those_of_its_constructor(name):
+def test_the_settings_of_an_optimizer_are_the_options_of_the_constructors():
     from sparsetrain import optim
 
-    make, own = optim.OPTIMIZERS[name], set(options_of(name))
-    assert set(FORMULA_OPTIONS[name]) <= keywords(make)
-    for option in {*NUMBERS, *OPTIONS} - own - {"lr"}:
-        with pytest.raises((ConfigError, TypeError), match=f"{name} has no option '{option}'"):
-            make(0.1, **{option: 0.5})
-    values = {
-        "mode": "exact",
-        "max_replayed_steps": 5,
-        "on_nonfinite": "skip",
-        "decoupled": True,
-        "update": "sparse",
-    }
-    for option in own - {"max_replayed_steps"}:
-        make(0.1, **{"mode": "exact", option: values.get(option, 0.5)})
+    numbers = {name for make in optim.OPTIMIZERS for name in optim.options_of(make)}
+    settings = set(OptimizerSettings.model_fields)
+    assert numbers - settings == set()
+    values = {"mode": "exact", "max_replayed_steps": 5, "update": "sparse", "average": 0.5}
+    values |= {"on_nonfinite": "skip", "decoupled": True, "groups": []}
+    for name, make in optim.OPTIMIZERS.items():
+        known = optim.options_of(name)
+        for option in numbers - {*known}:
+            with pytest.raises(ConfigError, match=f"{name} has no option '{option}'; its options"):
+                make(0.1, **{option: 0.5})
+            text = "true" if option == "decoupled" else "0.5"
+            with pytest.raises(ConfigError, match=f"{name} has no option '{option}'"):
+                resolve_settings(overrides=[f"optimizer.name={name}", f"optimizer.{option}={text}"])
+        for option in {*known} - {"lr", "max_replayed_steps"}:
+            make(0.1, **{"mode": "exact", option: values.get(option, 0.5)})
 
 
 def test_every_section_fits_what_it_is_given_to():
-    from sparsetrain import data, models, optim
+    from sparsetrain import data, models
     from sparsetrain.models.options import OF_DATA
 
     assert set(DataSettings().encoding()) <= keywords(data.Encoder.fit)
@@ -254,7 +254,6 @@ def test_every_section_fits_what_it_is_given_to():
         section = type(settings_of(name)().model).model_fields.keys() - {"name"}
         assert models.options_of(model).keys() | {"table_dtype"} == section
         assert keywords(model) - OF_DATA - {"rest"} <= section
-    assert set(FORMULA_OPTIONS) == set(optim.OPTIMIZERS)
 
 
 def test_defaults_of_the_data_section_are_those_of_the_encoder():

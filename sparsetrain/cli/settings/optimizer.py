@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section `optimizer` of the settings, and the options that each formula has.
+"""Section `optimizer` of the settings.
 
-Values are names, numbers and enumerated schedules; the caller builds the optimizer. Tests compare
-the tables here with the constructors.
+Values are names, numbers and enumerated schedules; the caller builds the optimizer. The options
+that a formula has are those of its constructor.
 """
 
-from itertools import chain
 from typing import Any, Literal
 
 from sparsetrain.cli.settings.fields import (
@@ -18,25 +17,6 @@ from sparsetrain.cli.settings.fields import (
     setting,
 )
 
-# Numbers of each formula besides `lr`.
-FORMULA_OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": (),
-    "momentum": ("momentum",),
-    "nesterov": ("momentum",),
-    "adagrad": ("eps", "initial"),
-    "rowwise_adagrad": ("eps", "initial"),
-    "rmsprop": ("alpha", "eps"),
-    "adam": ("beta1", "beta2", "eps"),
-    "adamw": ("beta1", "beta2", "eps"),
-    "ftrl": ("l1", "l2", "beta", "initial"),
-}
-NUMBERS = frozenset(chain(["lr"], *FORMULA_OPTIONS.values()))
-# Options of all formulas, and those that a formula lacks.
-OPTIONS = (
-    *("mode", "max_replayed_steps", "weight_decay", "decoupled"),
-    *("clip_value", "clip_norm", "on_nonfinite", "update", "average"),
-)
-LACKS = {"adamw": ("decoupled",), "ftrl": ("weight_decay", "decoupled")}
 # Settings of each schedule.
 SCHEDULES: dict[str, tuple[str, ...]] = {
     "constant": (),
@@ -47,7 +27,6 @@ SCHEDULES: dict[str, tuple[str, ...]] = {
 }
 SHAPES = ("factor", "power", "floor")
 
-Formula: Any = Literal[tuple(FORMULA_OPTIONS)]
 ScheduleName: Any = Literal[tuple(SCHEDULES)]
 Mode = Literal["lazy", "exact", "dense"]
 Update = Literal["sparse", "dense"]
@@ -68,7 +47,9 @@ class GroupSettings(Section):
 class OptimizerSettings(Section):
     """The update formula, its options and schedule; none stands for the formula's default."""
 
-    name: Formula = setting("adagrad", "Update formula.", flag="--optimizer")
+    name: str = setting(
+        "adagrad", "Update formula, such as adagrad, adam or sgd.", flag="--optimizer"
+    )
     lr: Positive = setting(0.02, "Learning rate, which a schedule multiplies.", flag="--lr")
     eps: Positive | None = setting(None, "Added to the denominator.")
     initial: NotNegative | None = setting(None, "Initial value of the accumulator.")
@@ -109,7 +90,8 @@ class OptimizerSettings(Section):
 
     def arguments(self) -> dict[str, Any]:
         """Return the options that are set, for the formula's constructor."""
-        return self.model_dump(include={*NUMBERS, *OPTIONS}, exclude_none=True)
+        others = {"name", "groups", "accumulate", "schedule", "schedule_steps", "warmup", *SHAPES}
+        return self.model_dump(exclude=others, exclude_none=True)
 
     def group_arguments(self) -> list[dict[str, Any]]:
         """Return the keyword arguments of each group."""
@@ -128,12 +110,17 @@ class OptimizerSettings(Section):
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored or are missing, each with the reason."""
-        allowed = options_of(self.name)
-        listed = ", ".join(("lr", *allowed))
+        import sparsetrain as st
+
+        if self.name not in st.optim.OPTIMIZERS:
+            *names, last = map(repr, st.optim.OPTIMIZERS)
+            known = f"{', '.join(names)} or {last}"
+            return [("name", f"optimizer.name = {self.name!r} must be {known}")]
+        allowed = st.optim.options_of(self.name)
         problems = [
-            (key, f"{self.name} has no option '{key}'; its options are {listed}")
+            (key, f"{self.name} has no option '{key}'; its options are {', '.join(allowed)}")
             for key in self.arguments()
-            if key not in allowed and key != "lr"
+            if key not in allowed
         ]
         used = SCHEDULES[self.schedule]
         for key in ("schedule_steps", *SHAPES):
@@ -145,9 +132,3 @@ class OptimizerSettings(Section):
             text = f"schedule '{self.schedule}' needs optimizer.schedule_steps"
             problems.append(("schedule", text))
         return problems
-
-
-def options_of(name: str) -> tuple[str, ...]:
-    """Return all options of a formula besides `lr`."""
-    common = tuple(key for key in OPTIONS if key not in LACKS.get(name, ()))
-    return FORMULA_OPTIONS[name] + common

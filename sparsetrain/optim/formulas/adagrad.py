@@ -50,4 +50,4 @@ def adagrad(
     initial = require_initial_or_eps("adagrad", eps, initial)
     slots = (Slot("sum", "element", initial),)
     formula = Formula("adagrad", _step, slots, noop_on_zero_grad="always", slot_decay=(None,))
-    return make_optimizer(formula, {"lr": lr, "eps": eps}, options, arguments=["initial"])
+    return make_optimizer(formula, {"lr": lr, "eps": eps}, options)

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sparsetrain.optim.formulas.adam import ADAM
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import make_optimizer, require_above_zero, require_below_one
+from sparsetrain.optim.options import (
+    Unpack,
+    WithoutDecay,
+    make_optimizer,
+    require_above_zero,
+    require_below_one,
+)
 from sparsetrain.optim.rule import Number
 
 ADAMW = ADAM._replace(name="adamw")
@@ -20,7 +24,7 @@ def adamw(
     beta2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: float = 0.01,
-    **options: Any,
+    **options: Unpack[WithoutDecay],
 ) -> Optimizer:
     """Adam with decoupled weight decay: ``w <- w (1 - lr weight_decay)`` before Adam's step.
 
@@ -48,5 +52,5 @@ def adamw(
     require_below_one("adamw", beta1=beta1, beta2=beta2)
     require_above_zero("adamw", eps=eps)
     hyper = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
-    options = {"weight_decay": weight_decay, **options}
-    return make_optimizer(ADAMW, hyper, options, excluded=["decoupled"], fixed={"decoupled": True})
+    decay = {"weight_decay": weight_decay, "decoupled": True}
+    return make_optimizer(ADAMW, hyper, options, WithoutDecay, decay)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial
+from sparsetrain.optim.options import Unpack, WithoutDecay, make_optimizer, require_initial
 from sparsetrain.optim.rule import Number
 
 
@@ -37,7 +37,7 @@ def ftrl(
     l2: float = 0.0,
     beta: float = 1.0,
     initial: float = 0.0,
-    **options: Unpack[Options],
+    **options: Unpack[WithoutDecay],
 ) -> Optimizer:
     """FTRL-proximal.
 
@@ -75,6 +75,4 @@ def ftrl(
         "ftrl", _step, slots, per_step=_per_step, slot_decay=(None, None), decays=False
     )
     hyper: dict[str, Number] = {"lr": lr, "l1": l1, "l2": l2, "beta": beta}
-    return make_optimizer(
-        formula, hyper, options, excluded=["weight_decay", "decoupled"], arguments=["initial"]
-    )
+    return make_optimizer(formula, hyper, options, WithoutDecay)

@@ -62,4 +62,4 @@ def rowwise_adagrad(
         noop_on_zero_grad="always",
         slot_decay=(None,),
     )
-    return make_optimizer(formula, {"lr": lr, "eps": eps}, options, arguments=["initial"])
+    return make_optimizer(formula, {"lr": lr, "eps": eps}, options)
