@@ -6,8 +6,8 @@ A logger is any function of a line of the log: a dict with ``split`` ("train" or
 """
 
 from sparsetrain.system.exports import public_names as _public_names
-from sparsetrain.training.loggers.tensorboard import TensorBoard as TensorBoard
 from sparsetrain.training.loggers.trackers import MLflow as MLflow
+from sparsetrain.training.loggers.trackers import TensorBoard as TensorBoard
 from sparsetrain.training.loggers.trackers import WandB as WandB
 
 __all__, __dir__ = _public_names(globals())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loggers that pass the lines of a run's log on to MLflow and to Weights & Biases."""
+"""Loggers that pass the lines of a run's log on to MLflow, TensorBoard, and Weights & Biases."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -39,6 +40,30 @@ class MLflow:
         self._mlflow.log_metrics(dict(named), step=line["step"], run_id=self._run_id)
 
 
+class TensorBoard:
+    """Writes event files (extra ``tensorboard``); a resumed run begins a new one.
+
+    Parameters
+    ----------
+    folder : path
+        Where to write them; ``tensorboard --logdir`` is given this folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        module = _imported("tensorboardX", "tensorboard")
+        self._writer = module.SummaryWriter(os.fspath(folder))
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Write the numbers of a line."""
+        for name, value in scalars(line).items():
+            self._writer.add_scalar(name, value, int(line["step"]))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """End the file."""
+        self._writer.close()
+
+
 class WandB:
     """Logs to Weights & Biases (extra ``wandb``).
 
@@ -57,8 +82,10 @@ class WandB:
         self._run.log({"step": line["step"], **scalars(line)})
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str, extra: str | None = None) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise ConfigError(f"{name} is not installed: pip install 'sparsetrain[{name}]'") from None
+        raise ConfigError(
+            f"{name} is not installed: pip install 'sparsetrain[{extra or name}]'"
+        ) from None
