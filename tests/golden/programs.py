@@ -25,11 +25,11 @@ def _cpu(name: str) -> Target:
     return Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": name})
 
 
-SSE2, AVX2, AMX = map(_cpu, ("x86-64", "haswell", "sapphirerapids"))
-# Layers as wide as people use, for CPUs whose vectors and tiles have kernels of their own.
+SSE2, AVX2, AVX512 = map(_cpu, ("x86-64", "haswell", "znver4"))
+# Layers as wide as people use, for CPUs whose vectors have kernels of their own.
 FULL = {
     "dlrm, full, AVX2": {"target": AVX2},
-    "dlrm, full, AMX, bf16": {"target": AMX, "precision": "bf16"},
+    "dlrm, full, AVX512, bf16": {"target": AVX512, "precision": "bf16"},
 }
 NAMES = [*st.models.MODELS, *FULL]
 QUICK = ("dlrm", "din", "sasrec", "dlrm, full, AVX2")

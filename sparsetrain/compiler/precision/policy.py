@@ -41,8 +41,6 @@ class Policy(NamedTuple):
     Examples
     --------
     >>> policy = BFLOAT16._replace(neighbours=BFLOAT16.neighbours | {"relax.max"})
-    >>> products = {"relax.matmul": BFLOAT16.always["relax.matmul"]}
-    >>> without_interaction = BFLOAT16._replace(always=products)
     """
 
     dtype: str
@@ -70,11 +68,7 @@ def is_wide_product(call: Any) -> bool:
 def has_whole_vectors(call: Any) -> bool:
     """An interaction of float32 vectors whose width is a multiple of 16, and few of them.
 
-    Its kernel reads each sample once, so an operand is rounded there, not before. On two cores with
-    AVX512_BF16 (AMD Zen 5), 2048 samples of 27 vectors, new to the caches, take 0.21 ms instead of
-    0.24 ms at width 16, 0.64 ms instead of 0.77 ms at 64 and 1.3 ms instead of 1.6 ms at 128; by
-    AMX tiles (Intel Granite Rapids) 0.21 ms instead of 0.30 ms, 0.47 ms instead of 1.3 ms and
-    0.85 ms instead of 2.8 ms.
+    Its kernel by AMX tiles reads each sample once, so an operand is rounded there, not before.
     """
     _, features, width = call.args[1].ty.shape
     floats = all(str(operand.ty.dtype) == "float32" for operand in call.args)
@@ -82,11 +76,7 @@ def has_whole_vectors(call: Any) -> bool:
 
 
 def has_wide_vectors(call: Any) -> bool:
-    """The same with a width of 64 or more, for its backward by AMX tiles.
-
-    Measured as above it takes 0.79 ms instead of 1.3 ms at width 64 and 1.7 ms instead of 3.3 ms at
-    128, but 0.34 ms instead of 0.33 ms at 16.
-    """
+    """The same with a width of 64 or more, from where the backward by tiles is quicker too."""
     return has_whole_vectors(call) and int(call.args[1].ty.shape[2]) >= WIDE
 
 
@@ -98,20 +88,14 @@ ROUND_INSIDE = frozenset(
 _PRODUCTS: dict[str, Callable[[Any], bool]] = {"relax.matmul": is_wide_product}
 _NEIGHBOURS = frozenset({"relax.greater", "relax.less_equal", "relax.collapse_sum_to", "relax.sum"})
 
-BFLOAT16 = Policy(
-    "bfloat16",
-    {
-        **_PRODUCTS,
-        # Not its backward: memory bounds it. Measured as above, AVX512_BF16 takes 0.36 ms instead
-        # of 0.16 ms at width 16 and 1.8 ms instead of 1.7 ms at 128; 16 samples that stay in the
-        # caches take 0.55 us each instead of 0.75 us at 128.
-        "relax.sparsetrain.interaction": has_whole_vectors,
-    },
-    _NEIGHBOURS,
-)
+BFLOAT16 = Policy("bfloat16", _PRODUCTS, _NEIGHBOURS)
 
 BFLOAT16_BY_TILES = BFLOAT16._replace(
-    always={**BFLOAT16.always, "relax.sparsetrain.interaction_backward": has_wide_vectors}
+    always={
+        **_PRODUCTS,
+        "relax.sparsetrain.interaction": has_whole_vectors,
+        "relax.sparsetrain.interaction_backward": has_wide_vectors,
+    }
 )
 
 FLOAT16 = Policy("float16", _PRODUCTS, _NEIGHBOURS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the interaction's bfloat16 CPU kernels: loops, arrays, calls of helpers."""
+"""Common parts of the interaction's CPU kernels: loops, arrays, calls of helpers."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00
 It has a kernel each way: with matrix products, the (F + 1) x (F + 1) matrices of a batch would go
 through memory; in a kernel they stay in registers and the first-level cache. The kernels, each a
 `forward_kernel` and a `backward_kernel`, depend on the target and on whether operands may be
-rounded: `cpu`, `bf16`, `amx`, `cuda`.
+rounded: `cpu`, `amx`, `cuda`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,17 @@ from tvm.target import Target
 
 from sparsetrain.ad import defvjp
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
-from sparsetrain.models.interaction import amx, bf16, cpu, cuda
+from sparsetrain.models.interaction import amx, cpu, cuda
 from sparsetrain.models.interaction.result_layout import output_width
-from sparsetrain.runtime.host import has_amx_tiles, has_bf16_dot
-
-# Test of a target -> kernels that round with its instructions, the fastest first. Where AVX512_BF16
-# is slow (Intel: 0.4 vector products a cycle) its kernels take about as long as the float32 ones,
-# so all CPUs are treated alike.
-_ROUNDING = ((has_amx_tiles, amx), (has_bf16_dot, bf16))
+from sparsetrain.runtime.host import has_amx_tiles
 
 
 def _kernels(call: Any) -> Any:
-    """The module of kernels for the current target; they round if the call has ``rounds``."""
-    target, rounding = Target.current(allow_none=True), None
-    if call.attrs is not None and "rounds" in call.attrs:
-        rounding = next((kernels for has, kernels in _ROUNDING if has(target)), None)
-    return rounding or for_target(llvm=cpu, cuda=cuda)
+    """The module of kernels for the current target; AMX tiles serve a call with ``rounds``."""
+    rounds = call.attrs is not None and "rounds" in call.attrs
+    if rounds and has_amx_tiles(Target.current(allow_none=True)):
+        return amx
+    return for_target(llvm=cpu, cuda=cuda)
 
 
 def _sizes(call: Any) -> tuple[int, int, str]:

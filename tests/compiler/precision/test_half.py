@@ -7,7 +7,11 @@ import tvm
 from tvm import relax, tirx
 
 from sparsetrain.compiler.precision import BFLOAT16, FLOAT16, to_half
-from sparsetrain.compiler.precision.policy import ROUND_INSIDE, has_whole_vectors
+from sparsetrain.compiler.precision.policy import (
+    BFLOAT16_BY_TILES,
+    ROUND_INSIDE,
+    has_whole_vectors,
+)
 from sparsetrain.errors import ConfigError
 
 op = relax.op
@@ -113,8 +117,10 @@ EVERYWHERE = dict.fromkeys(ROUND_INSIDE, has_whole_vectors)
 @pytest.mark.parametrize(
     ("policy", "width", "rounded"),
     [
-        (BFLOAT16, 24, []),
-        (BFLOAT16, 32, ["interaction"]),
+        (BFLOAT16, 32, []),
+        (BFLOAT16_BY_TILES, 24, []),
+        (BFLOAT16_BY_TILES, 32, ["interaction"]),
+        (BFLOAT16_BY_TILES, 64, ["interaction", "interaction_backward"]),
         (BFLOAT16._replace(always=EVERYWHERE), 32, ["interaction", "interaction_backward"]),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interaction's bfloat16 kernels against float64 NumPy on operands rounded beforehand."""
+"""The interaction's kernels by AMX tiles against float64 NumPy on operands rounded beforehand."""
 
 import os
 import subprocess
@@ -9,25 +9,15 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain.compiler.precision import BFLOAT16, policy_for, to_half
-from sparsetrain.models.interaction import amx, bf16
+from sparsetrain.compiler.precision import policy_for, to_half
+from sparsetrain.models.interaction import amx
 from sparsetrain.runtime import as_numpy, as_tensor, empty
 from sparsetrain.runtime.compiling import compile_kernel
-from sparsetrain.runtime.host import has_amx_tiles, has_bf16_dot, host_target
+from sparsetrain.runtime.host import has_amx_tiles, host_target
 from tests.models.interactions import in_numpy, module, vjp_in_numpy
 
-CASES = [
-    pytest.param(
-        kernels,
-        marks=pytest.mark.skipif(not there(host_target()), reason=f"the CPU has no {instructions}"),
-        id=instructions,
-    )
-    for kernels, there, instructions in (
-        (bf16, has_bf16_dot, "AVX512_BF16"),
-        (amx, has_amx_tiles, "AMX_BF16"),
-    )
-]
-EACH_KERNEL = pytest.mark.parametrize("kernels", CASES)
+HAS_TILES = has_amx_tiles(host_target())
+pytestmark = pytest.mark.skipif(not HAS_TILES, reason="the CPU has no AMX_BF16")
 # Features and width: around one and two vectors of 16, a step of 32 columns, the registers' rows.
 SIZES = [(1, 16), (2, 32), (15, 48), (16, 80), (17, 16), (26, 16), (31, 128), (32, 16), (40, 32)]
 SIZES.append((63, 48))
@@ -71,10 +61,9 @@ def assert_cotangents(found, x, e, cotangent, as_read=rounded):
     assert_close(found[1], expected[1])
 
 
-@EACH_KERNEL
 @EACH
-def test_pairs_are_products_of_rounded_vectors_and_the_dense_one_is_kept(kernels, features, width):
-    kernel = compile_kernel(kernels.forward_kernel(features, width, "float32"), host_target())
+def test_pairs_are_products_of_rounded_vectors_and_the_dense_one_is_kept(features, width):
+    kernel = compile_kernel(amx.forward_kernel(features, width, "float32"), host_target())
     for batch in BATCHES:
         x, e, cotangent = draw(features, width, batch)
         (found,) = run(kernel, (x, e), [cotangent.shape])
@@ -82,17 +71,15 @@ def test_pairs_are_products_of_rounded_vectors_and_the_dense_one_is_kept(kernels
         np.testing.assert_array_equal(found[:, :width], x)
 
 
-@EACH_KERNEL
 @EACH
-def test_cotangents_are_sums_over_rounded_pairs(kernels, features, width):
-    kernel = compile_kernel(kernels.backward_kernel(features, width, "float32"), host_target())
+def test_cotangents_are_sums_over_rounded_pairs(features, width):
+    kernel = compile_kernel(amx.backward_kernel(features, width, "float32"), host_target())
     for batch in BATCHES:
         x, e, cotangent = draw(features, width, batch)
         found = run(kernel, (x, e, cotangent), [x.shape, e.shape])
         assert_cotangents(found, x, e, cotangent)
 
 
-@pytest.mark.skipif(not has_amx_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_cotangents_that_go_past_the_caches_are_the_same(monkeypatch):
     x, e, cotangent = draw(17, 32, 21)
     results = []
@@ -105,12 +92,11 @@ def test_cotangents_that_go_past_the_caches_are_the_same(monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-@EACH_KERNEL
 @pytest.mark.parametrize("special", [np.inf, np.nan])
-def test_a_number_that_is_not_finite_stays_among_its_pairs(kernels, special):
+def test_a_number_that_is_not_finite_stays_among_its_pairs(special):
     x, e, cotangent = draw(17, 16, 3)
     e[1, 4, 3] = special
-    kernel = compile_kernel(kernels.forward_kernel(17, 16, "float32"), host_target())
+    kernel = compile_kernel(amx.forward_kernel(17, 16, "float32"), host_target())
     (found,) = run(kernel, (x, e), [cotangent.shape])
     with np.errstate(invalid="ignore"):
         expected = in_numpy(x.astype("f8"), e.astype("f8"))
@@ -118,13 +104,13 @@ def test_a_number_that_is_not_finite_stays_among_its_pairs(kernels, special):
 
 
 HASHES = """
-import sys, hashlib, numpy as np
-import tests.models.test_bf16_interaction as t
-kernels = sys.modules[sys.argv[1]]
+import hashlib, numpy as np
+import tests.models.test_amx_interaction as t
+from sparsetrain.models.interaction import amx
 x, e, cotangent = t.draw(26, 16, 101)
 for make, arguments, outputs in [
-    (kernels.forward_kernel, (x, e), [cotangent.shape]),
-    (kernels.backward_kernel, (x, e, cotangent), [x.shape, e.shape]),
+    (amx.forward_kernel, (x, e), [cotangent.shape]),
+    (amx.backward_kernel, (x, e, cotangent), [x.shape, e.shape]),
 ]:
     kernel = t.compile_kernel(make(26, 16, "float32"), t.host_target())
     for found in t.run(kernel, arguments, outputs):
@@ -132,22 +118,21 @@ for make, arguments, outputs in [
 """
 
 
-@EACH_KERNEL
-def test_bits_are_those_of_any_number_of_threads(kernels):
+def test_bits_are_those_of_any_number_of_threads():
     found = set()
     for threads in ("1", "2", "3"):
         environment = os.environ | {"TVM_NUM_THREADS": threads, "TVM_BIND_THREADS": "0"}
-        command = [sys.executable, "-c", HASHES, kernels.__name__]
+        command = [sys.executable, "-c", HASHES]
         found.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(found) == 1
 
 
 @pytest.mark.cpu("the interaction of CUDA computes in float32")
-@pytest.mark.skipif(not has_bf16_dot(host_target()), reason="the CPU has no AVX512_BF16")
 def test_a_program_under_the_policy_runs_them():
     # Programs keep the whole widths alone; elsewhere the float32 kernels stay.
+    policy = policy_for("bf16", host_target())
     for width, rounds in [(32, True), (24, False)]:
-        half = to_half(module(5, width, "float32"), "forward", BFLOAT16)
+        half = to_half(module(5, width, "float32"), "forward", policy)
         x, e, _ = draw(5, width, 19)
         found = as_numpy(st.Program(half, "forward")({"x": x, "e": e}, {}))
         expected = in_numpy(*((rounded(a) if rounds else a.astype("f8")) for a in (x, e)))
@@ -155,7 +140,6 @@ def test_a_program_under_the_policy_runs_them():
 
 
 @pytest.mark.cpu("the interaction of CUDA computes in float32")
-@pytest.mark.skipif(not has_amx_tiles(host_target()), reason="the CPU has no AMX_BF16")
 def test_where_there_are_tiles_the_backward_of_wide_vectors_rounds_too():
     policy = policy_for("bf16", host_target())
     for width, rounds in [(64, True), (32, False)]:
