@@ -55,8 +55,8 @@ AXES = {
         r"optim/exact",
         28,
     ),
-    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 31),
-    "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 22),
+    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 34),
+    "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 23),
     "shared tables": Axis(
         r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 22
     ),
@@ -71,12 +71,12 @@ AXES = {
         r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"
         r"|\bparts: (int|Count)|processes_started|\bShards?\b",
         r"^parallel/|runtime/parallel|/launcher",
-        12,
+        13,
     ),
     "ranking": Axis(
         r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_rows|item_vectors',
         r"retrieval|ranking|ranker|interactions|metrics/|models/losses|data/synthetic",
-        8,
+        7,
     ),
 }
 

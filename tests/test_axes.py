@@ -12,7 +12,7 @@ from tests import acts, axes
 from tests.docs.test_path import PATH
 
 FILES_OF_ACTS = {"step": 14, "encode": 23, "Encoder.fit": 27, "epoch": 33, "convert": 43}
-WORDS_OF_THE_PATH = 8_168
+WORDS_OF_THE_PATH = 8_344
 
 
 def check(name: str, found: list[str], most: int) -> None:
