@@ -77,7 +77,7 @@ def _written(name: str, folder: str) -> tuple[Predictor, Any]:
         quantized.save(folder)
         return quantized, rows
     if name == ESTIMATOR:
-        rows = named.frame()[["user", "item", "age"]]
+        rows = named.frame()[["user", "item", "rating"]]
         options = {"bottom": (4,), "top": (8,)}
         model = ClickClassifier(dim=4, model_options=options, random_state=3, target="cpu")
         model.fit(rows, named.frame()["click"]).save(folder)
@@ -91,7 +91,7 @@ def _written(name: str, folder: str) -> tuple[Predictor, Any]:
 def rows_of(name: str) -> Any:
     """Return the rows that a kind was trained on."""
     if name == ESTIMATOR:
-        return named.frame()[["user", "item", "age"]]
+        return named.frame()[["user", "item", "rating"]]
     return KINDS["exact-adam-decay" if name == ONLY_PREDICTS else name]()[1]
 
 
