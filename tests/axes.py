@@ -37,12 +37,12 @@ AXES = {
     "CUDA": Axis(
         r'\bon_gpu\b|is_cuda|"cuda"|\bgpu\.\w|_on_host|\bcuda\.',
         r"/cuda|cuda_|/gpu\.py|device_prefetch|device_pool|streams|staging",
-        30,
+        31,
     ),
     "tables in half precision and int8": Axis(
         r"\bis_half\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
         r"table_formats|quantized",
-        22,
+        21,
     ),
     "precision of programs": Axis(
         r'\bpolicy\b|loss_scale|\bscaling\b|\bscaled\b(?!( \w+)? = )|"rounds"',
@@ -53,7 +53,7 @@ AXES = {
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
         r"optim/exact",
-        28,
+        29,
     ),
     "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 34),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 23),
