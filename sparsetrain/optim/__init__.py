@@ -9,6 +9,8 @@ Folders: `formulas` (the optimizers of this package), `exact` (deferred updates 
 dense optimizer), `cuda` (kernels for a GPU).
 """
 
+from collections.abc import Callable as _Callable
+
 from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.optim.average import averages as averages
 from sparsetrain.optim.average import ema as ema
@@ -49,7 +51,7 @@ from sparsetrain.optim.state import State as State
 from sparsetrain.system.exports import public_names as _public_names
 
 # Name, as in settings and saved runs -> constructor.
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, _Callable[..., Optimizer]] = {
     "sgd": sgd,
     "momentum": momentum,
     "nesterov": nesterov,

@@ -113,8 +113,8 @@ class OptimizerSettings(Section):
         import sparsetrain as st
 
         if self.name not in st.optim.OPTIMIZERS:
-            *names, last = map(repr, st.optim.OPTIMIZERS)
-            known = f"{', '.join(names)} or {last}"
+            *first, last = map(repr, st.optim.OPTIMIZERS)
+            known = f"{', '.join(first)} or {last}"
             return [("name", f"optimizer.name = {self.name!r} must be {known}")]
         allowed = st.optim.options_of(self.name)
         problems = [
