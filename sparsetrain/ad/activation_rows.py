@@ -15,6 +15,7 @@ from tvm.relax import op
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing.reads import PLACES, Rows
+from sparsetrain.ops.operand_shapes import is_zero
 from sparsetrain.sparse_tensor.operators import scatter_add_rows
 
 
@@ -39,6 +40,8 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
 
 def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.Expr:
     """Zeros in the shape of `x`, with the cotangent added where `rows` were read, in order."""
+    if is_zero(rows.count):  # which `reshape` takes for the extent that was there
+        return op.zeros(x.ty.shape, x.ty.dtype)
     updates = emit(op.reshape(cotangent, [rows.count, rows.width]))
     shape = relax.ShapeExpr([rows.height, rows.width])
     added = emit(scatter_add_rows(shape, rows.places, updates, rows.places, pooled=0))

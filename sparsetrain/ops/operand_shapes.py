@@ -233,6 +233,11 @@ def is_one(extent: Any) -> bool:
     return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
 
 
+def is_zero(extent: Any) -> bool:
+    """Whether an extent is known to be 0."""
+    return isinstance(extent, tirx.IntImm) and int(extent) == 0
+
+
 def size_of(shape: Iterable[Any]) -> Any:
     """How many elements a tensor of these extents has."""
     return reduce(mul, shape, tirx.const(1, "int64"))

@@ -322,6 +322,15 @@ DENSE_CASES = [
         lambda x: op.take(_emit(op.exp(x)), relax.const([-1, 0, -1]), axis=1),
     ),
     Case(
+        "take of nothing from an activation",
+        "relax.take",
+        {"x": ("B", 2, 3)},
+        lambda x: op.add(
+            op.sum(op.take(_emit(op.exp(x)), relax.const(np.empty(0, np.int64)), axis=2)),
+            op.sum(x),
+        ),
+    ),
+    Case(
         "take of rows of an activation, from the end",
         "relax.take",
         X,

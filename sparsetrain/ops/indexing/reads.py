@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import relax, te, tirx
 
-from sparsetrain.ops.operand_shapes import is_one, size_of
+from sparsetrain.ops.operand_shapes import is_one, is_zero, size_of
 
 
 class Place(NamedTuple):
@@ -202,7 +202,7 @@ def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
 
     found = builder.emit_te(places, x, *read.ids)
     count = size_of([*extents_of(x, read), *shape[read.axes : behind]])
-    if len(found.ty.shape) != 1:
+    if len(found.ty.shape) != 1 and not is_zero(count):
         found = builder.emit(relax.op.reshape(found, [count]))
     return Rows(size_of(shape[:behind]), prod(map(int, shape[behind:])), count, found)
 
