@@ -23,8 +23,10 @@ from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.data.values.text import as_bytes
 from sparsetrain.data.values.text import lengths as text_lengths
+from sparsetrain.errors import DataError
 
 Read = TypeVar("Read")
+_MOST_IDS = 2**31 - 1  # that the offsets of a list column can count
 
 
 class Bags(NamedTuple):
@@ -189,7 +191,18 @@ def _kept(lengths: Array, limit: int, keep: str) -> Array:
 
 
 def as_lists(bags: Bags) -> tuple[pa.Array, pa.Array | None]:
-    """Return the bags as list columns of int32 ids and, if there are any, float32 weights."""
+    """Return the bags as list columns of int32 ids and, if there are any, float32 weights.
+
+    Raises
+    ------
+    DataError
+        If they hold more ids than the offsets of such a column can count.
+    """
+    if bags.offsets[-1] > _MOST_IDS:
+        raise DataError(
+            f"lists of {len(bags.offsets) - 1:,} rows hold {bags.offsets[-1]:,} ids, more than "
+            f"{_MOST_IDS:,}: limit them by max_length in a schema file"
+        )
     offsets = pa.array(bags.offsets.astype(np.int32))
     ids = pa.ListArray.from_arrays(offsets, pa.array(bags.ids.astype(np.int32)))
     if bags.weights is None:
