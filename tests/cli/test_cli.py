@@ -138,7 +138,12 @@ class FakeLibrary:
                 Dataset=self.dataset,
                 Encoder=SimpleNamespace(fit=self.fit_encoder),
             ),
-            "optim": SimpleNamespace(sgd=self.optimizer, adagrad=self.optimizer),
+            "optim": SimpleNamespace(
+                sgd=self.optimizer,
+                adagrad=self.optimizer,
+                OPTIMIZERS=sparsetrain.optim.OPTIMIZERS,
+                options_of=sparsetrain.optim.options_of,
+            ),
             "Trainer": self.trainer,
             "load_predictor": lambda folder, checkpoint, precision, model: FakeTrainer(self),
         }
