@@ -15,7 +15,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -35,36 +35,13 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing, in place of a function that adds to a schedule."""
 
 
-def _other_make(make_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def changed(target: Any) -> Any:
-        make = make_of(target)
-        return make._replace(asks_steadily=not make.asks_steadily)
-
-    return changed
-
-
 # Variant -> module, name, and what takes its place: a pass that does nothing, or another value.
 LEFT_OUT = "a pass that does nothing"
 VARIANTS: dict[str, list[tuple[str, str, Any]]] = {
     "nothing": [],
     "nothing, again": [],  # how much of a ratio is noise
     "products of gradients": [(f"{SCHEDULE}pipeline", "TakeRowProducts", LEFT_OUT)],
-    "prefetched epilogues": [
-        (f"{SCHEDULE}matmul", "prefetch_epilogue", _nothing),
-        (f"{SCHEDULE}bf16.matmul", "prefetch_epilogue", _nothing),
-    ],
-    "prefetched rows": [
-        (f"{SCHEDULE}operands", "prefetch_rows_ahead", _nothing),
-        (f"{SCHEDULE}bf16.matmul", "prefetch_next_rows", _nothing),
-    ],
-    "all prefetches of products": [
-        (f"{SCHEDULE}matmul", "prefetch_epilogue", _nothing),
-        (f"{SCHEDULE}matmul", "prefetch_steadily", _nothing),
-        (f"{SCHEDULE}bf16.matmul", "prefetch_epilogue", _nothing),
-        (f"{SCHEDULE}operands", "prefetch_rows_ahead", _nothing),
-        (f"{SCHEDULE}bf16.matmul", "prefetch_next_rows", _nothing),
-    ],
-    "the other make's prefetches": [(f"{SCHEDULE}matmul", "make_of", _other_make)],
+    "prefetches of those": [(f"{SCHEDULE}row_product.chunk_prefetch", "_prefetch", _nothing)],
     "prefetched rows of tables": [("sparsetrain.kernels.builder", "Prefetch.line", _nothing)],
     "elided argument checks": [(f"{SCHEDULE}pipeline", "ElideArgumentChecks", LEFT_OUT)],
     "folded permutations": [(f"{SCHEDULE}pipeline", "FoldPermutationIntoMatmul", LEFT_OUT)],
@@ -109,8 +86,6 @@ def left_out(variant: str) -> ExitStack:
         known = {LEFT_OUT: _does_nothing, "products": lambda: interaction_by_products}
         if isinstance(value, str):
             value = known[value]()
-        elif value is _other_make:
-            value = _other_make(getattr(owner, inner[-1]))
         stack.enter_context(patch.object(owner, inner[-1], value))
     return stack
 
@@ -177,12 +152,31 @@ def sasrec(size: int, count: int) -> tuple[Any, list[Any]]:
     return model, [batch(next(source)) for _ in range(count)]
 
 
+def autoint(size: int, count: int) -> tuple[Any, list[Any]]:
+    """AutoInt of 39 categories, and batches of random ids."""
+    import numpy as np
+
+    import sparsetrain as st
+
+    draw = np.random.default_rng(0)
+
+    def batch() -> st.Batch:
+        ids = draw.integers(0, 10_000, (size, 39)).astype("int32")
+        return st.Batch(np.empty((size, 0), "float32"), ids, draw.integers(0, 2, size))
+
+    model = st.models.AutoInt([10_000] * 39, dim=16, num_dense=0)
+    return model, [batch() for _ in range(count)]
+
+
+MAKERS = {"sasrec": sasrec, "autoint": autoint}
+
+
 def measure(options: argparse.Namespace, size: int) -> dict[str, list[float]]:
     """Milliseconds of each arm's steps, in turns."""
     import sparsetrain as st
 
     st.set_num_threads(options.threads)
-    make = sasrec if options.model == "sasrec" else None
+    make = MAKERS.get(options.model)
     arms: dict[str, Any] = {}
     whole: set[str] = set()
     for variant in options.variants:
@@ -211,7 +205,7 @@ def measure(options: argparse.Namespace, size: int) -> dict[str, list[float]]:
 def main() -> None:
     """Measure and print a table for each batch size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("sasrec", *CONFIGS), default="kaggle")
+    parser.add_argument("--model", choices=(*MAKERS, *CONFIGS), default="kaggle")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32")
     parser.add_argument("--batch", type=positive, nargs="+", default=[128, 2048])
     parser.add_argument("--steps", type=positive, default=60, help="of each arm")

@@ -4,7 +4,6 @@
 import pytest
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule.processor_families import make_of
 from sparsetrain.runtime import host
 
 CHOICES = {"znver": "Zen", "": "others"}
@@ -24,8 +23,3 @@ def test_a_target_that_names_none_is_for_this_machine(monkeypatch):
     zen = Target({"kind": "llvm", "mcpu": "znver5"})
     monkeypatch.setattr(host, "host_target", lambda: zen)
     assert host.select_by_cpu(CHOICES, Target("llvm")) == "Zen"
-
-
-@pytest.mark.parametrize(("mcpu", "steadily"), [("znver5", False), ("sapphirerapids", True)])
-def test_products_are_scheduled_for_the_processor_that_the_target_names(mcpu, steadily):
-    assert make_of(Target({"kind": "llvm", "mcpu": mcpu})).asks_steadily == steadily

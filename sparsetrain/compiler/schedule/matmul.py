@@ -8,8 +8,7 @@
   of small matrices each is packed by the task that multiplies it.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
-  it is stored; what it reads is prefetched, on most makes bit by bit, with what it writes and the
-  next rows of an operand read in place (`steady_prefetch.py`).
+  it is stored.
 - **Parallel**: blocks of rows, times column panels where no thread packs rows for itself, or
   whole matrices of a batch of small ones. A block is a few tiles high, for which a panel is fetched
   once. Every element is summed over `k` in
@@ -31,8 +30,6 @@ from sparsetrain.compiler.schedule.operands import (
     read_in_place,
     single_consumer,
 )
-from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
-from sparsetrain.compiler.schedule.processor_families import Make, make_of
 from sparsetrain.compiler.schedule.product import Extent, Product, find_product
 from sparsetrain.compiler.schedule.register_tile import RegisterTile, register_tile, vector_unit
 from sparsetrain.compiler.schedule.rule import (
@@ -42,13 +39,9 @@ from sparsetrain.compiler.schedule.rule import (
     parallel_over,
     vectorize_if_whole,
 )
-from sparsetrain.compiler.schedule.steady_prefetch import Tile, next_rows, prefetch_steadily
 
 # Register tiles in a block of rows: a panel is fetched once for this many tiles.
 _TILES_PER_ROW_BLOCK = 16
-# Below so many steps it is what is written that must stay near: with half as many tiles a product
-# of 2048 x 13 by 13 x 512 takes four fifths of the time, on some makes (`processor_families.py`).
-_SHORT_SUM = 64
 # The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
 # cache at 2048 steps.
 _PACKED_TILES = 8
@@ -79,7 +72,7 @@ class Matmul(CpuRule):
         columns = product.columns if isinstance(product.columns, int) else None
         tile = register_tile(target, dtype, columns)
         lanes = vector_unit(target).lanes(dtype)
-        _apply_tile(sch, product, others, tile, (lanes, make_of(target)))
+        _apply_tile(sch, product, others, tile, lanes)
         return sch
 
 
@@ -106,12 +99,11 @@ def _apply_tile(
     product: Product,
     others: list[SBlockInfo],
     tile: RegisterTile,
-    processor: tuple[int, Make],
+    lanes: int,
 ) -> None:
-    lanes, make = processor
     block, left, right = product.info.block_rv, product.left, product.right
     is_small = _is_small(sch, product)
-    tiles = -(-int(product.rows) // tile.rows) if is_small else _tiles(product, tile, make)
+    tiles = -(-int(product.rows) // tile.rows) if is_small else _tiles(product, tile)
     final = inline_all_but_last(sch, others)
     sch.pad_einsum(block, _padding(product, tile))
     epilogue = single_consumer(sch, block, final)
@@ -127,14 +119,7 @@ def _apply_tile(
         pack_row_blocks(sch, block, left, tile.rows, loops.task)
     if is_small:
         pack_nearby(sch, block, right, tile.columns, lanes, loops.task)
-    source = sch.get(block).reads[left.read].source
-    init = _accumulate_in_registers(sch, block, loops)
-    if make.asks_steadily:
-        within = Tile(block, init, epilogue, loops.tile, loops.contracted)
-        following = next_rows(source, tiles * tile.rows, product.columns) if in_place else None
-        prefetch_steadily(sch, within, following)
-    else:
-        prefetch_epilogue(sch, block, epilogue, loops.tile)
+    _accumulate_in_registers(sch, block, loops)
 
 
 def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
@@ -176,27 +161,20 @@ def _tile_loops(
     return _TileLoops(parallel_over(sch, tasks), row_tile, k, row, column)
 
 
-def _tiles(product: Product, tile: RegisterTile, make: Make) -> int:
+def _tiles(product: Product, tile: RegisterTile) -> int:
     """Register tiles in a block of rows, which a task computes."""
-    most = _most_tiles(product, make)
+    in_place = product.left.contracted_is_contiguous
+    most = _TILES_PER_ROW_BLOCK if in_place else _PACKED_TILES
     if not isinstance(product.rows, int):
         return most
     return max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))
 
 
-def _most_tiles(product: Product, make: Make) -> int:
-    if not product.left.contracted_is_contiguous:
-        return _PACKED_TILES
-    is_short = isinstance(product.contracted, int) and product.contracted < _SHORT_SUM
-    return make.tiles_of_short_sum if is_short else _TILES_PER_ROW_BLOCK
-
-
-def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
-    """Vectorise columns, unroll rows; return the block that sets a tile's sums to zero."""
+def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
+    """Vectorise columns, unroll rows; a block of its own sets a tile's sums to zero."""
     sch.vectorize(loops.column)
     sch.unroll(loops.row)
     init = sch.decompose_reduction(block, loops.contracted)
     *_, row, column = sch.get_loops(init)
     sch.vectorize(column)
     sch.unroll(row)
-    return init

@@ -11,9 +11,8 @@ other from the first-level cache; panels cannot.
 - The left operand is read in place if `k` is contiguous in it (NN, NT). Otherwise (TN) each block
   of rows is packed by the thread that is about to use it, and stays in its second-level cache.
 
-Cost: one copy of the packed operand, with some rows prefetched (`prefetch.py`). Invariant: values
-are unchanged; padding is never stored. The blocks after a product are merged into one, its
-epilogue, which is applied before the store.
+Cost: one copy of the packed operand. Invariant: values are unchanged; padding is never stored. The
+blocks after a product are merged into one, its epilogue, which is applied before the store.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from tvm.ir import Range
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from sparsetrain.compiler.schedule.prefetch import prefetch_rows_ahead
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import parallel_over, static_extent
 
@@ -62,8 +60,6 @@ def pack_panels(
         sch.reorder(*batch, group, stretch, k, panel, vector, lane)
     sch.vectorize(lane)
     parallel_over(sch, [*batch, group, stretch])
-    if not operand.contracted_is_contiguous:
-        prefetch_rows_ahead(sch, packing, operand.contracted, k)
 
 
 def pack_nearby(
@@ -88,9 +84,8 @@ def pack_row_blocks(
     packing = _lay_out_in_panels(sch, block, operand, width)
     # Before any split: `compute_at` of TVM 0.27 would drop the guard of an uneven one.
     sch.compute_at(packing, row_block)
-    *_, k, row = sch.get_loops(packing)
+    *_, row = sch.get_loops(packing)
     sch.vectorize(sch.split(row, [None, width])[-1])
-    prefetch_rows_ahead(sch, packing, operand.contracted, k)
 
 
 def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> None:

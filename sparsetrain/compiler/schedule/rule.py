@@ -17,7 +17,6 @@ from tvm.s_tir.dlight import ScheduleRule
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.s_tir.schedule.schedule import ScheduleError
-from tvm.sym import Analyzer
 from tvm.target import Target
 
 
@@ -85,24 +84,6 @@ def static_extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
     """The loop's number of iterations, or None if only known at run time."""
     extent = sch.get(loop).extent
     return int(extent) if isinstance(extent, tirx.IntImm) else None
-
-
-def loops_within(sch: s_tir.Schedule, block: SBlockRV, loop: LoopRV) -> list[tirx.For]:
-    """The loops around `block` that are inside `loop`, from the outermost."""
-    nest = [sch.get(outer) for outer in sch.get_loops(block)]
-    return nest[1 + next(n for n, outer in enumerate(nest) if outer.same_as(sch.get(loop))) :]
-
-
-def tile_columns(sch: s_tir.Schedule, block: SBlockRV, tile: LoopRV) -> tuple[tirx.Expr, int]:
-    """The first column that `block` writes in an iteration of `tile`, and how many there are."""
-    inner = loops_within(sch, block, tile)
-    column = inner[-1].body.iter_values[-1]
-    first, last = Analyzer(), Analyzer()
-    for loop in inner:
-        first.bind(loop.loop_var, loop.min)
-        last.bind(loop.loop_var, loop.extent - 1)
-    begin = first.simplify(column)
-    return begin, int(first.simplify(last.simplify(column) - begin)) + 1
 
 
 def parallel_over(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:

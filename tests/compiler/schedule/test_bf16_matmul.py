@@ -3,11 +3,10 @@
 
 import numpy as np
 import pytest
-from tvm import relax, tirx
+from tvm import relax
 from tvm.target import Target
 from tvm.target.codegen import target_has_features
 
-from sparsetrain.compiler.schedule.bf16.matmul import HalfMatmul
 from tests.compiler.schedule.relax_programs import (
     TARGETS,
     assert_close,
@@ -16,7 +15,6 @@ from tests.compiler.schedule.relax_programs import (
     function,
     random_arguments,
     rules_by_kernel,
-    run_passes,
 )
 
 op = relax.op
@@ -135,16 +133,6 @@ def test_what_is_stored_as_bfloat16_is_read_in_place(hidden, target):
 def test_casts_transposes_and_epilogues_become_part_of_the_product(target):
     for module in (layer(24, 40), two_layers(24, 64, 40)):
         assert list(rules_by_kernel(module, target).values()) == [RULES[target]] * 3
-
-
-@needs_pairs
-def test_a_mask_and_the_next_rows_are_asked_for_while_a_product_is_computed():
-    kernels = run_passes(layer(32, 40), until="ApplyRules").functions.values()
-    products = [k for k in kernels if isinstance(k, tirx.PrimFunc)]
-    scheduled = [HalfMatmul().apply(k, TARGETS["host"], False).mod.script() for k in products]
-    assert sum('T.sblock("prefetch")' in script for script in scheduled) == 1
-    # Where a task begins by rounding: all but the gradient of w, whose operands are packed before.
-    assert sum('T.sblock("next_rows")' in script for script in scheduled) == 2
 
 
 @pytest.mark.parametrize("target", ["avx2", "plain"])

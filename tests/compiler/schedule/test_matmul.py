@@ -47,6 +47,20 @@ def test_products_are_right_on_every_target_and_dtype(target, dtype):
         assert_exact(run(x, w, ct), _products(*exact))
 
 
+@pytest.mark.parametrize(("steps", "columns"), [(24, 64), (131, 97)])
+def test_an_epilogue_may_read_what_is_as_large_as_the_result(steps, columns):
+    def masked(x, w, other):
+        zero = relax.const(0.0, "float32")
+        return op.where(op.greater(other, zero), op.matmul(x, w), zero)
+
+    module = function({"x": ("b", steps), "w": (steps, columns), "other": ("b", columns)}, masked)
+    run = compile_main(module)
+    for batch in (1, 150):
+        x, w, mask = (a.astype("float64") for a in random_arguments(module, batch))
+        result = run(*random_arguments(module, batch))
+        assert_exact([result], [np.where(mask > 0, x @ w, 0)])
+
+
 def test_what_is_not_a_number_stays_in_its_row():
     module = linear_forms(16, 20)
     x, w, ct = random_arguments(module, 9)

@@ -39,7 +39,6 @@ from sparsetrain.compiler.schedule.bf16.pack import (
 from sparsetrain.compiler.schedule.bf16.store import store_masked, store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.half_products import HalfProduct, match_half_product, prepare
-from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue
 from sparsetrain.compiler.schedule.product import Product
 from sparsetrain.compiler.schedule.rule import CpuRule, vectorize_if_whole
 from sparsetrain.runtime.host import has_amx_tiles
@@ -79,7 +78,6 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     pack_right(sch, right, product.right, SIDE, interleave_panel)
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS + BEGIN_AND_END + PRODUCT + PACKING)
-    prefetch_epilogue(sch, block, epilogue, loops.tile)
     store_rounded(sch, epilogue, product.columns)
     store_masked(sch, epilogue, product.columns)
     rewrite(sch, sch.blockize(loops.row), _product(product, in_place))

@@ -17,10 +17,12 @@ from tvm.s_tir.schedule import SBlockRV
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
 from sparsetrain.compiler.schedule.bf16.pack import address, at, call, int32, rewrite
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
-from sparsetrain.compiler.schedule.prefetch import PAIRS_AHEAD, prefetch
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of
 from sparsetrain.kernels.builder import line_length
+
+_ROWS_AHEAD = 32  # of those that are interleaved
+_READ, _EVERY_CACHE, _DATA = 0, 3, 1  # what LLVM's `prefetch` takes
 
 
 def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
@@ -62,11 +64,18 @@ def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
     k, column = at(source)
     lines = range(0, SIDE, line_length(dtype_of(source.source)))
     ahead = [
-        prefetch(source.source, [k + 2 * PAIRS_AHEAD + row, column + line])
+        _prefetch(source.source, [k + _ROWS_AHEAD + row, column + line])
         for row in range(2)
         for line in lines
     ]
     return tirx.SeqStmt([*ahead, _of_columns("panel", block)])
+
+
+def _prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:
+    """Ask for a cache line; processors ignore an address that does not exist, as at the edge."""
+    element = tirx.address_of(tirx.BufferLoad(source, index))
+    hints = (_READ, _EVERY_CACHE, _DATA)
+    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", element, *hints))
 
 
 def _line(block: s_tir.SBlock) -> tirx.Stmt:

@@ -30,7 +30,6 @@ from sparsetrain.compiler.schedule.bf16.pack import (
 from sparsetrain.compiler.schedule.bf16.store import store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import LANES, Shape, choose_shape
 from sparsetrain.compiler.schedule.half_products import HalfProduct, match_half_product, prepare
-from sparsetrain.compiler.schedule.prefetch import prefetch_epilogue, prefetch_next_rows
 from sparsetrain.compiler.schedule.rule import CpuRule, dtype_of, vectorize_if_whole
 from sparsetrain.runtime.host import has_bf16_dot
 
@@ -56,7 +55,6 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     block = product.info.block_rv
     by_task = not product.left.contracted_is_contiguous
     shape = choose_shape(product)
-    source = sch.get(left_stage).reads[0].source
     in_place = is_stored_in_pairs(sch, product.left, left_stage)
     tile = [shape.rows * shape.tiles, shape.columns, 2]
     left, right, epilogue = prepare(sch, found, tile, in_place)
@@ -73,12 +71,8 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     pack_right(sch, right, product.right)
     sch.parallel(loops.task)
     sch.annotate(loops.task, "pragma_import_llvm", HELPERS)
-    prefetch_epilogue(sch, block, epilogue, loops.tile)
     store_rounded(sch, epilogue, product.columns)
-    init = _accumulate_in_registers(sch, block, loops)
-    if left is not None and not by_task:
-        rows = shape.rows * shape.tiles
-        prefetch_next_rows(sch, init, loops.tile, source, rows, product.columns)
+    _accumulate_in_registers(sch, block, loops)
 
 
 class _TileLoops(NamedTuple):
@@ -113,8 +107,8 @@ def _tile_loops(
     return _TileLoops(task, tile, pair, row, vector, lane)
 
 
-def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> SBlockRV:
-    """Unroll a tile, one call for each of its vectors; return what sets its sums to zero."""
+def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
+    """Unroll a tile, one call for each of its vectors; a block of its own sets its sums to zero."""
     sch.unroll(loops.row)
     sch.unroll(loops.vector)
     init = sch.decompose_reduction(block, loops.contracted)
@@ -123,7 +117,6 @@ def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileL
     sch.unroll(vector)
     sch.unroll(row)
     rewrite(sch, sch.blockize(loops.lane), _dot)
-    return init
 
 
 def _dot(block: s_tir.SBlock) -> tirx.Stmt:

@@ -20,7 +20,6 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from sparsetrain.compiler.schedule.bf16.helpers import SOURCES
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
-from sparsetrain.compiler.schedule.prefetch import PAIRS_AHEAD, prefetch
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of, parallel_over, static_extent
 
@@ -174,9 +173,7 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
         contracted, columns = source.source.ty.shape
         panel, pair, lane = at(target)
         places = {LANES: [panel, pair, lane + LANES], 8: [panel + 1, pair, lane]}
-        next_rows = (k + 2 * PAIRS_AHEAD, k + 2 * PAIRS_AHEAD + 1)
-        ahead = [prefetch(source.source, [row, column]) for row in next_rows]
-        interleave = call(
+        return call(
             "pairs",
             source,
             address(target.source, [panel, pair, lane]),
@@ -186,7 +183,6 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
             int32(columns - column),
             int32(contracted - k),
         )
-        return tirx.SeqStmt([*ahead, interleave])
 
     return body
 
