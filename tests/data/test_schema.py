@@ -156,9 +156,13 @@ def test_what_is_neither_number_nor_moment_derives_nothing(array, message):
 
 BAD = {
     "an unknown key": ('labl = "x"', "unknown key 'labl'; did you mean 'label'?"),
-    "an unknown key below": ("[columns.C1]\nmin = 3", "columns.C1: unknown key 'min'"),
-    "a wrong type": ("dense = 3", "dense is 3; it must be a list of texts"),
-    "no source": ("[derived.x]\nmodulo = 3", "derived.x: it lacks 'from'"),
+    "a text in a list": ('categories = ["a", 1]', "categories.1 is 1; it must be a valid string"),
+    "a date": ("time = 2024-01-01", "time is {'date': '2024-01-01'}; it must be a valid string"),
+    "no table": ("columns = 3", "columns is 3; it must be a table"),
+    "a kind of no label": ('labels = {a = "x"}', "labels.a is 'x'; it must be 'binary', 'real' or"),
+    "an unknown key below": ("[columns.C1]\nmin = 3", "unknown key 'columns.C1.min'; there are"),
+    "a wrong type": ("dense = 3", "dense is 3; it must be a list"),
+    "no source": ("[derived.x]\nmodulo = 3", "derived.x.from is missing"),
     "a modulo of 0": ('[derived.x]\nfrom="y"\nmodulo = 0', "modulo is 0; it must be 1 or more"),
     "a name twice": ('categories = ["a", "a"]', "'a' is named twice among dense and categories"),
     "no categories": ('dense = ["a"]', "dense is given without categories"),
@@ -182,7 +186,7 @@ BAD = {
     ),
     "a center that is text": (
         'categories = ["a"]\ndense = ["b"]\n[linear.b]\ncenter = "x"',
-        "linear.b: center is 'x'; it must be a number",
+        "linear.b.center is 'x'; it must be a valid number",
     ),
     "no TOML": ("label = ", "the schema is not well formed"),
 }

@@ -8,7 +8,7 @@ saved with the encoder, so that a model scores data under the schema it was trai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import as_float, is_number, require_type
+from sparsetrain.system.argument_checks import as_float, is_number, require_int, require_type
 from sparsetrain.system.html import describe
 
 KEEP = ("first", "last")
@@ -35,7 +35,7 @@ class Derived:
         At least 1; a modulo of None leaves the quotient as it is.
     """
 
-    source: str
+    source: str = field(metadata={"alias": "from"})
     divide: int = 1
     modulo: int | None = None
 
@@ -208,11 +208,9 @@ class Schema:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
-        try:
-            return fill(values, cls, where)
-        except ConfigError as error:
-            at = "" if str(error).startswith(where) else f"{where}: "
-            raise ConfigError(f"{at}{error}") from None
+        if isinstance(values, Mapping):  # words and numbers, of which a union says too much
+            check_label_kinds(f"{where}: labels", values.get("labels") or {})
+        return fill(values, cls, where)
 
     def to_toml(self) -> str:
         """Return the text of a file that `read` reads."""
@@ -297,7 +295,10 @@ def _check(schema: Schema) -> None:
             raise ConfigError(f"linear.{name}: center is a number, and scale one other than 0")
         if not math.isfinite(law.center) or not math.isfinite(law.scale):
             raise ConfigError(f"linear.{name}: center and scale must be finite")
+    for name, rule in schema.derived.items():
+        _check_counts(f"derived.{name}", rule, ("divide", "modulo"))
     for name, rule in schema.columns.items():
+        _check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")
         if schema.categories is not None and name not in schema.categories:
@@ -305,6 +306,12 @@ def _check(schema: Schema) -> None:
     _check_sharing(schema)
     if len(schema.text.delimiter or ",") != 1:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
+
+
+def _check_counts(where: str, rule: Derived | ColumnRule, keys: Sequence[str]) -> None:
+    for key in keys:
+        if (value := getattr(rule, key)) is not None:
+            require_int(f"{where}.{key}", value)
 
 
 def _check_sharing(schema: Schema) -> None:
