@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,44 +29,37 @@ from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.encode.rules import LIMIT, CategoryRule, PlainIds, Rules, Settings
 from sparsetrain.data.encode.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.errors import CheckpointError, SparsetrainError, first_line
+from sparsetrain.errors import CheckpointError, ConfigError, first_line
 
 State = tuple[dict[str, Any], dict[str, Array]]
 
 _FORMAT, _VERSION = "sparsetrain.encoder", 2
 
-_MANIFEST: dict[str, type] = {
-    "settings": dict,
-    "encoded": bool,
-    "dense_columns": list,
-    "columns": list,
-    "rows": list,
-    "layout": str,
-    "schema": dict,
-    "bags": list,
-    "hexadecimal": list,
-    "rare_shares": list,
-    "unsigned": list,
-}
-_SETTINGS: dict[str, tuple[type, ...]] = {
-    "min_count": (int,),
-    "max_rows": (int, type(None)),
-    "dense_fill": (float, int),
-    "missing_flags": (bool,),
-    "nan": (str,),
-    "treat_as": (str,),
-}
-_ARRAYS = {
-    "numbers": np.int64,
-    "number_ids": np.int64,
-    "number_starts": np.int64,
-    "texts": np.uint8,
-    "text_offsets": np.int64,
-    "text_ids": np.int64,
-    "text_starts": np.int64,
-}
+
+@dataclass(frozen=True)
+class _Manifest:
+    """All but the arrays; older encoders lack the keys that have a default."""
+
+    settings: Settings
+    encoded: bool
+    dense_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[int, ...]
+    layout: str
+    schema: Schema
+    bags: tuple[bool, ...]
+    hexadecimal: tuple[bool | None, ...]
+    rare_shares: tuple[float | None, ...]
+    unsigned: tuple[str, ...]
+    wraps: bool = True
+
+
+_OF_COLUMNS = ("rows", "bags", "hexadecimal", "rare_shares")
+_ARRAYS = ("numbers", "number_ids", "number_starts")
+_ARRAYS += ("texts", "text_offsets", "text_ids", "text_starts")
 _NONE = np.zeros(0, np.int64)
 _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": (), "text_ids": _NONE}
 
@@ -143,58 +136,52 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     )
     version = manifest.get("version")
     _expect(version == _VERSION, f"has version {version!r}, this program reads {_VERSION}")
-    for name, type_ in _MANIFEST.items():
-        _expect(type(manifest.get(name)) is type_, f"lacks {name!r} as a {type_.__name__}")
-    settings = _read_settings(manifest["settings"])
-    dense, columns = (_read_names(manifest, name) for name in ("dense_columns", "columns"))
-    _expect(bool(columns), "has no names in 'columns'")
-    rows = manifest["rows"]
-    _expect(len(rows) == len(columns), "has another number of rows than of columns")
-    least = 1 if manifest["encoded"] else FIRST
-    _expect(
-        all(type(n) is int and least <= n <= LIMIT for n in rows), "has a table of impossible size"
-    )
-    bags = manifest["bags"]
-    fits = len(bags) == len(columns) and all(type(is_bag) is bool for is_bag in bags)
-    _expect(fits, "does not say which columns hold lists")
-    rare, unsigned = _read_rare_shares(manifest), manifest["unsigned"]
-    _expect(all(name in columns for name in unsigned), "names no columns in 'unsigned'")
-    categories: Sequence[CategoryRule]
-    if manifest["encoded"]:
+    read, owners = _read_manifest(manifest)
+    if read.encoded:
         _expect(not arrays, "has arrays that already encoded data does not need")
-        categories = [PlainIds(n) for n in rows]
+        categories: Sequence[CategoryRule] = [PlainIds(n) for n in read.rows]
     else:
-        wraps = manifest.get("wraps", True)
-        _expect(type(wraps) is bool, "does not say whether numbers wrap")
-        found = _read_vocabularies(rows, arrays, settings, rare, _read_hexadecimal(manifest))
-        categories = [replace(rule, wraps=wraps) for rule in found]
-    with _refused():
-        schema = Schema.from_dict(manifest["schema"])
+        categories = _read_vocabularies(read, arrays)
+        for rule, owner in zip(categories, owners, strict=True):
+            values = isinstance(rule, Vocabulary) and len(rule.numbers) + len(rule.texts)
+            fits = categories[owner] is rule or not values
+            _expect(fits, "has values of a column without a table of its own")
     return Rules(
-        settings,
-        manifest["encoded"],
-        dense,
-        columns,
-        _shared(categories, columns, schema),
-        manifest["layout"],
-        schema,
-        tuple(bags),
-        tuple(unsigned),
+        read.settings,
+        read.encoded,
+        read.dense_columns,
+        read.columns,
+        tuple(categories[owner] for owner in owners),
+        read.layout,
+        read.schema,
+        read.bags,
+        read.unsigned,
     )
 
 
-def _shared(
-    categories: Sequence[CategoryRule], columns: Sequence[str], schema: Schema
-) -> tuple[CategoryRule, ...]:
-    """Give columns that share a table the one rule that was written of them."""
-    with _refused():
-        owners = owners_of(columns, schema.share_embedding)
-    for index, owner in enumerate(owners):
-        own, its = categories[index], categories[owner]
-        _expect(own.rows == its.rows, "has columns of one table with other numbers of rows")
-        values = isinstance(own, Vocabulary) and len(own.numbers) + len(own.texts)
-        _expect(owner == index or not values, "has values of a column without a table of its own")
-    return tuple(categories[owner] for owner in owners)
+def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:
+    """Return the manifest, and for each column the one whose table it looks up."""
+    known = {
+        field.name: manifest[field.name] for field in fields(_Manifest) if field.name in manifest
+    }
+    try:
+        read = fill(known, _Manifest, "the saved encoder")
+        owners = owners_of(read.columns, read.schema.share_embedding)
+    except ConfigError as error:
+        raise CheckpointError(f"{error}; take it from a finished run") from None
+    _expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
+    _expect(bool(read.columns), "has no columns")
+    for name in _OF_COLUMNS:
+        fits = len(getattr(read, name)) == len(read.columns)
+        _expect(fits, f"has another number of {name} than of columns")
+    least = 1 if read.encoded else FIRST
+    _expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
+    same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
+    _expect(same, "has columns of one table with other numbers of rows")
+    _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
+    shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
+    _expect(shares, "has no shares in 'rare_shares'")
+    return read, owners
 
 
 def _expect(condition: bool, fault: str) -> None:
@@ -202,108 +189,54 @@ def _expect(condition: bool, fault: str) -> None:
         raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
 
 
-@contextmanager
-def _refused() -> Iterator[None]:
-    """Say of what a setting or a schema refuses that it is saved so."""
-    try:
-        yield
-    except SparsetrainError as error:
-        raise CheckpointError(f"the saved encoder: {error}") from None
-
-
-def _read_settings(values: dict[str, Any]) -> Settings:
-    _expect(values.keys() == _SETTINGS.keys(), "has other settings than this program knows")
-    for name, types in _SETTINGS.items():
-        _expect(type(values[name]) in types, f"has a setting {name!r} of another type")
-    with _refused():
-        return Settings(**values)
-
-
-def _read_names(manifest: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    names = manifest[key]
-    _expect(all(type(name) is str for name in names), f"has no names in {key!r}")
-    return tuple(names)
-
-
-def _read_rare_shares(manifest: Mapping[str, Any]) -> list[float | None]:
-    """Return the share of rare values of each column; None for already encoded ones."""
-    shares: list[Any] = manifest["rare_shares"]
-    fits = len(shares) == len(manifest["columns"])
-    _expect(fits, "does not fit its columns in 'rare_shares'")
-    if manifest["encoded"]:
-        return shares
-    fits = all(type(share) in (int, float) and 0 <= share <= 1 for share in shares)
-    _expect(fits, "has no shares in 'rare_shares'")
-    return shares
-
-
-def _read_hexadecimal(manifest: Mapping[str, Any]) -> list[bool | None]:
-    """Return how each column reads text of 8 digits."""
-    found = manifest["hexadecimal"]
-    fits = len(found) == len(manifest["columns"])
-    _expect(
-        fits and all(v in (True, False, None) for v in found), "does not say what is hexadecimal"
-    )
-    return list(found)
-
-
-def _read_vocabularies(
-    rows: list[int],
-    arrays: Mapping[str, Array],
-    settings: Settings,
-    rare: list[float | None],
-    hexadecimal: list[bool | None],
-) -> tuple[Vocabulary, ...]:
-    _expect(arrays.keys() == _ARRAYS.keys(), "has other arrays than this program knows")
-    for name, dtype in _ARRAYS.items():
-        array = arrays[name]
+def _read_vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> list[Vocabulary]:
+    _expect(arrays.keys() == {*_ARRAYS}, "has other arrays than this program knows")
+    for name in _ARRAYS:
+        array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
         fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
         _expect(fits, f"has an array {name!r} of another type")
-    texts = _read_texts(arrays)
-    numbers = _cut(arrays["number_starts"], len(arrays["numbers"]), len(rows), "number_starts")
-    text_cuts = _cut(arrays["text_starts"], len(texts), len(rows), "text_starts")
+    whole = arrays["texts"].tobytes()
+    cuts = _cut(arrays, "text_offsets", len(whole), len(arrays["text_offsets"]) - 1)
+    texts = [whole[cut] for cut in cuts]
     for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
         _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
-    return tuple(
-        replace(
-            _read_vocabulary(n, arrays, texts, number_cut, text_cut, settings, share),
-            hexadecimal=is_hex,
+    number_cuts = _cut(arrays, "number_starts", len(arrays["numbers"]), len(read.rows))
+    text_cuts = _cut(arrays, "text_starts", len(texts), len(read.rows))
+    return [
+        _checked(
+            Vocabulary(
+                arrays["numbers"][numbers].copy(),
+                arrays["number_ids"][numbers].copy(),
+                tuple(texts[own]),
+                arrays["text_ids"][own].copy(),
+                rows,
+                read.settings.nan_rule,
+                share,
+                is_hex,
+                read.wraps,
+            )
         )
-        for n, number_cut, text_cut, share, is_hex in zip(
-            rows, numbers, text_cuts, rare, hexadecimal, strict=True
+        for numbers, own, rows, share, is_hex in zip(
+            number_cuts, text_cuts, read.rows, read.rare_shares, read.hexadecimal, strict=True
         )
-    )
+    ]
 
 
-def _read_texts(arrays: Mapping[str, Array]) -> list[bytes]:
-    offsets, whole = arrays["text_offsets"], arrays["texts"].tobytes()
-    cuts = _cut(offsets, len(whole), len(offsets) - 1, "text_offsets")
-    return [whole[cut] for cut in cuts]
-
-
-def _cut(starts: Array, total: int, count: int, name: str) -> list[slice]:
-    """Return `count` slices that follow one another from 0 to `total`."""
+def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
+    """Return `count` slices that follow one another from 0 to `total`, by where each starts."""
+    starts = arrays[name]
     fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
     _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
-    return [slice(*pair) for pair in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+    return [slice(*pair) for pair in pairwise(starts.tolist())]
 
 
-def _read_vocabulary(
-    rows: int,
-    arrays: Mapping[str, Array],
-    texts: list[bytes],
-    number_cut: slice,
-    text_cut: slice,
-    settings: Settings,
-    rare: float | None,
-) -> Vocabulary:
-    numbers, number_ids = (arrays[name][number_cut].copy() for name in ("numbers", "number_ids"))
-    own_texts, text_ids = tuple(texts[text_cut]), arrays["text_ids"][text_cut].copy()
-    ids = np.concatenate([number_ids, text_ids])
-    _expect(bool(((ids >= FIRST) & (ids < rows)).all()), "gives a value a row outside its table")
-    distinct = len(np.unique(numbers)) == len(numbers) and len(set(own_texts)) == len(own_texts)
-    _expect(distinct, "has one value twice in a column")
-    return Vocabulary(numbers, number_ids, own_texts, text_ids, rows, settings.nan_rule, rare)
+def _checked(rule: Vocabulary) -> Vocabulary:
+    ids = np.concatenate([rule.number_ids, rule.text_ids])
+    fits = bool(((ids >= FIRST) & (ids < rule.rows)).all())
+    _expect(fits, "gives a value a row outside its table")
+    distinct = len(np.unique(rule.numbers)) + len({*rule.texts})
+    _expect(distinct == len(ids), "has one value twice in a column")
+    return rule
 
 
 ENCODER_FILE = "_encoder.parquet"

@@ -92,7 +92,7 @@ class Settings:
 
     min_count: int = 5
     max_rows: int | None = None
-    dense_fill: float = 0.0
+    dense_fill: int | float = 0.0  # read as it was written, for the fingerprint
     missing_flags: bool = False
     nan: str = "error"
     treat_as: str = "auto"
