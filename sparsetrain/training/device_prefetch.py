@@ -79,7 +79,7 @@ class DevicePrefetcher:
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches, prepared ahead; each is ready until the next one is asked for."""
         stage = StagingRing()
-        items = prefetched(lambda: self._prepared(batches, stage), depth=1)
+        items = prefetched(lambda: self._prepared(batches, stage), depth=2)
         try:
             for batch, ready in items:
                 self._ready = ready

@@ -30,7 +30,7 @@ from sparsetrain.data.encode.rules import PlainIds
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.schema.columns import Columns
-from sparsetrain.data.stream.shuffle import WindowPool, part_order, shuffled, skip_parts, windows
+from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.data.values.checksum import crc32_of
 from sparsetrain.errors import ConfigError, DataError
@@ -259,25 +259,17 @@ class Dataset:
         return self._mixed(plan, plan.seed, prefetch)
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
-        """Yield windows; the rows of one are there until the next is asked for."""
-        # Filling a window takes long; its own thread does so while batches are yielded.
+        """Yield windows."""
         total = plan.buffer_rows if self.num_rows is None else len(plan.stretch.rows(self.num_rows))
         size = max(1, min(plan.buffer_rows, total))
-        spare = WindowPool(2 if prefetch else 1, size)
         key = [seed, plan.start.epoch, *([plan.stretch.number] if plan.stretch.of > 1 else [])]
 
         def make() -> Iterator[PermutedRows]:
-            filled = windows(self._encoded(plan), size, spare)
+            filled = windows(self._encoded(plan), size)
             return shuffled(filled, key, plan.start.row // plan.buffer_rows)
 
-        made: Any = prefetched(make, 1) if prefetch else make()
-        try:
-            for mixed in made:
-                yield mixed
-                spare.give()
-        finally:
-            spare.close()  # before the thread is joined, which may wait for a window
-            made.close()
+        # Filling a window takes long; its own thread does so while batches are yielded.
+        return prefetched(make, 1) if prefetch else make()
 
     def _encoded(self, plan: _Plan) -> Iterator[Rows]:
         """Yield encoded pieces in the order of the epoch, from the row at which it begins."""

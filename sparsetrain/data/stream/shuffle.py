@@ -8,15 +8,11 @@ window. A stream has one part, so only the windows mix it. Numbers come from Num
 generator, which may change between NumPy versions.
 
 Pieces arrive by column; a window stores rows contiguously, so that gathering a row is one copy.
-Window memory is reused: the first touch of 40 MB of new pages costs as much as encoding several
-batches.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from queue import SimpleQueue
 
 import numpy as np
 
@@ -63,19 +59,14 @@ def shuffled(
 _STRIP = 4096  # rows, of which every column is written to the same lines of memory: 160 bytes each
 
 
-class Window:
-    """Room for up to `capacity` rows."""
+class _Window:
+    """Room for up to `capacity` rows, of which each is one run of memory."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._arrays: dict[str, Array] = {}
         self._bags: list[tuple[Bags, ...]] = []
         self.size = 0
-
-    def clear_(self) -> None:
-        """Make room; what `rows` returned is no longer to be read."""
-        self.size = 0
-        self._bags.clear()
 
     def add_(self, piece: Rows) -> None:
         """Write the rows of a piece after those that are there."""
@@ -84,7 +75,10 @@ class Window:
             if isinstance(values, tuple):
                 self._bags.append(values)
             elif values is not None:
-                _copy_(self._array(name, values)[begin : self.size], values)
+                if name not in self._arrays:
+                    shape = (self._capacity, *values.shape[1:])
+                    self._arrays[name] = np.empty(shape, values.dtype)
+                _copy_(self._arrays[name][begin : self.size], values)
 
     def rows(self) -> Rows:
         """Return all rows, as views where they are not bags."""
@@ -95,11 +89,6 @@ class Window:
             else found["ids"]
         )
         return Rows(found["dense"], ids, found.get("labels"), found.get("weights"))
-
-    def _array(self, name: str, like: Array) -> Array:
-        if name not in self._arrays:
-            self._arrays[name] = np.empty((self._capacity, *like.shape[1:]), like.dtype)
-        return self._arrays[name]
 
 
 def _copy_(target: Array, source: Array) -> None:
@@ -113,50 +102,17 @@ def _copy_(target: Array, source: Array) -> None:
             column[:] = values
 
 
-class WindowPool:
-    """A fixed number of windows; whoever needs one more waits until one is given back."""
-
-    def __init__(self, count: int, capacity: int) -> None:
-        self._free: SimpleQueue[Window | None] = SimpleQueue()
-        self._lent: deque[Window] = deque()
-        for _ in range(count):
-            self._free.put(Window(capacity))
-
-    def take(self) -> Window | None:
-        """Wait for an empty window; None if no more are wanted."""
-        window = self._free.get()
-        if window is not None:
-            self._lent.append(window)
-        return window
-
-    def give(self) -> None:
-        """Give the window back that was taken first: its rows are no longer read."""
-        window = self._lent.popleft()
-        window.clear_()
-        self._free.put(window)
-
-    def close(self) -> None:
-        """Let whoever waits for a window go."""
-        self._free.put(None)
-
-
-def windows(pieces: Iterable[Rows], size: int, spare: WindowPool) -> Iterator[Rows]:
-    """Yield the rows of `pieces`, in order, in windows of `size`; the last may be smaller.
-
-    A window's rows are there until it is given back to `spare`.
-    """
-    window: Window | None = None
+def windows(pieces: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """Yield the rows of `pieces`, in order, in windows of `size`; the last may be smaller."""
+    window = _Window(size)
     for piece in pieces:
         start = 0
         while start < piece.size:
-            window = window or spare.take()
-            if window is None:
-                return
             stop = min(piece.size, start + size - window.size)
             window.add_(piece.at(slice(start, stop)))
             start = stop
             if window.size == size:
                 yield window.rows()
-                window = None
-    if window is not None:
+                window = _Window(size)
+    if window.size:
         yield window.rows()

@@ -33,12 +33,11 @@ class _Channel(Generic[Item]):
         self._closed = False
 
     def put(self, item: Item) -> bool:
-        """Wait for room and add the item; return False if the consumer is gone."""
+        """Add the item and wait for room for another; return False if the consumer is gone."""
         with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
-            if not self._closed:
-                self._items.append(item)
-                self._changed.notify_all()
             return not self._closed
 
     def finish(self, error: BaseException | None) -> None:
