@@ -23,8 +23,7 @@ import pyarrow as pa
 from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.read.derived_columns import derive
-from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.source import BatchSource
+from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import require_kind
@@ -100,12 +99,16 @@ def infer(
         raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
     roles = {column: role for role, columns in asked.items() for column in columns}
     guess = _Guess(Location(name))
-    for column, error in unread.items():
-        _UNREAD[roles.get(column) or ""](guess, column, error)
-    for column, pieces in sample.items():
-        if column not in ignore:
-            _check_types(pieces)
-        _ROLES[roles.get(column) or ""](guess, column, pieces)
+    for column in (*unread, *sample):
+        if column in ignore:
+            guess.notes[column] = "ignored, as asked"
+        elif column in sample:
+            _check_types(sample[column])
+            _ROLES[roles.get(column, "")](guess, column, sample[column])
+        elif column in roles:
+            raise unread[column]
+        else:
+            guess.leave_out(column, unread[column].reason)
     inferred = guess.result(label)
     if guess.unread:
         warnings.warn(guess.warning(), DataWarning, stacklevel=2)
@@ -121,9 +124,7 @@ def _sample(data: Any) -> tuple[str, dict[str, _Pieces], dict[str, RowError]]:
         table, (arrays, unread) = Location("table"), as_columns(data)
         pieces = {n: [(table.of_column(n), a[:SAMPLE_ROWS])] for n, a in arrays.items()}
         return table.name, pieces, unread
-    source = open_source(data, Schema())
-    if isinstance(source, BatchSource):
-        raise source.rows_wanted()
+    source = open_rows(data)
     names = [name for name in source.parts[0].schema.names if name]  # none: an index
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
     columns: dict[str, _Pieces] = {column: [] for column in names}
@@ -202,18 +203,6 @@ class _Guess:
         self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
         self.notes[name] = f"label, {self.labels[name]}"
 
-    def as_ignored(self, name: str, pieces: _Pieces) -> None:
-        """Leave a column out."""
-        self.notes[name] = "ignored, as asked"
-
-    def as_unread(self, name: str, error: RowError) -> None:
-        """Leave a column out that cannot be read."""
-        self._unread(name, error.reason)
-
-    def refuse(self, name: str, error: DataError) -> None:
-        """Refuse a column that is asked for and cannot be read."""
-        raise error
-
     def as_category(self, name: str, pieces: _Pieces) -> None:
         """Take a column for a category."""
         require_kind(pieces[0][1].type, pieces[0][0], bags=True)
@@ -228,7 +217,7 @@ class _Guess:
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
-            self._unread(name, str(type_))
+            self.leave_out(name, str(type_))
             return
         seen = _values(pieces)
         for test, take in _RULES:
@@ -236,7 +225,8 @@ class _Guess:
                 take(self, name, seen)
                 return
 
-    def _unread(self, name: str, why: str) -> None:
+    def leave_out(self, name: str, why: str) -> None:
+        """Leave a column out that cannot be read."""
         self.unread[name] = why
         self.notes[name] = f"ignored: {why}"
 
@@ -292,15 +282,9 @@ class _Guess:
 
 _ROLES: dict[str, Callable[[_Guess, str, _Pieces], None]] = {
     "label": _Guess.as_label,
-    "ignored": _Guess.as_ignored,
     "category": _Guess.as_category,
     "dense": _Guess.as_dense,
     "": _Guess.as_it_looks,
-}
-_UNREAD: dict[str, Callable[[_Guess, str, Any], None]] = {
-    **dict.fromkeys(("label", "category", "dense"), _Guess.refuse),
-    "ignored": _Guess.as_ignored,
-    "": _Guess.as_unread,
 }
 
 

@@ -19,11 +19,11 @@ from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.encode.vocabulary import FIRST, UNSEEN
 from sparsetrain.data.read.converted_files import is_converted
-from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.source import BatchSource, Part
+from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import is_bag
 from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
@@ -31,6 +31,7 @@ from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table
 
 _TOP = 5
+_NAN = NanRule("missing")
 
 
 class DenseProfile(NamedTuple):
@@ -130,108 +131,82 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     """
     require_int("max_rows", max_rows)
     schema = schema or Schema()
-    source = open_source(data, schema)
-    if isinstance(source, BatchSource):
-        raise source.rows_wanted()
+    source = open_rows(data, schema)
     first = source.parts[0]
     encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
+    wanted = label_names(encoder.schema) if is_converted(first.schema) else encoder.labels
+    there = {name.lower() for name in first.schema.names}
+    bound = encoder.bind(source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)
-    parts = encoder.bind(source.parts, require_label=_has_labels(first, encoder.schema))
-    for part, columns in parts:
-        for location, piece in part.pieces(columns.names):
-            seen.add(location, piece, columns)
-            if seen.rows >= max_rows:
-                return seen.result(source.name, parts[0][1].layout, source.num_rows)
-    return seen.result(source.name, parts[0][1].layout, source.num_rows)
-
-
-def _has_labels(part: Part, schema: Schema) -> bool:
-    wanted = label_names(schema) if is_converted(part.schema) else schema.label_kinds
-    return {name.lower() for name in part.schema.names} >= {name.lower() for name in wanted}
+    pieces = ((c, *item) for part, c in bound for item in part.pieces(c.names))
+    for columns, location, piece in pieces:
+        seen.add(location, piece, columns)
+        if seen.rows >= max_rows:
+            break
+    layout = bound[0][1].layout
+    return Profile(source.name, layout, seen.rows, source.num_rows, seen.positive, *seen.columns())
 
 
 class _Seen:
     """Accumulated counts of the rows read."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self._columns = encoder.columns
-        # Whether what is read are the ids that an encoder gave to raw values.
-        self._is_converted = bool(encoder.categories) and not encoder.encoded
-        self._is_clicks = encoder.schema.is_clicks
+        self._encoder = encoder
         self.rows = 0
-        self._positive: int | None = None
+        self.positive: int | None = None
+        self._dense: dict[str, DenseProfile] = {}
         self._counts = [ValueCounts() for _ in encoder.columns]
         self._ids = [0] * len(encoder.columns)
-        self._is_unsigned = [False] * len(encoder.columns)
-        self._dense: dict[str, list[float]] = {}
 
     def add(self, location: Location, piece: pa.RecordBatch, columns: Columns) -> None:
         """Count a piece."""
         self.rows += piece.num_rows
-        for name in columns.labels if self._is_clicks else ():
+        for name in columns.labels if self._encoder.schema.is_clicks else ():
             labels = read_labels(piece.column(name), location.of_column(name))
-            self._positive = (self._positive or 0) + int(np.count_nonzero(labels))
+            self.positive = (self.positive or 0) + int(np.count_nonzero(labels))
         for name in columns.dense:
-            self._add_dense(name, piece.column(name), location.of_column(name))
+            self._add_dense(name, *read_numbers(piece.column(name), _NAN, location.of_column(name)))
         for index, name in enumerate(columns.categories):
             array = piece.column(name)
-            self._is_unsigned[index] |= arrow_types.is_unsigned(array.type)
-            lists = bool(columns.bags) and columns.bags[index]
-            self._ids[index] += len(array.flatten()) if lists else len(array)
-            count_column(self._counts[index], array, NanRule("missing"), location.of_column(name))
+            self._ids[index] += len(array.flatten() if is_bag(array.type) else array)
+            count_column(self._counts[index], array, _NAN, location.of_column(name))
 
-    def _add_dense(self, name: str, array: Any, location: Location) -> None:
-        values, missing = read_numbers(array, NanRule("missing"), location)
+    def _add_dense(self, name: str, values: Array, missing: Array) -> None:
         there = values[~missing]
-        seen = self._dense.setdefault(name, [0, 0, np.inf, -np.inf])
-        seen[0] += int(missing.sum())
-        seen[1] += int((there < 0).sum())
-        if len(there):
-            seen[2], seen[3] = min(seen[2], there.min()), max(seen[3], there.max())
+        _, lost, negative, *ends = self._dense.get(name, DenseProfile(name, 0, 0, None, None))
+        ends = [end for end in ends if end is not None]
+        ends += [float(there.min()), float(there.max())] if len(there) else []
+        lost, negative = (lost or 0) + int(missing.sum()), (negative or 0) + int((there < 0).sum())
+        low, high = min(ends, default=None), max(ends, default=None)
+        self._dense[name] = DenseProfile(name, lost, negative, low, high)
 
-    def _counted(self, count: float) -> int | None:
-        return None if self._is_converted else int(count)
+    def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
+        """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
+        is_converted = bool(self._encoder.categories) and not self._encoder.encoded
+        unknown = {"missing": None, "negative": None} if is_converted else {}
+        dense = [column._replace(**unknown) for column in self._dense.values()]
+        each = zip(self._encoder.columns, self._ids, self._counts, strict=True)
+        return dense, [self._category(*column, is_converted) for column in each]
 
-    def result(self, name: str, layout: str, total: int | None) -> Profile:
-        """Return everything."""
-        return Profile(
-            name,
-            layout,
-            self.rows,
-            total,
-            self._positive,
-            [
-                DenseProfile(column, self._counted(m), self._counted(n), *_finite(low, high))
-                for column, (m, n, low, high) in self._dense.items()
-            ],
-            [self._category(index, name) for index, name in enumerate(self._columns)],
-        )
-
-    def _category(self, index: int, column: str) -> CategoryProfile:
-        numbers, times, texts, text_times, _ = resolved(self._counts[index])
+    def _category(
+        self, column: str, ids: int, counts: ValueCounts, is_converted: bool
+    ) -> CategoryProfile:
+        numbers, times, texts, text_times, hexadecimal = resolved(counts)
         rare = None
-        if self._is_converted:  # missing and rare values have ids
+        if is_converted:  # missing and rare values have ids
             rare = int(times[numbers == UNSEEN].sum())
             times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
+
+        def shown(place: int) -> str:
+            """Return a value as it is written where it was read."""
+            if place >= len(numbers):
+                return texts[place - len(numbers)].decode("utf-8", "backslashreplace")
+            number = int(numbers[place])
+            if hexadecimal:
+                return f"{number:08x}"
+            return str(number % 2**64 if column in self._encoder.unsigned else number)
+
         both = np.concatenate([times, text_times])
-        order = np.argsort(-both, kind="stable")
-        ranked = both[order]
-        values = [
-            int(numbers[i]) if i < len(numbers) else texts[i - len(numbers)] for i in order[:_TOP]
-        ]
-        top = [(self._shown(index, v), int(n)) for v, n in zip(values, ranked, strict=False)]
-        ids = self._ids[index]
-        missing, once = ids - int(both.sum()) - (rare or 0), int((ranked == 1).sum())
-        return CategoryProfile(column, ids, missing, len(ranked), once, rare, top)
-
-    def _shown(self, index: int, value: int | bytes) -> str:
-        """Return a value of a column as it is written where it was read."""
-        if isinstance(value, bytes):
-            return value.decode("utf-8", "backslashreplace")
-        if self._counts[index].hexadecimal:
-            return f"{value:08x}"
-        return str(value % 2**64 if self._is_unsigned[index] else value)
-
-
-def _finite(low: float, high: float) -> tuple[float | None, float | None]:
-    return (float(low), float(high)) if low <= high else (None, None)
+        top = [(shown(i), int(both[i])) for i in np.argsort(-both, kind="stable")[:_TOP]]
+        missing, once = ids - int(both.sum()) - (rare or 0), int((both == 1).sum())
+        return CategoryProfile(column, ids, missing, len(both), once, rare, top)

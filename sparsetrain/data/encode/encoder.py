@@ -41,8 +41,8 @@ from sparsetrain.data.encode.learn import (
 from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
-from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.source import BatchSource, Part, Source
+from sparsetrain.data.read.open_source import open_rows
+from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import as_table, names_in, table_parts
 from sparsetrain.data.schema.columns import (
     Columns,
@@ -142,7 +142,7 @@ class Encoder(Rules):
     def _fitted(
         cls, source: Any, settings: Settings, schema: Schema, sizes: Sizes | None
     ) -> Encoder:
-        opened = _to_learn_from(source, schema)
+        opened = open_rows(source, schema)
         known = cls.read_converted(opened.parts[0])
         if known is not None:
             settings.check_converted(known.settings)
@@ -220,7 +220,7 @@ class Encoder(Rules):
         settings = self.settings
         if min_count is not None:
             settings = replace(settings, min_count=require_int("min_count", min_count))
-        opened = _to_learn_from(source, self.schema)
+        opened = open_rows(source, self.schema)
         for part in opened.parts:
             if is_converted(part.schema):
                 raise DataError(
@@ -369,14 +369,6 @@ class Encoder(Rules):
             If anything is missing or inconsistent; nothing in it is trusted.
         """
         return cls(**vars(read_state(manifest, arrays)))
-
-
-def _to_learn_from(source: Any, schema: Schema) -> Source:
-    """Open rows that something can be learned of."""
-    opened = open_source(source, schema)
-    if isinstance(opened, BatchSource):
-        raise opened.rows_wanted()
-    return opened
 
 
 def read_encoder(path: Path) -> Encoder:

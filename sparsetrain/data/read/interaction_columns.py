@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.files import are_paths, list_files
-from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.parquet import is_parquet
-from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
@@ -45,7 +44,7 @@ def read_columns(
     """
     file = list_files(data)[0] if are_paths(data) else None
     text = TextFormat() if file is None else _text_of(file)
-    names = names_in(data) or _columns(open_source(data, Schema(text=text)))
+    names = names_in(data) or open_rows(data, Schema(text=text)).parts[0].schema.names
     where = Location(file or "table")
     found = {role: _find(role, name, names, where) for role, name in given.items()}
     roles = {role: name for role, name in found.items() if name is not None}
@@ -54,7 +53,7 @@ def read_columns(
         dense=tuple(roles[role] for role in roles if role not in _NEEDED),
         text=text,
     )
-    source: Any = open_source(data, schema)
+    source = open_rows(data, schema)
     pieces: dict[str, list[Any]] = {role: [] for role in roles}
     for part in source.parts:
         for name in roles.values():
@@ -84,12 +83,6 @@ def _text_of(file: str) -> TextFormat:
             "of user, item, rating and time"
         )
     return TextFormat(delimiter, False, shorter[len(fields)])
-
-
-def _columns(source: Source | BatchSource) -> list[str]:
-    if isinstance(source, BatchSource):
-        raise source.rows_wanted()
-    return list(source.parts[0].schema.names)
 
 
 def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:

@@ -70,6 +70,18 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     )
 
 
+def open_rows(data: Any, schema: Schema | None = None) -> Source:
+    """Open anything that has rows, which batches have not."""
+    opened = open_source(data, schema)
+    if isinstance(opened, Source):
+        return opened
+    raise DataError(
+        f"{opened.name}: a {type(opened.items).__name__} stands for batches, which are encoded "
+        "already and have no columns; give files, a table, a DataFrame, a list of rows or a "
+        "pyarrow.RecordBatchReader"
+    )
+
+
 # Package and class of what others call data -> what to give instead.
 _FOREIGN = {
     "datasets.arrow_dataset.Column": ONE_COLUMN,

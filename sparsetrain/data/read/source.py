@@ -169,14 +169,6 @@ class BatchSource:
 
     num_rows = None
 
-    def rows_wanted(self) -> DataError:
-        """Return the error where rows are needed."""
-        return DataError(
-            f"{self.name}: a {type(self.items).__name__} stands for batches, which are encoded "
-            "already and have no columns; give files, a table, a DataFrame, a list of rows or a "
-            "pyarrow.RecordBatchReader"
-        )
-
     def batches(self) -> Iterator[Batch]:
         """Yield the batches.
 

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.converted_files import is_converted
-from sparsetrain.data.read.open_source import open_source
-from sparsetrain.data.read.source import BatchSource, Part, Source, with_numbers
+from sparsetrain.data.read.open_source import open_rows
+from sparsetrain.data.read.source import Part, Source, with_numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
@@ -143,14 +143,6 @@ def timestamp(at: float | str | datetime) -> float:
             f"{at!r} is not a moment; give a number or one such as 2014-10-30"
         ) from None
     return (point if point.tzinfo else point.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def open_rows(source: Any, schema: Schema | None) -> Source:
-    """Open anything that has rows, which batches have not."""
-    opened = open_source(source, schema)
-    if isinstance(opened, BatchSource):
-        raise opened.rows_wanted()
-    return opened
 
 
 def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Source
-from sparsetrain.data.read.split import of_part, open_rows, read_times, require_times
+from sparsetrain.data.read.split import of_part, read_times, require_times
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
