@@ -16,7 +16,7 @@ from sparsetrain.data.synthetic.sample import (
     CATEGORIES,
     CHUNK,
     INTEGERS,
-    CategoryLaw,
+    Sampler,
     Stream,
     load_figures,
 )
@@ -70,25 +70,28 @@ def test_the_first_rows_of_seed_zero_never_change(generator):
     assert {name: row[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("group", load_figures().missing, ids=lambda g: "+".join(g.columns))
-def test_columns_of_a_group_go_missing_together_as_often_as_in_criteo(made, group):
-    nulls = [made[0][name].is_null().to_numpy() for name in group.columns]
+GROUPS = load_figures()["missing_together"]
+
+
+@pytest.mark.parametrize(("columns", "rate"), GROUPS, ids=["+".join(c) for c, _ in GROUPS])
+def test_columns_of_a_group_go_missing_together_as_often_as_in_criteo(made, columns, rate):
+    nulls = [made[0][name].is_null().to_numpy() for name in columns]
     assert all((other == nulls[0]).all() for other in nulls)
-    assert nulls[0].mean() == pytest.approx(group.rate, abs=0.006)
+    assert nulls[0].mean() == pytest.approx(rate, abs=0.006)
 
 
 def test_other_columns_have_no_null(made):
-    grouped = {name for group in load_figures().missing for name in group.columns}
+    grouped = {name for columns, _ in GROUPS for name in columns}
     assert all(made[0][c].null_count == 0 for c in made[0].column_names if c not in grouped)
 
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_have_criteos_atoms_and_quantiles(made, name):
-    figures, values = load_figures().integers[name], made[0][name].drop_null().to_numpy()
-    assert (values < 0).mean() == pytest.approx(figures.negative, abs=0.006)
-    assert (values == 0).mean() == pytest.approx(figures.zero, abs=0.006)
-    positive = np.quantile(values[values > 0], figures.levels[4:10])
-    np.testing.assert_allclose(positive, figures.quantiles[4:10], rtol=0.1, atol=1.0)
+    figures, values = load_figures()["integers"][name], made[0][name].drop_null().to_numpy()
+    assert (values < 0).mean() == pytest.approx(figures["negative"], abs=0.006)
+    assert (values == 0).mean() == pytest.approx(figures["zero"], abs=0.006)
+    positive = np.quantile(values[values > 0], load_figures()["quantile_levels"][4:10])
+    np.testing.assert_allclose(positive, figures["positive"][4:10], rtol=0.1, atol=1.0)
 
 
 def test_negative_values_go_down_to_minus_three(made):
@@ -112,7 +115,7 @@ def test_ids_of_a_column_never_collide():
 @pytest.mark.parametrize("limit", [None, 2, 3, 1000])
 @pytest.mark.parametrize("name", ["C3", "C5", "C7", "C9", "C17", "C20"])
 def test_drawn_ranks_follow_the_law(name, limit):
-    law = CategoryLaw(load_figures().categories[name], limit)
+    law = Sampler(limit).categories[CATEGORIES.index(name)]
     ranks = law.draw(Stream(1, CHUNK).uniform(100_000))
     assert ranks.min() >= 1
     assert ranks.max() <= law.values
@@ -123,8 +126,7 @@ def test_drawn_ranks_follow_the_law(name, limit):
 
 def test_the_extreme_uniform_numbers_stay_inside_the_law():
     edges = np.array([0.0, np.nextafter(1.0, 0.0)])
-    for figures in load_figures().categories.values():
-        law = CategoryLaw(figures)
+    for law in Sampler().categories:
         np.testing.assert_array_equal(law.draw(edges), [1, law.values])
 
 

@@ -24,7 +24,6 @@ from sparsetrain.data.synthetic.sample import (
     Sample,
     Sampler,
     Stream,
-    load_figures,
 )
 from sparsetrain.data.synthetic.write_file import SCHEMA, write_chunks
 from sparsetrain.errors import ConfigError
@@ -80,7 +79,7 @@ class SyntheticCriteo:
         self.max_cardinality = max_cardinality
         if max_cardinality is not None:
             self.max_cardinality = require_int("max_cardinality", max_cardinality, 2)
-        self._sampler = Sampler(load_figures(), self.max_cardinality)
+        self._sampler = Sampler(self.max_cardinality)
         world = Stream(self.seed, WORLD)
         self._keys = world.integers(len(CATEGORIES)) >> 32
         self._effects = Effects(self._sampler, world)

@@ -10,7 +10,7 @@ million. A draw costs about 50 ns. The statistics in `criteo_figures.json` are a
 import json
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,58 +18,19 @@ INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 
 
-class MissingGroup(NamedTuple):
-    """Columns that are null in the same rows, in a share `rate` of all rows."""
-
-    columns: tuple[str, ...]
-    rate: float
-
-
-class IntegerFigures(NamedTuple):
-    """Share of negative and of zero among the values present, and quantiles of the others."""
-
-    negative: float
-    zero: float
-    levels: tuple[float, ...]
-    quantiles: tuple[float, ...]
-
-
-class CategoryFigures(NamedTuple):
-    """Distinct values, the exponent of the tail, and the mass of the first `ranks[i]` values."""
-
-    values: int
-    tail: float | None
-    ranks: tuple[int, ...]
-    masses: tuple[float, ...]
-
-
-class Figures(NamedTuple):
-    """Everything known of the data's shape, columns in their usual order."""
-
-    missing: tuple[MissingGroup, ...]
-    integers: dict[str, IntegerFigures]
-    categories: dict[str, CategoryFigures]
-
-
 @cache
-def load_figures() -> Figures:
-    """Read the figures that come with the package."""
-    text = resources.files(__package__).joinpath("criteo_figures.json").read_text("utf-8")
-    raw = json.loads(text)
-    levels, ranks = tuple(raw["quantile_levels"]), raw["head_ranks"]
-    return Figures(
-        tuple(MissingGroup(tuple(columns), rate) for columns, rate in raw["missing_together"]),
-        {
-            name: IntegerFigures(c["negative"], c["zero"], levels, tuple(c["positive"]))
-            for name, c in raw["integers"].items()
-        },
-        {
-            name: CategoryFigures(
-                c["values"], c["tail"], tuple(ranks[: len(c["head"])]), tuple(c["head"])
-            )
-            for name, c in raw["categories"].items()
-        },
+def load_figures() -> dict[str, Any]:
+    """Read the statistics that come with the package.
+
+    `missing_together` has groups of columns that are null in the same rows, each with its share of
+    all rows; `integers` the shares of negative values and of zero among those present, and the
+    quantiles of the others at `quantile_levels`; `categories` the number of values, the exponent of
+    the tail, and the mass of the first `head_ranks[i]` values.
+    """
+    figures: dict[str, Any] = json.loads(
+        resources.files(__package__).joinpath("criteo_figures.json").read_text("utf-8")
     )
+    return figures
 
 
 WORLD, PILOT, CHUNK = range(3)  # what a stream is for: the first part of its key
@@ -115,11 +76,11 @@ _NEGATIVE_STEPS = (0.992, 0.9995)
 class IntegerLaw:
     """Atoms at the negative values and at zero, then quantiles linear in the logarithm."""
 
-    def __init__(self, figures: IntegerFigures) -> None:
-        self._negative = figures.negative
-        self._atoms = figures.negative + figures.zero
-        self._levels = np.array(figures.levels)
-        self._logs = np.log(figures.quantiles)
+    def __init__(self, negative: float, zero: float, positive: list, levels: list) -> None:
+        self._negative = negative
+        self._atoms = negative + zero
+        self._levels = np.array(levels)
+        self._logs = np.log(positive)
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return one value per uniform number, int32 of the same shape."""
@@ -140,14 +101,22 @@ class CategoryLaw:
     Of more than `max_cardinality` values, the mass of the others is spread over those kept.
     """
 
-    def __init__(self, figures: CategoryFigures, max_cardinality: int | None = None) -> None:
-        self.values = min(figures.values, max_cardinality or figures.values)
-        ranks = np.arange(1, min(figures.ranks[-1], self.values) + 1)
-        head = np.interp(np.log(ranks), np.log(figures.ranks), figures.masses)
-        self._head = head if self.values > len(head) else head / head[-1]
+    def __init__(
+        self,
+        values: int,
+        tail: float | None,
+        head: list,
+        ranks: list,
+        max_cardinality: int | None = None,
+    ) -> None:
+        self.values = min(values, max_cardinality or values)
+        known = ranks[: len(head)]
+        first = np.arange(1, min(known[-1], self.values) + 1)
+        masses = np.interp(np.log(first), np.log(known), head)
+        self._head = masses if self.values > len(masses) else masses / masses[-1]
         # The exponent of the integral of rank ** -tail; no column's tail is exactly 1.
-        self._power = 1.0 - (figures.tail or 0.0)
-        self._ends = (np.array([len(head), self.values]) + 0.5) ** self._power
+        self._power = 1.0 - (tail or 0.0)
+        self._ends = (np.array([len(masses), self.values]) + 0.5) ** self._power
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return one rank per uniform number in [0, 1), int32 of the same shape."""
@@ -185,13 +154,16 @@ class Sample(NamedTuple):
 class Sampler:
     """Draw rows whose columns are independent, but for those that go missing together."""
 
-    def __init__(self, figures: Figures, max_cardinality: int | None = None) -> None:
-        self._missing = figures.missing
-        self.integers = [IntegerLaw(figures.integers[name]) for name in INTEGERS]
+    def __init__(self, max_cardinality: int | None = None) -> None:
+        known = load_figures()
+        levels, ranks = known["quantile_levels"], known["head_ranks"]
+        self._missing = known["missing_together"]
+        self.integers = [IntegerLaw(**known["integers"][n], levels=levels) for n in INTEGERS]
         self.categories = [
-            CategoryLaw(figures.categories[name], max_cardinality) for name in CATEGORIES
+            CategoryLaw(**known["categories"][n], ranks=ranks, max_cardinality=max_cardinality)
+            for n in CATEGORIES
         ]
-        self.missing_rate = {c: group.rate for group in figures.missing for c in group.columns}
+        self.missing_rate = {c: rate for columns, rate in self._missing for c in columns}
 
     def draw(self, stream: Stream, rows: int) -> Sample:
         """Take `rows` rows from `stream`; the same stream gives the same rows."""
@@ -208,7 +180,7 @@ class Sampler:
 
     def _draw_absent(self, stream: Stream, rows: int) -> dict[str, np.ndarray]:
         absent = {}
-        for group in self._missing:
-            gone = stream.uniform(rows) < group.rate
-            absent.update(dict.fromkeys(group.columns, gone))
+        for columns, rate in self._missing:
+            gone = stream.uniform(rows) < rate
+            absent.update(dict.fromkeys(columns, gone))
         return absent
