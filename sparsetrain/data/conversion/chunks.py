@@ -62,7 +62,7 @@ class Chunk:
             found = (item for part in self.parts for item in part.pieces(self.columns.names))
             return found, []
         # Whoever derives a column reads its text.
-        coded = self.columns.categories if numbers and not encoder.schema.derived else None
+        coded = self.columns.categories if numbers and not encoder.schema.derived else ()
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
         part = with_derived(with_partitions(part), encoder.schema.derived)
@@ -78,7 +78,7 @@ def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chu
 
 def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     parts = tuple(file_parts(file, encoder.schema))
-    first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda names: iter(()))
+    first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
     bound = encoder.bind(parts or [first], require_label=label)
     full = tuple(part for part, _ in bound if part.num_rows != 0)
     rows = sum(part.num_rows or 0 for part in full)

@@ -49,7 +49,7 @@ def _check(part: Part, name: str, rule: Derived) -> None:
 
 
 def _read(
-    part: Part, derived: Mapping[str, Derived], names: Sequence[str]
+    part: Part, derived: Mapping[str, Derived], names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     sources = [derived[name].source for name in names if name in derived]
     stored = list(dict.fromkeys([*(n for n in names if n not in derived), *sources]))

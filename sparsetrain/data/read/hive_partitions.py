@@ -55,16 +55,10 @@ class WithPartitions:
     first: str  # some column of the file, which tells how many rows there are
     values: Mapping[str, str | None]
 
-    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of these columns."""
-        return self.coded(names, ())
-
-    def coded(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield record batches; see `Part.pieces`."""
         stored = [name for name in names if name not in self.values] or [self.first]
-        inside = [name for name in coded if name not in self.values]
-        read = getattr(self.inner, "coded", None)
-        for piece in read(stored, inside) if inside and read else self.inner(stored):
+        for piece in self.inner(stored, [name for name in coded if name not in self.values]):
             arrays = [
                 pa.repeat(pa.scalar(self.values[name], pa.string()), piece.num_rows)
                 if name in self.values

@@ -142,18 +142,16 @@ class _RowGroup:
         known = self._stored.column(self.leaves[name]).statistics
         return (known.min, known.max) if known and known.has_min_max else None
 
-    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return self._read(names, PIECE_ROWS, ())
-
-    def coded(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """As `__call__`, with the text columns among `coded` as dictionaries.
+    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, with the text columns among `coded` as dictionaries.
 
         Parquet stores most text as codes into a dictionary. To spell every row out, only to look
         the words up again, took half of the time of reading.
         """
         texts = [name for name in coded if pt.is_string(self.schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
-        return self._read(names, CODED_ROWS if text or not texts else PIECE_ROWS, text)
+        is_coded = bool(text) or bool(coded and not texts)
+        return self._read(names, CODED_ROWS if is_coded else PIECE_ROWS, text)
 
     def _check_unchanged(self) -> None:
         """Refuse another file in the place of the one that was opened: its bytes mean others."""

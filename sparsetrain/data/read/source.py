@@ -43,8 +43,8 @@ class Part:
     num_rows : int or None
         None for a stream, whose length shows only at its end.
     read : callable
-        Given column names, yields `pyarrow.RecordBatch`es of at most `PIECE_ROWS` rows. If it has
-        a method `coded`, see `pieces`, it yields at most `CODED_ROWS`.
+        Given column names and the `coded` of `pieces`, yields `pyarrow.RecordBatch`es of at most
+        `PIECE_ROWS` rows, or of `CODED_ROWS` where some are coded.
     ranges : callable, optional
         Given a column name, returns its least and greatest value where they are known without
         reading, else None.
@@ -55,7 +55,7 @@ class Part:
     location: Location
     schema: pa.Schema
     num_rows: int | None
-    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    read: Callable[[Sequence[str], Sequence[str]], Iterator[pa.RecordBatch]]
     ranges: Callable[[str], Range | None] | None = None
     is_stream: bool = False
 
@@ -68,8 +68,7 @@ class Part:
         dictionaries or `Spelled` numbers, others as the numbers that a text file spells.
         """
         location = self.location
-        read_coded = getattr(self.read, "coded", None)
-        for piece in read_coded(names, coded) if coded and read_coded else self.read(names):
+        for piece in self.read(names, coded):
             here = location
             if piece.schema.names[-1:] == [ROW_NUMBERS]:
                 here = location.numbered(piece.column(piece.num_columns - 1).to_numpy())

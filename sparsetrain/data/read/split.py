@@ -187,7 +187,7 @@ def _filter_part(part: Part, rule: Rule, column: str | None = None) -> Part:
 
 
 def _read(
-    part: Part, rule: Rule, column: str | None, names: Sequence[str]
+    part: Part, rule: Rule, column: str | None, names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     needed = list(dict.fromkeys(names if column is None else [*names, column]))
     before = 0

@@ -54,7 +54,9 @@ def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
         raise DataError(f"{name}: {after}cannot be read ({reason})") from error
 
 
-def _read_on(read: Any, name: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read_on(
+    read: Any, name: str, names: Sequence[str], coded: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     """Yield what others read."""
     pieces, rows = read(names), 0
     while True:
@@ -311,7 +313,9 @@ def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:
         yield Part(Location(name, None, first), table.schema, rows, partial(_read_table, part))
 
 
-def _read_table(table: pa.Table, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read_table(
+    table: pa.Table, names: Sequence[str], coded: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     yield from table.select(list(names)).to_batches(max_chunksize=PIECE_ROWS)
 
 

@@ -57,7 +57,7 @@ class Parsed(NamedTuple):
     lines: Array
     bad: list[BadLine]
 
-    def pieces(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def pieces(self, names: Sequence[str], coded: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows, a piece at a time, with the numbers of their lines."""
         first, table = 0, self.table.select(list(names))
         is_text = any(pa.types.is_string(type_) for type_ in table.schema.types)
@@ -66,14 +66,12 @@ class Parsed(NamedTuple):
             first += piece.num_rows
 
 
-def parse_block(
-    block: Block, dialect: Dialect, file: str, coded: Sequence[str] | None = None
-) -> Parsed:
+def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] = ()) -> Parsed:
     """Parse whole lines of a file; with `coded`, see `Part.pieces`."""
     is_first, data = block.first_line == 1, block.data
     data = data[len(BOM) :] if is_first and data[: len(BOM)].tobytes() == BOM else data
     header = dialect.header and is_first
-    numbers = {} if coded is None else read_numbers(block._replace(data=data), dialect, coded)
+    numbers = read_numbers(block._replace(data=data), dialect, coded) if coded else {}
     names = [name for name in dialect.names if name not in numbers]
     if not names:
         table = pa.table({name: numbers[name] for name in dialect.names})
@@ -198,12 +196,8 @@ class TextRows:
     file: str
     dialect: Dialect
 
-    def __call__(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield columns of the rows, a piece at a time."""
-        return self.coded(names, None)
-
-    def coded(self, names: Sequence[str], coded: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """As `__call__`; with `coded`, numbers come as such: see `Part.pieces`."""
+    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield columns of the rows, a piece at a time; see `Part.pieces`."""
         for block in read_blocks(self.file, self.dialect.quoted):
             parsed = parse_block(block, self.dialect, self.file, coded)
             if parsed.bad:
