@@ -14,49 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-
-
-class _End(NamedTuple):
-    error: BaseException | None
-
-
-class _Channel(Generic[Item]):
-    """A bounded queue of which either side can let go."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._items: deque[Item | _End] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-
-    def put(self, item: Item) -> bool:
-        """Add the item and wait for room for another; return False if the consumer is gone."""
-        with self._changed:
-            self._items.append(item)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._closed or len(self._items) < self._depth)
-            return not self._closed
-
-    def finish(self, error: BaseException | None) -> None:
-        with self._changed:
-            self._items.append(_End(error))
-            self._changed.notify_all()
-
-    def get(self) -> Item | _End:
-        with self._changed:
-            self._changed.wait_for(lambda: self._items)
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._changed.notify_all()
+_END: Any = object()
 
 
 def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]:
@@ -64,45 +26,48 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
 
     The first `next` starts the thread; `make` is called, iterated and closed there.
     """
-    channel: _Channel[Item] = _Channel(depth)
-    thread = threading.Thread(
-        target=_produce, args=(make, channel), name="sparsetrain-prefetch", daemon=True
-    )
+    queue: SimpleQueue[tuple[Item, BaseException | None]] = SimpleQueue()
+    room, gone = threading.Semaphore(depth - 1), threading.Event()
+
+    def produce() -> None:
+        error: BaseException | None = None
+        items = None
+        try:
+            items = make()
+            for item in items:
+                queue.put((item, None))
+                room.acquire()
+                if gone.is_set():
+                    break
+        except BaseException as caught:  # it belongs to the consumer, whatever it is
+            error = caught
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+            queue.put((_END, error))
+
+    # A thread of a pool would be waited for when the interpreter exits.
+    thread = threading.Thread(target=produce, name="sparsetrain-prefetch", daemon=True)
     thread.start()
     try:
         while True:
-            item = channel.get()
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            item, error = queue.get()
+            if error is not None:
+                raise error
+            if item is _END:
                 return
+            room.release()
             yield item
     finally:
-        channel.close()
+        gone.set()
+        room.release()
         # The garbage collector may drop this generator while the background thread runs.
         if threading.current_thread() is not thread:
             thread.join()
 
 
-def _produce(make: Callable[[], Iterator[Item]], channel: _Channel[Item]) -> None:
-    error: BaseException | None = None
-    items = None
-    try:
-        items = make()
-        for item in items:
-            if not channel.put(item):
-                break
-    except BaseException as caught:  # it belongs to the consumer, whatever it is
-        error = caught
-    finally:
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
-        channel.finish(error)
-
-
 Result = TypeVar("Result")
-_END: Any = object()
 
 
 def ordered_map(
