@@ -8,11 +8,10 @@ data.
 
 import glob
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -44,33 +43,22 @@ def write_chunks(
         fix = "it is a folder" if path.is_dir() else f"create the folder {path.parent} first"
         raise DataError(f"{path}: cannot be written: {fix}")
 
-    def note() -> str:
-        return json.dumps({**made_by, "truth": meter.result()._asdict()})
-
     remove_temporaries(path.parent, glob.escape(path.name))
-    form = _FORMS.get(path.suffix.lower(), _as_parquet)
-    with atomic_write(path) as file, form(file, note) as write:
+    is_text = path.suffix.lower() == ".tsv"
+    with atomic_write(path) as file, (_text if is_text else _parquet)(file) as writer:
         for table, logits in chunks:
             left = rows - meter.rows
-            write(table[:left])
+            writer.write_table(table[:left])
             meter.update(logits[:left])
+        if not is_text:
+            note = json.dumps({**made_by, "truth": meter.result()._asdict()})
+            writer.add_key_value_metadata({_KEY: note})
     return meter.result()
 
 
-@contextmanager
-def _as_parquet(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
-    with pq.ParquetWriter(file, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
-        yield writer.write_table
-        writer.add_key_value_metadata({_KEY: note()})
-
-
-@contextmanager
-def _as_text(file: IO[bytes], note: Callable[[], str]) -> Iterator[Callable[..., None]]:
-    options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
-    yield lambda table: csv.write_csv(table, file, options)
-
-
-_FORMS = {".tsv": _as_text}
+_parquet = partial(pq.ParquetWriter, schema=SCHEMA, compression="zstd", write_page_checksum=True)
+_LIKE_CRITEO = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+_text = partial(csv.CSVWriter, schema=SCHEMA, write_options=_LIKE_CRITEO)
 
 
 def read_truth(path: str | PathLike[str]) -> Truth | None:
