@@ -5,6 +5,9 @@ A message is one sentence that names the place (file, column, row; parameter; se
 Each class also derives from the built-in exception that a library user would catch.
 """
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -71,6 +74,12 @@ def first_line(error: BaseException) -> str:
     """Return a foreign error's first line without its full stop, or else the name of its class."""
     text = getattr(error, "strerror", None) or str(error).strip()
     return text.split("\n")[0].split(". Detail")[0].rstrip(". ") or type(error).__name__
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """Return a hint at the name that was probably meant, or at all there are."""
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
 
 
 def shown(name: str) -> str:

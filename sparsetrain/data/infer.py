@@ -308,13 +308,10 @@ def _values(pieces: _Pieces) -> _Values:
     if numbers is None and not arrow_types.is_bag(type_):
         moments = _moments(pieces)
     rows = sum(len(piece) for _, piece in pieces)
-    missing = rows - (len(numbers) if numbers is not None else _there(found))
+    counted = int(found.number_times.sum() + found.text_times.sum())
+    missing = rows - (counted if numbers is None else len(numbers))
     kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
     return _Values(kind, rows, distinct, missing, numbers, moments)
-
-
-def _there(found: Any) -> int:
-    return int(found.number_times.sum() + found.text_times.sum())
 
 
 def _read_as_asked(pieces: _Pieces) -> Array:

@@ -8,9 +8,8 @@ the feature whose table it uses, after which the table is named.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, nearest
 
 
 def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
@@ -21,7 +20,7 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
     for name, owner in share.items():
         for given in (name, owner):
             if given not in names:
-                raise _wrong(name, f"there is no category {given!r}; {_hint(given, names)}")
+                raise _wrong(name, f"there is no category {given!r}; {nearest(given, names)}")
         if name == owner:
             raise _wrong(name, "it names itself; leave it out")
         if owner in share:
@@ -42,8 +41,3 @@ def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str
 
 def _wrong(name: str, why: str) -> ConfigError:
     return ConfigError(f"share_embedding of {name!r}: {why}")
-
-
-def _hint(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

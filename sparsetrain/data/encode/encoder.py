@@ -134,14 +134,7 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        return cls._fitted(
-            source, settings, Schema.read(schema_file).with_weights_column(weights), sizes
-        )
-
-    @classmethod
-    def _fitted(
-        cls, source: Any, settings: Settings, schema: Schema, sizes: Sizes | None
-    ) -> Encoder:
+        schema = Schema.read(schema_file).with_weights_column(weights)
         opened = open_rows(source, schema)
         known = cls.read_converted(opened.parts[0])
         if known is not None:

@@ -116,10 +116,6 @@ def _from_spelled(array: Any, hexadecimal: bool) -> Keys:
     return keys if missing.all() or hexadecimal else _with_readings(keys, array.type)
 
 
-def _from_nulls(array: Any, nan: NanRule, location: Location) -> Keys:
-    return _all_numbers(np.zeros(len(array), dtype=np.int64), np.ones(len(array), dtype=bool))
-
-
 def _from_moments(array: Any, nan: NanRule, location: Location) -> Keys:
     microseconds, missing = fill_nulls(to_microseconds(array, location))
     return _all_numbers(microseconds // 1_000_000, missing)
@@ -128,7 +124,7 @@ def _from_moments(array: Any, nan: NanRule, location: Location) -> Keys:
 _BY_KIND = {
     arrow_types.INTEGER: _from_integers,
     arrow_types.FLOAT: _from_floats,
-    arrow_types.EMPTY: _from_nulls,
+    arrow_types.EMPTY: _from_integers,
     arrow_types.MOMENT: _from_moments,
 }
 

@@ -100,7 +100,8 @@ class Vocabulary:
         found = resolved(counts, wraps=wraps)
         numbers, times, texts, text_times, hexadecimal = found
         all_times = np.concatenate([times, text_times])
-        rare_share = _rare_share(all_times, min_count)
+        rare = int(all_times[all_times < min_count].sum())
+        rare_share = rare / max(int(all_times.sum()), 1)
         frequent = times >= min_count
         numbers, times = numbers[frequent], times[frequent]
         frequent = text_times >= min_count
@@ -217,7 +218,9 @@ class Vocabulary:
             ids[keys.eights] = self._find_eights(keys.numbers[keys.eights], ids[keys.eights])
         ids[keys.missing] = MISSING
         if len(keys.texts):
-            ids[keys.is_text] = self._encode_texts(keys.texts)
+            coded = pc.dictionary_encode(keys.texts)
+            found = self.find_texts(coded.dictionary.to_pylist())
+            ids[keys.is_text] = found[coded.indices.to_numpy()]
         return ids
 
     def _encode_spelled(self, array: Any) -> Array:
@@ -231,15 +234,6 @@ class Vocabulary:
         """Return the ids of texts of 8 digits; `ids` are those of them as hexadecimal numbers."""
         found = self.find_numbers(as_decimals(hexes))
         return found if self.hexadecimal is not None else np.where(found == UNSEEN, ids, found)
-
-    def _encode_texts(self, texts: Any) -> Array:
-        coded = pc.dictionary_encode(texts)
-        ids = self.find_texts(coded.dictionary.to_pylist())
-        return ids[coded.indices.to_numpy()]
-
-
-def _rare_share(times: Array, min_count: int) -> float:
-    return int(times[times < min_count].sum()) / max(int(times.sum()), 1)
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:

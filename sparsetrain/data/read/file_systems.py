@@ -38,11 +38,6 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def is_utf8(path: str) -> bool:
-    """Return whether the bytes of a path are UTF-8; Python has others as half surrogate pairs."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in path)
-
-
 def open_file(path: str) -> IO[bytes]:
     """Open a file to read; raises `OSError`."""
     if not is_url(path):

@@ -87,15 +87,12 @@ def _text_of(file: str) -> TextFormat:
 
 def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
     """Return the name of a column; None for one that may be missing."""
-    found = next((n for known in _NAMES[role] for n in names if _plain(n) == known), None)
+    plain = {name.lower().replace("_", ""): name for name in reversed(names)}
+    found = next((plain[known] for known in _NAMES[role] if known in plain), None)
     if given is None and (found is not None or role not in _NEEDED):
         return found
     require_column(names, given or role, role, where)
     return given or role
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "")
 
 
 def _values(array: Any, location: Location) -> Any:

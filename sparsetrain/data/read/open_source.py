@@ -48,10 +48,14 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
         return data
     schema = schema or _criteo()
     if are_paths(data):
-        return _not_empty(_from_files(list_files(data), schema))
+        files = list_files(data)
+        parts = tuple(part for file in files for part in file_parts(file, schema))
+        name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+        return _not_empty(Source(name, parts, tuple(files)))
     if isinstance(data, Batch):
         return BatchSource("batch", [data])
-    refused = next((fix for names, fix in _FOREIGN.items() if _is_a(data, names)), None)
+    kind = f"{type(data).__module__}.{type(data).__name__}"
+    refused = next((fix for names, fix in _FOREIGN.items() if kind.startswith(names)), None)
     if refused is not None:
         raise DataError(f"cannot read rows from a {type(data).__name__}; {refused}")
     source = table_source(data, schema)
@@ -98,10 +102,6 @@ _FOREIGN = {
 }
 
 
-def _is_a(data: Any, names: str) -> bool:
-    return f"{type(data).__module__}.{type(data).__name__}".startswith(names)
-
-
 @cache
 def _criteo() -> Schema:
     """Return the default schema; checking it anew takes longer than opening a batch."""
@@ -123,12 +123,6 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
     for name, part in {part.location.name: part for part in source.parts}.items():
         if not is_converted(part.schema):
             find_labels(part.schema.names, schema, Location(name))
-
-
-def _from_files(files: list[str], schema: Schema) -> Source:
-    parts = tuple(part for file in files for part in file_parts(file, schema))
-    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-    return Source(name, parts, tuple(files))
 
 
 def _not_empty(source: Source) -> Source:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from sparsetrain.data.read.converted_files import check_footer
-from sparsetrain.data.read.file_systems import is_url, is_utf8, open_file, size_and_time
+from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
 from sparsetrain.data.values.location import Location
@@ -72,10 +72,8 @@ def _leaves(schema: Any) -> dict[str, int]:
 
 
 def _input(file: str) -> Any:
-    """Return what Arrow reads a file by: its path, if that is UTF-8."""
-    if is_url(file):
-        return open_file(file)
-    return file if is_utf8(file) else pa.OSFile(os.fsencode(file))
+    """Return what Arrow reads a file by; a path is given as bytes, which need not be UTF-8."""
+    return open_file(file) if is_url(file) else pa.OSFile(os.fsencode(file))
 
 
 def _read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:

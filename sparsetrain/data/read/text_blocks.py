@@ -76,7 +76,8 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                 data = memory[:size]
                 cut = _last_line_end(data, quoted)
                 if not cut and size >= block_bytes:
-                    raise _too_long(file, line, quoted)
+                    fix = "a quote may lack its end" if quoted else "is this a text file of rows?"
+                    raise DataError(f"{file}: line {line}: no end of line found; {fix}")
                 rest = data[cut:].copy()
                 if cut:
                     sums.append(_sum(data[:cut]))
@@ -120,11 +121,6 @@ def count_bytes(data: Array, byte: int) -> int:
     """Return how often a byte occurs; by parts that stay in a core's cache."""
     parts = (data[first : first + _PART] for first in range(0, len(data), _PART))
     return sum(int(np.count_nonzero(part == byte)) for part in parts)
-
-
-def _too_long(file: str, line: int, quoted: bool) -> DataError:
-    fix = "a quote may lack its end" if quoted else "is this a text file of rows?"
-    return DataError(f"{file}: line {line}: no end of line found; {fix}")
 
 
 def _open(file: str) -> IO[bytes]:

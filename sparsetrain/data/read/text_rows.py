@@ -91,8 +91,18 @@ def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] 
             pc.ReadOptions(
                 use_threads=False, column_names=dialect.names, block_size=max(len(data), 1)
             ),
-            _parse_options(dialect, quotes > 0, skip),
-            _convert_options(dialect, names),
+            pc.ParseOptions(
+                delimiter=dialect.delimiter,
+                quote_char='"' if quotes else False,
+                newlines_in_values=quotes > 0,
+                invalid_row_handler=skip,
+            ),
+            pc.ConvertOptions(
+                include_columns=names,
+                column_types=dict.fromkeys(names, pa.binary()),
+                null_values=list(dialect.null),
+                strings_can_be_null=bool(dialect.null),
+            ),
         )
     except pa.ArrowInvalid as error:
         raise DataError(
@@ -102,7 +112,9 @@ def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] 
     is_plain = rows == block.lines and not len(lone_returns(data))
     lines = np.arange(rows) if is_plain else _line_numbers(data, dialect)
     lines += block.first_line
-    parsed = _drop_header(_assign(table, lines, invalid), dialect, block)
+    parsed = _assign(table, lines, invalid)
+    if header and 1 in parsed.lines[:1]:
+        parsed = Parsed(parsed.table.slice(1), parsed.lines[1:], parsed.bad)
     # Whether it is UTF-8 is looked at where a column is read, which can name the line.
     texts = [column.cast(pa.string(), safe=False) for column in parsed.table.columns]
     columns = dict(zip(names, texts, strict=True)) | numbers
@@ -126,24 +138,6 @@ def _require_closed_quotes(data: Array, dialect: Dialect, file: str, first_line:
                 f"{file}: line {first_line + line}: a quoted field has no end; close the quote, or "
                 "double it if it is part of the text"
             ) from None
-
-
-def _parse_options(dialect: Dialect, quoted: bool, skip: Any) -> pc.ParseOptions:
-    return pc.ParseOptions(
-        delimiter=dialect.delimiter,
-        quote_char='"' if quoted else False,
-        newlines_in_values=quoted,
-        invalid_row_handler=skip,
-    )
-
-
-def _convert_options(dialect: Dialect, names: Sequence[str]) -> pc.ConvertOptions:
-    return pc.ConvertOptions(
-        include_columns=names,
-        column_types=dict.fromkeys(names, pa.binary()),
-        null_values=list(dialect.null),
-        strings_can_be_null=bool(dialect.null),
-    )
 
 
 def _line_numbers(data: Array, dialect: Dialect) -> Array:
@@ -174,12 +168,6 @@ def _assign(table: pa.Table, lines: Array, invalid: list[Any]) -> Parsed:
         for index, row in zip(at, invalid, strict=True)
     ]
     return Parsed(table, np.delete(lines, at), bad)
-
-
-def _drop_header(parsed: Parsed, dialect: Dialect, block: Block) -> Parsed:
-    if not dialect.header or block.first_line != 1 or 1 not in parsed.lines[:1]:
-        return parsed
-    return Parsed(parsed.table.slice(1), parsed.lines[1:], parsed.bad)
 
 
 def bad_line_error(file: str, bad: BadLine) -> DataError:

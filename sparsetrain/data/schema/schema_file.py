@@ -6,7 +6,6 @@ An unknown key is an error that suggests the nearest one. Every message names th
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from sparsetrain.errors import ConfigError, first_line
+from sparsetrain.errors import ConfigError, first_line, nearest
 from sparsetrain.system.regular_files import read_regular_file
 
 if sys.version_info >= (3, 11):
@@ -84,8 +83,7 @@ def _hint(path: Sequence[str], kind: Any) -> str:
     for table in path[:-1]:
         kind = get_type_hints(kind)[table] if is_dataclass(kind) else get_args(kind)[1]
     names = [field.metadata.get("alias", field.name) for field in fields(kind)]
-    near = difflib.get_close_matches(path[-1], names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return nearest(path[-1], names)
 
 
 def as_toml(values: Mapping[str, Any]) -> str:

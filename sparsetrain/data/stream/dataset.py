@@ -239,7 +239,9 @@ class Dataset:
 
     def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
         """Cut the rows into batches and say where each ends."""
-        rows: Iterator[Any] = self._rows(plan, prefetch)
+        rows: Iterator[Any] = (
+            self._encoded(plan) if plan.seed is None else self._mixed(plan, plan.seed, prefetch)
+        )
         rows = skip_rows(rows, plan.start.row - plan.first_row)
         held: Rows | None = None
         position = plan.start
@@ -252,11 +254,6 @@ class Dataset:
             raise DataError(f"{self._source.name}: no rows")
         if held is not None and not (drop_last and held.size < plan.batch_size):
             yield held.batch()._at(Position(position.epoch + 1))
-
-    def _rows(self, plan: _Plan, prefetch: int) -> Iterator[Rows] | Iterator[PermutedRows]:
-        if plan.seed is None:
-            return self._encoded(plan)
-        return self._mixed(plan, plan.seed, prefetch)
 
     def _mixed(self, plan: _Plan, seed: int, prefetch: int) -> Iterator[PermutedRows]:
         """Yield windows."""

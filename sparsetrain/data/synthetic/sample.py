@@ -167,7 +167,9 @@ class Sampler:
 
     def draw(self, stream: Stream, rows: int) -> Sample:
         """Take `rows` rows from `stream`; the same stream gives the same rows."""
-        absent = self._draw_absent(stream, rows)
+        absent: dict[str, np.ndarray] = {}
+        for columns, rate in self._missing:
+            absent |= dict.fromkeys(columns, stream.uniform(rows) < rate)
         nowhere = np.zeros(rows, bool)
         gaps = np.stack([absent.get(name, nowhere) for name in INTEGERS])
         integers = np.stack([law.draw(stream.uniform(rows)) for law in self.integers])
@@ -177,10 +179,3 @@ class Sampler:
             if name in absent:
                 column[absent[name]] = 0
         return Sample(integers, gaps, ranks)
-
-    def _draw_absent(self, stream: Stream, rows: int) -> dict[str, np.ndarray]:
-        absent = {}
-        for columns, rate in self._missing:
-            gone = stream.uniform(rows) < rate
-            absent.update(dict.fromkeys(columns, gone))
-        return absent

@@ -51,18 +51,15 @@ def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> 
     texts = array.dictionary if is_coded else array
     type_ = texts.type
     is_text = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
-    if not (is_text or bytes_too) or not len(texts) or _is_ascii(as_bytes(texts)):
+    if not (is_text or bytes_too) or not len(texts):
+        return
+    if bytes_of(as_bytes(texts)).max(initial=0) < 128:  # ASCII
         return
     bad = np.array([not _is_utf8(value) for value in texts.cast(pa.large_binary()).to_pylist()])
     if is_coded and bad.any():
         codes = array.indices.fill_null(len(bad)).cast(pa.int64()).to_numpy()
         bad = np.append(bad, False)[codes]
     location.refuse(bad, lambda row: "the text is not UTF-8; write it so, or read it as bytes")
-
-
-def _is_ascii(array: Any) -> bool:
-    characters = bytes_of(array)
-    return not len(characters) or int(characters.max()) < 128
 
 
 def bytes_of(array: Any) -> Array:
