@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.column_matching import (
     check_row_weights,
@@ -266,49 +264,35 @@ class Encoder(Rules):
         pairs = zip(other.categories, self.categories, strict=False)
         return same and all(keeps_rows(known, grown) for known, grown in pairs)
 
-    def find(
-        self,
-        schema: pa.Schema,
-        where: str,
-        *,
-        require_label: bool = True,
-        read_weights: bool = True,
-    ) -> Columns:
-        """Find this encoder's columns in a schema; weights of rows only with their labels.
+    def bind(
+        self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
+    ) -> list[tuple[Part, Columns]]:
+        """Pair every part with its columns; weights of rows are read only with their labels.
+
+        Each file's schema is looked at once; what is converted has its derived columns already.
 
         Raises
         ------
         DataError
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
-        if is_converted(schema):
-            found = converted_columns(self, self.fingerprint, schema, where, require_label)
-        else:
-            found = match_columns(self, schema, where, require_label)
-        if not (require_label and read_weights):
-            return found
-        return with_row_weights(found, self.schema.weights, schema, where)
-
-    def bind(
-        self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
-    ) -> list[tuple[Part, Columns]]:
-        """Pair every part with its columns; each file's schema is looked at once."""
+        weights = self.schema.weights if require_label and read_weights else None
         found: dict[str, Columns] = {}
-        parts = [
-            # What is converted has its derived columns already.
-            part if is_converted(part.schema) else with_derived(part, self.schema.derived)
-            for part in parts
-        ]
+        bound = []
         for part in parts:
-            if part.location.name not in found:
-                found[part.location.name] = self.find(
-                    part.schema,
-                    part.location.name,
-                    require_label=require_label,
-                    read_weights=read_weights,
+            where, is_own = part.location.name, is_converted(part.schema)
+            if not is_own:
+                part = with_derived(part, self.schema.derived)
+            if where not in found:
+                columns = (
+                    converted_columns(self, self.fingerprint, part.schema, where, require_label)
+                    if is_own
+                    else match_columns(self, part.schema, where, require_label)
                 )
+                found[where] = with_row_weights(columns, weights, part.schema, where)
+            bound.append((part, found[where]))
         check_same_row_weights(found)
-        return [(part, found[part.location.name]) for part in parts]
+        return bound
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.
