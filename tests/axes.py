@@ -55,7 +55,7 @@ AXES = {
         r"optim/exact",
         29,
     ),
-    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 34),
+    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 33),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 23),
     "shared tables": Axis(
         r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 22

@@ -173,8 +173,8 @@ class _Seen:
 
     def _add_dense(self, name: str, values: Array, missing: Array) -> None:
         there = values[~missing]
-        _, lost, negative, *ends = self._dense.get(name, DenseProfile(name, 0, 0, None, None))
-        ends = [end for end in ends if end is not None]
+        _, lost, negative, *known = self._dense.get(name, DenseProfile(name, 0, 0, None, None))
+        ends = [end for end in known if end is not None]
         ends += [float(there.min()), float(there.max())] if len(there) else []
         lost, negative = (lost or 0) + int(missing.sum()), (negative or 0) + int((there < 0).sum())
         low, high = min(ends, default=None), max(ends, default=None)
@@ -183,8 +183,9 @@ class _Seen:
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
         """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
         is_converted = bool(self._encoder.categories) and not self._encoder.encoded
-        unknown = {"missing": None, "negative": None} if is_converted else {}
-        dense = [column._replace(**unknown) for column in self._dense.values()]
+        dense = list(self._dense.values())
+        if is_converted:
+            dense = [column._replace(missing=None, negative=None) for column in dense]
         each = zip(self._encoder.columns, self._ids, self._counts, strict=True)
         return dense, [self._category(*column, is_converted) for column in each]
 

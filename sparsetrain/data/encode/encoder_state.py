@@ -58,8 +58,8 @@ class _Manifest:
 
 
 _OF_COLUMNS = ("rows", "bags", "hexadecimal", "rare_shares")
-_ARRAYS = ("numbers", "number_ids", "number_starts")
-_ARRAYS += ("texts", "text_offsets", "text_ids", "text_starts")
+_ARRAYS = {"numbers", "number_ids", "number_starts"}
+_ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
 _NONE = np.zeros(0, np.int64)
 _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": (), "text_ids": _NONE}
 
@@ -190,8 +190,8 @@ def _expect(condition: bool, fault: str) -> None:
 
 
 def _read_vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> list[Vocabulary]:
-    _expect(arrays.keys() == {*_ARRAYS}, "has other arrays than this program knows")
-    for name in _ARRAYS:
+    _expect(arrays.keys() == _ARRAYS, "has other arrays than this program knows")
+    for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
         fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
         _expect(fits, f"has an array {name!r} of another type")

@@ -52,7 +52,8 @@ def fill(values: Any, kind: type[Table], where: str) -> Table:
     # As JSON, in which a list is a tuple and a table a dataclass, however strict the reader is.
     text = json.dumps([values], default=lambda value: {type(value).__name__: str(value)})
     try:
-        return _reader(kind).validate_json(text)[0]
+        table: Table = _reader(kind).validate_json(text)[0]  # type: ignore[arg-type]
+        return table
     except ValidationError as error:
         raise ConfigError(f"{where}: {_describe(error.errors()[0], kind)}") from None
 
