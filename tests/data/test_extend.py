@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
-from sparsetrain.data.encode.learn import extended, keeps_rows
+from sparsetrain.data.encode.learn import keeps_rows
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
@@ -34,7 +34,7 @@ def ids_of(vocabulary, values):
 @given(texts, texts, st.integers(1, 3), st.sampled_from([None, 4, 6]))
 def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after, least, cap):
     known = Vocabulary.from_counts(counts_of(before), 1, cap, NAN)
-    grown = extended(known, counts_of(after), least, cap)
+    grown = known.extended(counts_of(after), least, cap)
     assert ids_of(grown, before) == ids_of(known, before)
     assert keeps_rows(known, grown)
     new = Counter(value for value in after if value and value not in before)
@@ -50,7 +50,7 @@ def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after
 
 def test_the_share_of_rare_values_is_that_of_the_newer_data():
     known = Vocabulary.from_counts(counts_of(["a", "b"]), 1, None, NAN)
-    grown = extended(known, counts_of(["a", "a", "c", "d", "d"]), 2, None)
+    grown = known.extended(counts_of(["a", "a", "c", "d", "d"]), 2, None)
     assert grown.rare_share == 1 / 5
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
@@ -27,13 +26,12 @@ from sparsetrain.data.encode.rules import (
     Settings,
     plain_ids,
 )
-from sparsetrain.data.encode.value_counts import ValueCounts, resolved
-from sparsetrain.data.encode.vocabulary import UNSEEN, Vocabulary
+from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError, DataWarning
@@ -215,50 +213,8 @@ def extended_rules(
     for owner, counts in count_columns(parts, settings.nan_rule, owners).items():
         old = known[owner]
         assert isinstance(old, Vocabulary)
-        grown[owner] = extended(old, counts, *settings.limits(schema.rule(names[owner])))
+        grown[owner] = old.extended(counts, *settings.limits(schema.rule(names[owner])))
     return tuple(grown[owner] for owner in owners)
-
-
-def extended(known: Vocabulary, counts: ValueCounts, min_count: int, cap: int | None) -> Vocabulary:
-    """Give rows to values that were seen at least `min_count` times and have none.
-
-    The most frequent one comes first, of equals numbers before texts. Values for which there is no
-    room below `cap` rows stay without.
-    """
-    numbers, times, texts, text_times, hexadecimal = resolved(
-        counts, known.hexadecimal, wraps=known.wraps
-    )
-    unknown = known.find_numbers(numbers) == UNSEEN
-    unknown_texts = known.find_texts(texts) == UNSEEN
-    new_times = np.concatenate([times[unknown], text_times[unknown_texts]])
-    room = len(new_times) if cap is None else max(cap - known.rows, 0)
-    order = np.argsort(-new_times, kind="stable")
-    order = order[new_times[order] >= min_count][:room]
-    ids = np.full(len(new_times), UNSEEN)
-    ids[order] = known.rows + np.arange(len(order))
-    left, seen = int(new_times[ids == UNSEEN].sum()), int(times.sum() + text_times.sum())
-    own = int(unknown.sum())
-    number_keys, number_ids = _merged(known.numbers, known.number_ids, numbers[unknown], ids[:own])
-    new_texts = [text for text, new in zip(texts, unknown_texts, strict=True) if new]
-    kept = [(text, row) for text, row in zip(new_texts, ids[own:], strict=True) if row != UNSEEN]
-    return replace(
-        known,
-        numbers=number_keys,
-        number_ids=number_ids,
-        texts=known.texts + tuple(text for text, _ in kept),
-        text_ids=np.concatenate([known.text_ids, np.array([row for _, row in kept], np.int64)]),
-        rows=known.rows + len(order),
-        rare_share=left / max(seen, 1),
-        hexadecimal=hexadecimal,
-    )
-
-
-def _merged(keys: Array, ids: Array, new_keys: Array, new_ids: Array) -> tuple[Array, Array]:
-    """Put keys that have got an id among the others, ascending."""
-    kept = new_ids != UNSEEN
-    keys, ids = np.concatenate([keys, new_keys[kept]]), np.concatenate([ids, new_ids[kept]])
-    order = np.argsort(keys, kind="stable")
-    return keys[order], ids[order]
 
 
 def keeps_rows(known: CategoryRule, grown: CategoryRule) -> bool:

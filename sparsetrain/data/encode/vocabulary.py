@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -97,32 +97,51 @@ class Vocabulary:
         wraps: bool = False,
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
-        found = resolved(counts, wraps=wraps)
-        numbers, times, texts, text_times, hexadecimal = found
-        all_times = np.concatenate([times, text_times])
-        rare = int(all_times[all_times < min_count].sum())
-        rare_share = rare / max(int(all_times.sum()), 1)
-        frequent = times >= min_count
-        numbers, times = numbers[frequent], times[frequent]
-        frequent = text_times >= min_count
-        texts = [text for text, keep in zip(texts, frequent, strict=True) if keep]
-        order = np.argsort(-np.concatenate([times, text_times[frequent]]), kind="stable")
-        ids = np.empty(len(order), dtype=np.int64)
-        ids[order] = np.arange(FIRST, FIRST + len(order))
-        rows = FIRST + len(order)
-        if max_rows is not None and rows > max_rows:
-            ids, rows = _cap(ids, _hashes(numbers, texts), max_rows), max_rows
-        number_ids, text_ids = ids[: len(numbers)], ids[len(numbers) :]
-        return cls(
-            numbers,
-            number_ids,
-            tuple(texts),
-            text_ids,
-            rows,
-            nan,
-            rare_share,
-            hexadecimal,
-            wraps,
+        none = np.zeros(0, np.int64)
+        found = cls(none, none, (), none, FIRST, nan, wraps=wraps).extended(counts, min_count)
+        if max_rows is None or found.rows <= max_rows:
+            return found
+        ids = np.concatenate([found.number_ids, found.text_ids])
+        ids = _cap(ids, _hashes(found.numbers, found.texts), max_rows)
+        number_ids, text_ids = np.split(ids, [len(found.numbers)])
+        return replace(found, number_ids=number_ids, text_ids=text_ids, rows=max_rows)
+
+    def extended(self, counts: ValueCounts, min_count: int, cap: int | None = None) -> Vocabulary:
+        """Give rows to values that were seen at least `min_count` times and have none.
+
+        The most frequent one comes first, of equals numbers before texts. Values for which there is
+        no room below `cap` rows stay without.
+        """
+        numbers, times, texts, text_times, hexadecimal = resolved(
+            counts, self.hexadecimal, wraps=self.wraps
+        )
+        is_new = np.ones(len(numbers), bool)
+        if len(self.numbers):
+            is_new = self.find_numbers(numbers) == UNSEEN
+        text_is_new = self.find_texts(texts) == UNSEEN
+        lost = int(times[is_new].sum() + text_times[text_is_new].sum())
+        seen = int(times.sum() + text_times.sum())
+        is_new &= times >= min_count
+        text_is_new &= text_times >= min_count
+        new_times = np.concatenate([times[is_new], text_times[text_is_new]])
+        order = np.argsort(-new_times, kind="stable")
+        order = order[: None if cap is None else max(cap - self.rows, 0)]
+        ids = np.full(len(new_times), UNSEEN)
+        ids[order] = self.rows + np.arange(len(order))
+        number_ids, text_ids = np.split(ids, [np.count_nonzero(is_new)])
+        kept, text_kept = number_ids != UNSEEN, text_ids != UNSEEN
+        keys = np.concatenate([self.numbers, numbers[is_new][kept]])
+        ascending = np.argsort(keys, kind="stable")
+        new_texts = [texts[i] for i in np.flatnonzero(text_is_new)[text_kept]]
+        return replace(
+            self,
+            numbers=keys[ascending],
+            number_ids=np.concatenate([self.number_ids, number_ids[kept]])[ascending],
+            texts=(*self.texts, *new_texts),
+            text_ids=np.concatenate([self.text_ids, text_ids[text_kept]]),
+            rows=self.rows + len(order),
+            rare_share=(lost - int(new_times[order].sum())) / max(seen, 1),
+            hexadecimal=hexadecimal,
         )
 
     def values(self) -> list[int | str | None]:
@@ -245,7 +264,7 @@ def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
     return np.where(ids < own, ids, bucket)
 
 
-def _hashes(numbers: Array, texts: list[bytes]) -> Array:
+def _hashes(numbers: Array, texts: Sequence[bytes]) -> Array:
     """Return (n + m,) uint64: MurmurHash3's 64-bit finaliser of each number or text's CRC."""
     checksums = np.array([zlib.crc32(text) for text in texts], dtype=np.uint64)
     x = np.concatenate([numbers.view(np.uint64), checksums])
