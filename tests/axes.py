@@ -62,7 +62,7 @@ AXES = {
     ),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 21),
     "text that is a number": Axis(
-        r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 11
+        r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 10
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted", r"converted_files|conversion/", 22

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, Schema, TextFormat, convert_files
-from sparsetrain.data.read import text_blocks, text_numbers, text_rows
+from sparsetrain.data.read import text_blocks, text_rows
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import assert_batches_equal, joined
 
@@ -62,12 +62,12 @@ def write(path, values, delimiter="\t", end="\n", header=False):
 @pytest.fixture
 def ways(monkeypatch):
     """Return a function that runs another by numbers, then by text, and gives both results."""
-    monkeypatch.setattr(text_numbers, "LEAST_BYTES", 0)
+    monkeypatch.setattr(text_rows, "LEAST_BYTES", 0)
     monkeypatch.setattr(text_blocks.read_blocks, "__defaults__", (1 << 12,))
 
     def run(function):
         results = []
-        for read in (text_numbers.read_numbers, lambda *_: {}):
+        for read in (text_rows.read_numbers, lambda *_: {}):
             monkeypatch.setattr(text_rows, "read_numbers", read)
             results.append(function(len(results)))
         return results
