@@ -120,24 +120,13 @@ class Batch:
         owned = to_dense(dense)
         if not len(owned):
             raise DataError("a batch needs at least one row, dense has none")
-        self._set(
-            owned,
-            _checked_ids(ids, len(owned)),
-            None if labels is None else to_labels(labels, len(owned)),
-            None if weights is None else to_row_weights(weights, len(owned)),
+        self.__dict__.update(
+            dense=owned,
+            ids=_checked_ids(ids, len(owned)),
+            labels=None if labels is None else to_labels(labels, len(owned)),
+            weights=None if weights is None else to_row_weights(weights, len(owned)),
+            position=None,
         )
-
-    def _set(
-        self,
-        dense: Array,
-        ids: Array | tuple[Ragged, ...],
-        labels: Array | None,
-        weights: Array | None,
-    ) -> None:
-        fields = {"dense": dense, "ids": ids, "labels": labels, "weights": weights}
-        fields["position"] = None
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
 
     @classmethod
     def _trusted(
@@ -149,9 +138,13 @@ class Batch:
     ) -> Batch:
         """Wrap trusted arrays: of the right types, C-contiguous, checked, not shared."""
         batch = object.__new__(cls)
-        owned = ids if isinstance(ids, tuple) else as_readonly(ids)
-        of_rows = (None if array is None else as_readonly(array) for array in (labels, weights))
-        batch._set(as_readonly(dense), owned, *of_rows)
+        batch.__dict__.update(
+            dense=as_readonly(dense),
+            ids=ids if isinstance(ids, tuple) else as_readonly(ids),
+            labels=None if labels is None else as_readonly(labels),
+            weights=None if weights is None else as_readonly(weights),
+            position=None,
+        )
         return batch
 
     def _at(self, position: Position) -> Batch:

@@ -39,14 +39,22 @@ def is_url(path: str) -> bool:
 
 
 def open_file(path: str) -> IO[bytes]:
-    """Open a file to read; raises `OSError`."""
-    if not is_url(path):
-        return open(path, "rb")
-    system, inside = _resolved(path)
+    """Open a file to read.
+
+    Raises
+    ------
+    DataError
+        If it is missing, or cannot be opened.
+    """
     try:
+        if not is_url(path):
+            return open(path, "rb")
+        system, inside = _resolved(path)
         return system.open_input_file(inside)
-    except pa.ArrowInvalid as error:  # as of a name with two slashes
-        raise OSError(first_line(error)) from None
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowInvalid) as error:  # the latter of a name with two slashes
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
 
 
 def plain_path(path: str) -> str:

@@ -73,7 +73,7 @@ def file_parts(file: str, schema: Schema) -> Iterator[Part]:
     try:
         with open_file(file) as stream:
             head = stream.read(4096)
-    except OSError:
+    except (OSError, DataError):
         head = b""
     for magic, (what, fix) in _FOREIGN_FORMATS.items():
         if head.startswith(magic):

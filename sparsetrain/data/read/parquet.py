@@ -92,8 +92,6 @@ def _check_frame(file: str) -> bytes:
         with open_file(file) as stream:
             head = stream.read(8)
             size, footer, tail = _read_footer(stream)
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
     if not size:

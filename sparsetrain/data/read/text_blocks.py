@@ -63,7 +63,7 @@ class Block(NamedTuple):
 
 def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield the blocks of a file."""
-    with closing(_open(file)) as raw, closing(_unpacked(raw)) as stream:
+    with closing(open_file(file)) as raw, closing(_unpacked(raw)) as stream:
         line, rest, before = 1, np.empty(0, np.uint8), 0
         opened, sums = _size_and_time(raw), list[int]()
         try:
@@ -121,15 +121,6 @@ def count_bytes(data: Array, byte: int) -> int:
     """Return how often a byte occurs; by parts that stay in a core's cache."""
     parts = (data[first : first + _PART] for first in range(0, len(data), _PART))
     return sum(int(np.count_nonzero(part == byte)) for part in parts)
-
-
-def _open(file: str) -> IO[bytes]:
-    try:
-        return open_file(file)
-    except FileNotFoundError:
-        raise DataError(f"{file}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
 
 
 def _size_and_time(raw: IO[bytes]) -> tuple[int, int]:
