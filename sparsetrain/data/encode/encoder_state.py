@@ -5,7 +5,7 @@ The vocabularies of all columns are concatenated; `number_starts` and `text_star
 where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
 and the unsigned columns affect no id and are in no digest. A shared table is stored once. Encoders
-that do not say `wraps` took each int32 for the hash of its bits, and do so on.
+that do not say `wraps` took each int32 for the hash of its bits, and still do.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -141,11 +141,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         _expect(not arrays, "has arrays that already encoded data does not need")
         categories: Sequence[CategoryRule] = [PlainIds(n) for n in read.rows]
     else:
-        categories = _read_vocabularies(read, arrays)
-        for rule, owner in zip(categories, owners, strict=True):
-            values = isinstance(rule, Vocabulary) and len(rule.numbers) + len(rule.texts)
-            fits = categories[owner] is rule or not values
-            _expect(fits, "has values of a column without a table of its own")
+        categories = _read_vocabularies(read, owners, arrays)
     return Rules(
         read.settings,
         read.encoded,
@@ -165,10 +161,10 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         field.name: manifest[field.name] for field in fields(_Manifest) if field.name in manifest
     }
     try:
-        read = fill(known, _Manifest, "the saved encoder")
+        read = fill(known, _Manifest, "manifest")
         owners = owners_of(read.columns, read.schema.share_embedding)
     except ConfigError as error:
-        raise CheckpointError(f"{error}; take it from a finished run") from None
+        raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
     _expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
     _expect(bool(read.columns), "has no columns")
     for name in _OF_COLUMNS:
@@ -189,7 +185,9 @@ def _expect(condition: bool, fault: str) -> None:
         raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
 
 
-def _read_vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> list[Vocabulary]:
+def _read_vocabularies(
+    read: _Manifest, owners: Sequence[int], arrays: Mapping[str, Array]
+) -> list[Vocabulary]:
     _expect(arrays.keys() == _ARRAYS, "has other arrays than this program knows")
     for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
@@ -202,7 +200,7 @@ def _read_vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> list[Voc
         _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
     number_cuts = _cut(arrays, "number_starts", len(arrays["numbers"]), len(read.rows))
     text_cuts = _cut(arrays, "text_starts", len(texts), len(read.rows))
-    return [
+    found = [
         _checked(
             Vocabulary(
                 arrays["numbers"][numbers].copy(),
@@ -220,6 +218,10 @@ def _read_vocabularies(read: _Manifest, arrays: Mapping[str, Array]) -> list[Voc
             number_cuts, text_cuts, read.rows, read.rare_shares, read.hexadecimal, strict=True
         )
     ]
+    for index, (rule, owner) in enumerate(zip(found, owners, strict=True)):
+        fits = owner == index or not (len(rule.numbers) or rule.texts)
+        _expect(fits, "has values of a column without a table of its own")
+    return found
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
