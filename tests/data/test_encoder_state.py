@@ -83,6 +83,10 @@ MANIFESTS = {
         put("schema", {"labl": "y"}),
         "unknown key 'schema.labl'; did you",
     ),
+    "a table of nobody": (
+        put("schema", {"columns": {"C1": {"share_embedding": "C99"}}}),
+        "there is no category 'C99'",
+    ),
     "a setting out of range": (settings(min_count=0), "min_count is 0; it must be 1 or more"),
     "fewer rows than ids": (put("rows", [3] * 4), "gives a value a row outside its table"),
     "no shares": (drop("rare_shares"), ": rare_shares is missing"),

@@ -40,11 +40,9 @@ def _named(file: str) -> Iterator[tuple[str, str | None]]:
     for folder in os.path.dirname(plain_path(file)).split(os.sep):
         name, equals, value = folder.partition("=")
         if name and equals:
-            yield unquote(name), None if value in ("", _NULL) else _plain(unquote(value))
-
-
-def _plain(value: str) -> str:
-    return str(int(value)) if _is_whole(value) else value
+            plain = unquote(value)
+            plain = str(int(plain)) if _is_whole(plain) else plain
+            yield unquote(name), None if value in ("", _NULL) else plain
 
 
 @dataclass(frozen=True)

@@ -102,19 +102,10 @@ def _hint(name: str, names: Sequence[str]) -> str:
         return same or SequenceMatcher(None, name, other).ratio(), other[:1] == name[:1]
 
     near = max(names, key=likeness, default="")
-    return (
-        f"the nearest name there is {shown(near)}"
-        if likeness(near)[0] >= 0.5
-        else f"there are {_few(names)}"
-    )
-
-
-def _few(names: Sequence[str]) -> str:
-    return (
-        ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
-        if names
-        else "no columns"
-    )
+    if likeness(near)[0] >= 0.5:
+        return f"the nearest name there is {shown(near)}"
+    few = ", ".join(map(shown, names[:3])) + ", ..." * (len(names) > 3)
+    return f"there are {few or 'no columns'}"
 
 
 def find_label(names: Sequence[str], given: str | None, location: Location) -> str:

@@ -40,20 +40,15 @@ from sparsetrain.system.argument_checks import require_int, require_type
 def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:
     """Refuse encoded ids that, by the statistics of their file, are outside their table."""
     for part, columns in parts:
-        if columns.encoded:
-            for name, limit in zip(columns.categories, rows, strict=True):
-                _check(part, name, limit)
-
-
-def _check(part: Part, name: str, limit: int) -> None:
-    known = part.range_of(name)
-    if known is None or all(0 <= id_ < limit for id_ in known):
-        return
-    for location, piece in part.pieces([name]):  # which row it is, for the message
-        read_values(piece.column(name), PlainIds(limit).encode, location.of_column(name))
-    raise part.location.of_column(name).error(
-        "its statistics do not fit its data; write the file again"
-    )
+        for name, limit in zip(columns.categories, rows, strict=True) if columns.encoded else ():
+            known = part.range_of(name)
+            if known is None or all(0 <= id_ < limit for id_ in known):
+                continue
+            for location, piece in part.pieces([name]):  # which row it is, for the message
+                read_values(piece.column(name), PlainIds(limit).encode, location.of_column(name))
+            raise part.location.of_column(name).error(
+                "its statistics do not fit its data; write the file again"
+            )
 
 
 BUFFER_ROWS = 262_144

@@ -143,7 +143,9 @@ def _parsed(array: Any, location: Location) -> Any:
         return text.cast(pa.float64())
     except pa.ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
-        raise location.error(f"{value[:_SHOWN]!r} is not a number{_advice(value)}", row) from None
+        fix = "; if it stands for a missing value, list it in a schema, [text] null"
+        advice = fix if value.lower() in _NULLS else ""
+        raise location.error(f"{value[:_SHOWN]!r} is not a number{advice}", row) from None
 
 
 def _without_booleans(text: Any) -> Any:
@@ -152,13 +154,6 @@ def _without_booleans(text: Any) -> Any:
     for word, digit in (("true", "1"), ("false", "0")):
         text = pc.if_else(pc.equal(lower, word), pa.scalar(digit, text.type), text)
     return text
-
-
-def _advice(value: str) -> str:
-    """Say what helps if the text is one that others write for a missing value."""
-    if value.lower() not in _NULLS:
-        return ""
-    return "; if it stands for a missing value, list it in a schema, [text] null"
 
 
 def _is_number(value: str | None) -> bool:

@@ -87,7 +87,8 @@ def hex_numbers(array: Any, sizes: Array) -> tuple[Array, Array]:
     if not is_hex.any():
         return np.zeros(len(array), dtype=np.int64), is_hex
     chosen = array if is_hex.all() else array.filter(pa.array(is_hex))
-    parsed, valid = _parse(_contiguous(chosen))
+    begin, size = int(_offsets(chosen)[0]), _HEX_DIGITS * len(chosen)  # of which none is null
+    parsed, valid = _parse(np.frombuffer(chosen.buffers()[2], np.uint8, size, begin))
     if valid.all() and chosen is array:
         return parsed, is_hex
     numbers = np.zeros(len(array), dtype=np.int64)
@@ -101,13 +102,6 @@ def _offsets(array: Any) -> Array:
     wide = np.int64 if pt.is_large_binary(array.type) else np.int32
     begin = array.offset * np.dtype(wide).itemsize
     return np.frombuffer(array.buffers()[1], dtype=wide, count=len(array) + 1, offset=begin)
-
-
-def _contiguous(array: Any) -> Array:
-    """Return the bytes of n values of 8 bytes each, none of them null, as (8 n,) uint8."""
-    return np.frombuffer(
-        array.buffers()[2], np.uint8, _HEX_DIGITS * len(array), int(_offsets(array)[0])
-    )
 
 
 def _parse(characters: Array) -> tuple[Array, Array]:
