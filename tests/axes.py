@@ -55,10 +55,10 @@ AXES = {
         r"optim/exact",
         29,
     ),
-    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 33),
+    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 32),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 23),
     "shared tables": Axis(
-        r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 22
+        r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 20
     ),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 21),
     "text that is a number": Axis(

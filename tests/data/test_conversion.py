@@ -5,6 +5,8 @@ import filecmp
 import json
 import os
 import random
+import shutil
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, passes, write_files
+from sparsetrain.data.conversion import chunks, learn, write_files
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 from tests.data.criteo_tables import (
@@ -158,24 +160,111 @@ def same_folders(left, right):
     return all(filecmp.cmp(left / name, right / name, shallow=False) for name in names)
 
 
-@pytest.mark.parametrize("stop", range(1, 14))
-def test_an_interrupted_conversion_goes_on_to_the_same_bytes(raw, tmp_path, stop):
-    convert_files(raw, tmp_path / "whole", workers=2)
-    steps = 0
+def steps_of_progress(patch, convert, stop):
+    """End a conversion at step `stop` of its progress; whether it came so far."""
+    steps = iter(range(1, 1_000))
 
     def progress(what, rows, done):
-        nonlocal steps
-        steps += 1
-        if steps == stop:
+        if next(steps) == stop:
             raise Killed
 
+    return was_killed(lambda: convert(progress=progress))
+
+
+def files_written(patch, convert, stop, *, after):
+    """End a conversion where it gives its file `stop` its name, or has done so."""
+    replace, files = os.replace, iter(range(1, 1_000))
+
+    def killing(*names):
+        is_last = next(files) == stop
+        if after or not is_last:
+            replace(*names)
+        if is_last:
+            raise Killed
+
+    patch.setattr(os, "replace", killing)
+    return was_killed(convert)
+
+
+def was_killed(convert):
     try:
-        convert_files(raw, tmp_path / "cut", progress=progress)
+        convert()
     except Killed:
-        (tmp_path / "cut" / ".part-00000.parquet.1.tmp").touch()
-        assert (tmp_path / "cut" / "_work").is_dir()
+        return True
+    return False
+
+
+KILLS = {
+    "at a step": (steps_of_progress, 13),
+    "before a file": (partial(files_written, after=False), 9),
+    "after a file": (partial(files_written, after=True), 9),
+}
+
+
+@pytest.mark.parametrize(("kill", "least"), KILLS.values(), ids=KILLS)
+def test_a_conversion_killed_anywhere_goes_on_to_the_same_bytes(raw, tmp_path, kill, least):
+    convert = partial(convert_files, raw, min_count=2, bad_rows="quarantine", workers=2)
+    whole, out = convert(tmp_path / "whole"), tmp_path / "cut"
+    for stop in range(1, 100):
+        with pytest.MonkeyPatch.context() as patch:
+            if not kill(patch, partial(convert, out), stop):
+                break
+        if (out / "_work" / "dataset.json").exists() > (out / "dataset.json").exists():
+            (out / ".part-00000.parquet.1.tmp").touch()
+        assert convert(out) == whole and same_folders(tmp_path / "whole", out)
+        shutil.rmtree(out)
+    assert stop > least
+
+
+def test_the_encoder_and_finished_files_are_made_once(raw, tmp_path):
+    out, told = tmp_path / "out", []
+    with pytest.raises(Killed):
+        convert_files(raw, out, progress=kill_while("writing"))
+    kept = {name: os.stat(out / name) for name in ("part-00000.parquet", "_encoder.parquet")}
+    assert not (out / "part-00001.parquet").exists()
+    summary = convert_files(raw, out, progress=lambda *step: told.append(step))
+    rows = [entry["rows"] for entry in summary["files"]]
+    assert told == [("writing", 0, rows[0] / 240), ("writing", rows[1], 1.0)]
+    assert all(os.path.samestat(stat, os.stat(out / name)) for name, stat in kept.items())
+
+
+def test_finished_files_are_kept_where_the_disk_is_full(raw, tmp_path, monkeypatch):
+    convert_files(raw, tmp_path / "whole")
+    writes, write_one = iter(range(9)), write_files._write
+
+    def full(*arguments):
+        if next(writes):
+            raise ResourceError("no space left")
+        return write_one(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="files are kept in"):
+        patch.setattr(write_files, "_write", full)
         convert_files(raw, tmp_path / "cut")
+    assert (tmp_path / "cut" / "part-00000.parquet").is_file()
+    convert_files(raw, tmp_path / "cut")
     assert same_folders(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", ["part-00000.parquet", "_encoder.parquet"])
+def test_an_unfinished_conversion_that_lacks_a_file_begins_anew(raw, tmp_path, name):
+    convert_files(raw, tmp_path / "whole")
+    with pytest.raises(Killed):
+        convert_files(raw, tmp_path / "cut", progress=kill_while("writing"))
+    (tmp_path / "cut" / name).unlink()
+    convert_files(raw, tmp_path / "cut")
+    assert same_folders(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_rows_that_change_between_the_passes_are_refused(tmp_path):
+    path = text_file(tmp_path / "raw.tsv")
+
+    def cut(what, rows, done):
+        if what == "counting values":
+            text_file(tmp_path / "raw.tsv", {name: values[:50] for name, values in ROWS.items()})
+
+    with pytest.raises(DataError, match="the files it is made of changed meanwhile"):
+        convert_files(path, tmp_path / "out", progress=cut)
+    assert os.listdir(tmp_path) == ["raw.tsv"]
 
 
 def test_a_finished_conversion_is_not_done_again(raw, tmp_path):
@@ -233,24 +322,6 @@ def test_data_refused_at_a_late_row_leave_nothing_behind(tmp_path):
     assert convert_files(path, tmp_path / "out", bad_rows="skip")["rows"] == 59
 
 
-def _noting(learn, found):
-    def noted(task, chunk):
-        found.append(task.result_of(chunk.index).exists())
-        return learn(task, chunk)
-
-    return noted
-
-
-def test_bad_rows_of_parquet_are_left_out_too(tmp_path):
-    rows = {name: list(values) for name, values in ROWS.items()}
-    for row in (3, 33, 59):
-        rows["label"][row] = None
-    path = write(tmp_path / "raw.parquet", table(rows))
-    summary = convert_files(path, tmp_path / "out", bad_rows="skip", min_count=2)
-    assert summary["bad_rows"] == 3
-    assert_converted(tmp_path / "out", without((3, 33, 59)))
-
-
 def test_a_file_of_bad_rows_is_not_skipped_silently(tmp_path):
     path = write(tmp_path / "raw.parquet", table(ROWS | {"label": [7] * 60}))
     with pytest.raises(DataError, match="more than half of 16 rows are bad"):
@@ -270,7 +341,7 @@ def test_what_fitting_refuses_to_guess_conversion_refuses_too(tmp_path):
 
 
 def test_values_that_would_not_fit_are_refused_with_the_column(raw, tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, "_VALUE", 1 << 26)
+    monkeypatch.setattr(learn, "_VALUE", 1 << 26)
     with pytest.raises(ResourceError, match=r"most of them in C\d; give more memory or a higher"):
         convert_files(raw, tmp_path / "out", **SMALL)
 
@@ -279,28 +350,22 @@ def test_an_encoder_that_would_not_fit_is_refused_before_anything_is_read(
     raw, tmp_path, monkeypatch
 ):
     convert_files(raw, tmp_path / "train", min_count=2)
-    monkeypatch.setattr(passes, "_VALUE", 1 << 26)
+    monkeypatch.setattr(learn, "_VALUE", 1 << 26)
     with pytest.raises(ResourceError, match=r"of the encoder need .* in C\d; give more memory"):
         convert_files(raw, tmp_path / "out", encoder=tmp_path / "train", **SMALL)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_read_is_used_with_more_memory(raw, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="is kept in .*_work"):
-        patch.setattr(passes, "_VALUE", 1 << 26)
-        convert_files(raw, tmp_path / "out", **SMALL)
-    learnt = []
-    monkeypatch.setattr(passes, "learn_chunk", _noting(passes.learn_chunk, learnt))
-    convert_files(raw, tmp_path / "out")
-    assert learnt and all(learnt)
-
-
-def test_other_settings_of_reading_are_refused_in_an_unfinished_conversion(raw, tmp_path):
+@pytest.mark.parametrize("passed", ["reading", "writing"])
+def test_other_settings_or_files_are_refused_in_an_unfinished_conversion(raw, tmp_path, passed):
     with pytest.raises(Killed):
-        convert_files(raw, tmp_path / "out", progress=kill_while("reading"))
-    with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
-        convert_files(raw, tmp_path / "out", min_count=3)
-    assert any((tmp_path / "out" / "_work").glob("counts-*"))
+        convert_files(raw, tmp_path / "out", progress=kill_while(passed))
+    for change in ({"min_count": 3}, {"bad_rows": "skip"}, {}):
+        if not change:
+            os.utime(tmp_path / "raw2.parquet", (1, 1))
+        with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
+            convert_files(raw, tmp_path / "out", **change)
+    assert (tmp_path / "out" / "_work" / "dataset.json").is_file()
 
 
 def test_a_file_that_is_not_there_is_named_and_leaves_nothing_behind(raw, tmp_path):
@@ -325,7 +390,7 @@ def test_a_result_does_not_lie_among_what_is_read(raw, tmp_path, inside):
     assert all(name.startswith("raw") for name in os.listdir(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "_work/plan.json"])
+@pytest.mark.parametrize("name", ["dataset.json", "_work/dataset.json"])
 def test_damaged_notes_of_a_conversion_are_one_line(raw, tmp_path, name):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of raw logs of any size to encoded parquet, in bounded memory and resumable.
 
-Three passes, each a sequence of tasks with one atomically written file as result; a second run
-skips tasks whose file exists. `chunks` splits the input, `strict_reader` and `learn_chunks` read a
-chunk's values and bad rows, `write_files` writes the result, `passes` runs the three, `convert` is
-the entry point.
+`chunks` splits the input; `strict_reader` reads a chunk without its bad rows. `learn` is the first
+pass, `write_files` the second. `convert` is the entry point: a second run keeps the encoder and the
+files that are finished.
 """
 
 from sparsetrain.data.conversion.convert import convert_files as convert_files
-from sparsetrain.data.conversion.passes import Progress as Progress
+from sparsetrain.data.conversion.job import Progress as Progress

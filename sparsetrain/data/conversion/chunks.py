@@ -33,7 +33,6 @@ Pieces = Iterator[tuple[Location, pa.RecordBatch]]
 class Chunk:
     """One task's input."""
 
-    index: int  # among all chunks
     location: Location  # the file
     columns: Columns  # to read
     parts: tuple[Part, ...] = ()  # where to read them
@@ -70,7 +69,7 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
-    """Return a chunk for each file, without an index and rows: its location and its columns."""
+    """Return a chunk for each file that stands for all of it: its location and its columns."""
     chunks = [_open_input(file, encoder, label) for file in files]
     check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
     return chunks
@@ -85,17 +84,13 @@ def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None
     location = Location(file, unit=first.location.unit)
-    return Chunk(-1, location, bound[0][1], full, None, dialect, rows)
+    return Chunk(location, bound[0][1], full, None, dialect, rows)
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks of all inputs, numbered; blocks are read on the way."""
-    index = 0
+    """Yield the chunks of all inputs; blocks are read on the way."""
     for source in inputs:
-        for chunk in _split_text(source) if source.dialect else _split_row_groups(source):
-            yield replace(chunk, index=index)
-            del chunk  # and its lines, before the next is read
-            index += 1
+        yield from _split_text(source) if source.dialect else _split_row_groups(source)
 
 
 def _split_text(source: Chunk) -> Iterator[Chunk]:

@@ -1,41 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`convert_files`: the passes in order, resumption, and `dataset.json`.
+"""`convert_files`: the two passes, and going on where an earlier run ended.
 
-The work folder inside the output keeps what a killed run has done; it is removed at the end. The
-result does not depend on memory, workers or interruptions.
+A work folder inside the output, removed at the end, holds `dataset.json` in the making: the plan at
+first, all but the files once the encoder is learnt, then the files that are finished. The result
+does not depend on memory, workers or interruptions.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
 from sparsetrain.data.conversion.chunks import open_inputs
-from sparsetrain.data.conversion.learn_chunks import VALUES, Task
-from sparsetrain.data.conversion.passes import (
-    BASE,
-    WORK,
-    WORKER,
-    Job,
-    Progress,
-    check_known,
-    digest,
-    learn_chunks,
-    learn_values,
-    no_progress,
-    write_files,
-)
+from sparsetrain.data.conversion.job import Job, Progress
+from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, learn
 from sparsetrain.data.conversion.strict_reader import POLICIES
-from sparsetrain.data.conversion.write_files import (
-    QUARANTINE,
-    describe,
-    write_bad_rows,
-)
+from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.column_matching import (
     check_converted_names,
     check_row_weights,
@@ -53,8 +37,12 @@ from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.argument_checks import require_int
 
-PLAN, LOCK = "plan.json", "lock"  # in the work folder
+LOCK = "lock"  # in the work folder
 MIN_MEMORY = 1 << 29
+_OTHER = "another conversion; name another folder"
+_UNFINISHED = (
+    "an unfinished conversion of other files or settings; remove the folder or name another one"
+)
 
 
 def convert_files(
@@ -78,7 +66,8 @@ def convert_files(
 ) -> dict[str, Any]:
     """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
 
-    Run again after an interruption with the same arguments, it goes on from where it was.
+    Run again after an interruption with the same arguments, it keeps the encoder, if that was
+    learnt, and the files that were finished.
 
     Parameters
     ----------
@@ -121,13 +110,13 @@ def convert_files(
         check_row_weights(schema, known.schema, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)
     check_converted_names(blank)
-    job = Job(
-        files, Path(out), blank, known, label, bad_rows, memory, workers, progress or no_progress
-    )
-    if _is_done(job):
-        shutil.rmtree(job.work, ignore_errors=True)
-        return read_json(job.out / DATASET_FILE)
-    return _run(job, _new_folders(job))
+    progress = progress or (lambda what, rows, done: None)
+    job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress)
+    done = _begin(job)
+    if not _is_whole(done):
+        return _run(job)
+    shutil.rmtree(job.work, ignore_errors=True)
+    return done
 
 
 def _checked(bad_rows: str, memory: int, workers: int) -> int:
@@ -177,79 +166,66 @@ def _leading_files(files: list[str], schema: Schema) -> list[str]:
     return files
 
 
-def _is_done(job: Job) -> bool:
-    """Return whether an earlier run finished this conversion; refuse any other output."""
-    plan = job.plan()  # looks for the inputs, before a folder is made
-    done = job.out / DATASET_FILE
-    if (job.work / PLAN).is_file() or not done.is_file():
-        return False
-    if read_json(done).get("plan") != digest(plan):
-        raise ConfigError(f"{job.out}: holds another conversion; name another folder")
-    return True
-
-
-def _new_folders(job: Job) -> list[Path]:
-    """Make the folders of a conversion that is not begun; return them, the innermost first."""
-    if (job.work / PLAN).is_file():
-        return []
-    if job.out.exists() and any(item.name != WORK for item in job.out.iterdir()):
+def _begin(job: Job) -> dict[str, Any]:
+    """Return what is done already, at most all of `dataset.json`; refuse any other output."""
+    plan = job.plan  # looks for the inputs, before a folder is made
+    for path, other in ((job.out / DATASET_FILE, _OTHER), (job.state, _UNFINISHED)):
+        if path.is_file():
+            state = read_json(path)
+            if state.get("plan") != plan:
+                raise ConfigError(f"{job.out}: holds {other}")
+            names = (ENCODER_FILE, *(entry["name"] for entry in state.get("files", ())))
+            return state if all((job.out / name).is_file() for name in names) else {"plan": plan}
+    if job.out.exists() and any(item != job.work for item in job.out.iterdir()):
         raise ConfigError(f"{job.out}: is not empty; name another folder")
+    return {"plan": plan}
+
+
+def _is_whole(state: dict[str, Any]) -> bool:
+    return "files" in state and "chunks" not in state
+
+
+def _run(job: Job) -> dict[str, Any]:
+    """Convert; if the data are refused, leave nothing behind."""
     new = [folder for folder in (job.out, *job.out.parents) if not folder.exists()]
     job.work.mkdir(parents=True, exist_ok=True)
-    return new
-
-
-def _adopt_work(job: Job) -> None:
-    """Note whose work is in the folder; refuse that of another conversion."""
-    path, plan = job.work / PLAN, job.plan()
-    if path.is_file() and read_json(path) != plan:
-        raise ConfigError(
-            f"{job.out}: holds an unfinished conversion of other files or settings; remove "
-            "the folder or name another one"
-        )
-    write_json(path, plan)
-
-
-def _run(job: Job, new: Sequence[Path]) -> dict[str, Any]:
-    """Convert; if the data are refused, leave nothing behind."""
     with exclusive_lock(job.work / LOCK, str(job.out)):
         for folder in (job.out, job.work):
             remove_temporaries(folder)
-        _adopt_work(job)
+        state = _begin(job)  # anew: another process may have gone on meanwhile
         try:
-            check_known(job)
-            return _convert(job)
+            _convert(job, state)
         except (DataError, ConfigError, ResourceError) as error:
-            if isinstance(error, ResourceError) and any(job.work.glob(f"{VALUES}*")):
+            if isinstance(error, ResourceError) and "files" in state:
                 raise ResourceError(
-                    f"{error} (what was read is kept in {job.work}: run the same again to go on, "
+                    f"{error} (finished files are kept in {job.out}: run the same again to go on, "
                     "or remove the folder)"
                 ) from None
-            for path in job.out.glob("part-*.parquet"):
-                path.unlink()
-            (job.out / ENCODER_FILE).unlink(missing_ok=True)
+            for path in (*job.out.glob("part-*.parquet"), job.out / ENCODER_FILE):
+                path.unlink(missing_ok=True)
+            (job.out / QUARANTINE).unlink(missing_ok=True)
             shutil.rmtree(job.work)
             with suppress(OSError):  # somebody else may have written there meanwhile
                 for folder in new:
                     folder.rmdir()
             raise
+        shutil.rmtree(job.work)
+    return state
 
 
-def _convert(job: Job) -> dict[str, Any]:
+def _convert(job: Job, state: dict[str, Any]) -> None:
+    """Do what `state` lacks until it is all of `dataset.json`."""
+    if _is_whole(state):
+        return
     inputs = open_inputs(job.files, job.blank, job.label)
-    learn = job.known is None and not job.blank.encoded
-    task = Task(job.blank, job.work, job.bad_rows, learn)
-    chunks = learn_chunks(job, task, inputs)
-    rows = sum(seen.rows for seen in chunks)
-    if not rows:
-        others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
-        raise DataError(f"{job.files[0]}: no good row in it{others}")
-    learnt = learn_values(job, task, chunks)
-    write_encoder(job.out / ENCODER_FILE, learnt.encoder)
-    files = write_files(job, task._replace(encoder=learnt.encoder), inputs, chunks)
-    summary = describe(learnt, chunks, files, digest(job.plan()))
-    if job.bad_rows == "quarantine":
-        write_bad_rows(job.out / QUARANTINE, task, chunks)
-    write_json(job.out / DATASET_FILE, summary)
-    shutil.rmtree(job.work)
-    return summary
+    if "files" in state:
+        encoder = job.known or read_encoder(job.out / ENCODER_FILE)
+    else:
+        write_json(job.state, state)
+        encoder, learnt = learn(job, inputs)
+        write_encoder(job.out / ENCODER_FILE, encoder)
+        write_json(job.state, learnt)
+        state.update(learnt)
+    write_files(job, encoder, inputs, state)
+    del state["chunks"]
+    write_json(job.out / DATASET_FILE, state)

@@ -1,44 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reading of one column of a piece, with statistics, and the search for bad rows.
+"""Strict reading of chunks, for an encoder that may lack values yet, and without their bad rows.
 
-Encoding accepts exactly what these readers accept; what they refuse is a bad row. Bad rows are
-found by calling the reader again on the rows before and after each refused one, so detection and
-encoding cannot differ. That is slow for many bad rows, so the search stops when more than half of a
-piece is bad.
+Encoding accepts exactly what these readers accept; what they refuse is a bad row. Both passes find
+bad rows anew, by calling the reader of a column again on the rows before and after each refused
+one. That is slow for many bad rows, so the search stops when more than half of a piece is bad.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.bags import read_bags
 from sparsetrain.data.encode.dense import EncodedDense
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.rules import PlainIds, plain_ids
 from sparsetrain.data.encode.value_counts import Keys, count_keys
+from sparsetrain.data.read.source import keep_rows
+from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import read_numbers
+from sparsetrain.errors import DataError
 
-
-class DenseCounts(NamedTuple):
-    """Counts of missing and of negative values in a dense column."""
-
-    missing: int
-    negative: int
-
-
-class LabelCounts(NamedTuple):
-    """Count of the labels that are 1."""
-
-    positive: int
+# Keys are ("missing", column), ("negative", column), ("rows", "") and, of labels, ("positive", "").
+Statistics = Counter[tuple[str, str]]
 
 
 class CategoryValues(NamedTuple):
@@ -53,46 +49,64 @@ Read = Callable[[pa.RecordBatch, Location], Any]
 
 
 class StrictReader(NamedTuple):
-    """Reads pieces with these columns, for an encoder that may have learnt nothing yet."""
+    """Reads pieces with these columns."""
 
     columns: Columns
     encoder: Encoder
 
-    def each(self) -> Iterator[tuple[str, Read]]:
-        """Yield every column and what reads it."""
+    def read(
+        self, piece: pa.RecordBatch, location: Location
+    ) -> tuple[Statistics, list[CategoryValues]]:
+        """Read all columns; each may refuse a row."""
+        seen, categories = Statistics({("rows", ""): piece.num_rows}), list[CategoryValues]()
+        for name, read in self.readers():
+            found = read(piece, location.of_column(name))
+            if isinstance(found, CategoryValues):
+                categories.append(found)
+            else:
+                seen.update(found)
+        return seen, categories
+
+    def readers(self) -> Iterator[tuple[str, Read]]:
+        """Yield every column and what reads it: its statistics or, of a category, its values."""
+        columns, features = self.columns, self.encoder.dense_columns
         kinds = self.encoder.labels.values()
-        for name, kind in zip(self.columns.labels, kinds, strict=False):  # there may be none
-            yield name, partial(self.label, name, kind)
-        if self.columns.row_weights:
-            yield self.columns.row_weights, self.weights
-        for index, name in enumerate(self.columns.dense):
-            yield name, partial(self.dense, index)
-        for index, name in enumerate(self.columns.categories):
-            yield name, partial(self.category, index)
+        for name, kind in zip(columns.labels, kinds, strict=False):  # there may be none
+            yield name, partial(self._label, name, kind)
+        if columns.row_weights:
+            yield columns.row_weights, self._weights
+        # Data that is encoded already may have columns of flags after the dense ones.
+        flags = columns.dense[len(features) :]
+        for name, feature in zip(columns.dense, (*features, *flags), strict=True):
+            yield name, partial(self._dense, name, feature)
+        for index, name in enumerate(columns.categories):
+            yield name, partial(self._category, index)
 
-    def label(
+    def _label(
         self, name: str, kind: LabelKind, piece: pa.RecordBatch, location: Location
-    ) -> LabelCounts:
-        """Read a label column."""
+    ) -> Statistics:
         labels = read_labels(piece.column(name), location, kind, len(self.columns.labels) > 1)
-        return LabelCounts(int(np.count_nonzero(labels == 1)))
+        return Statistics({("positive", ""): int(np.count_nonzero(labels == 1))})
 
-    def weights(self, piece: pa.RecordBatch, location: Location) -> None:
-        """Read the weights of rows."""
+    def _weights(self, piece: pa.RecordBatch, location: Location) -> Statistics:
         read_row_weights(piece.column(self.columns.row_weights), location)
+        return Statistics()
 
-    def dense(self, index: int, piece: pa.RecordBatch, location: Location) -> DenseCounts:
-        """Read the dense column at `index`."""
-        name = self.columns.dense[index]
+    def _dense(
+        self, name: str, feature: str, piece: pa.RecordBatch, location: Location
+    ) -> Statistics:
+        array = piece.column(name)
         if self.columns.encoded:
-            values = EncodedDense().matrix([piece.column(name)], [name], location, piece.num_rows)
-            return DenseCounts(0, int((values < 0).sum()))
-        nan = self.encoder.settings.nan_rule
-        values, missing = read_numbers(piece.column(name), nan, location)
-        return DenseCounts(int(missing.sum()), int((values < 0).sum()))
+            values = EncodedDense().matrix([array], [name], location, piece.num_rows)
+            missing = 0
+        else:
+            values, nulls = read_numbers(array, self.encoder.settings.nan_rule, location)
+            missing = int(nulls.sum())
+        negative = int((values < 0).sum())
+        return Statistics({("missing", feature): missing, ("negative", feature): negative})
 
-    def category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
-        """Read the category column at `index`, and the weights of its ids."""
+    def _category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
+        """Read a column of categories, and the weights of its ids."""
         columns, seen = self.columns, list[CategoryValues]()
         array = piece.column(columns.categories[index])
         if not (columns.bags and columns.bags[index]):
@@ -120,35 +134,105 @@ class StrictReader(NamedTuple):
 
 POLICIES = ("error", "skip", "quarantine")
 
-
-class BadRow(NamedTuple):
-    """A bad row of a piece, or a line that is not a row."""
-
-    row: int  # of the piece; -1 for a line that is not a row
-    number: int  # of the row or line in the file
-    column: str | None
-    reason: str  # the whole message
+Result = TypeVar("Result")
 
 
-def find_bad_rows(
-    piece: pa.RecordBatch, columns: Columns, location: Location, encoder: Encoder
-) -> list[BadRow]:
-    """Return the bad rows of a piece, each once, in order; refuse if more than half are bad."""
-    faults: dict[int, BadRow] = {}
-    for name, read in StrictReader(columns, encoder).each():
-        for fault in _in_column(piece, name, read, location.of_column(name)):
-            faults.setdefault(fault.row, fault)
+def read_good_rows(
+    chunk: Chunk,
+    encoder: Encoder,
+    bad_rows: str,
+    read: Callable[[pa.RecordBatch, Location], Result],
+) -> tuple[Iterable[Result], list[dict[str, Any]]]:
+    """Return what `read` makes of each piece, and reports of the bad rows left out of them.
+
+    The list of reports is whole once all pieces are read. `bad_rows` is one of `POLICIES`. Text is
+    read by the numbers it spells; if a row is bad, again as text, which is reported.
+    """
+    if chunk.block is not None:
+        with suppress(DataError):
+            pieces, bad_lines = chunk.pieces(encoder, numbers=True)
+            if not bad_lines:
+                return [read(piece, here) for here, piece in pieces], []
+    pieces, bad_lines = chunk.pieces(encoder)
+    reports = list[dict[str, Any]]()
+    for line in bad_lines:
+        error = bad_line_error(chunk.location.name, line)
+        if bad_rows == "error":
+            raise error
+        reports.append(_report(chunk.location, line.number, None, str(error), text=line.text))
+    reader = None if bad_rows == "error" else StrictReader(chunk.columns, encoder)
+    return _read_pieces(pieces, read, reader, reports), reports
+
+
+def _report(
+    location: Location, number: int, column: str | None, reason: str, **held: Any
+) -> dict[str, Any]:
+    """Return all that is told of a row or line, fit for JSON; `held` is what it holds."""
+    where = {"file": location.name, location.unit: number}
+    return {**where, "column": column, "reason": reason, **held}
+
+
+def _read_pieces(
+    pieces: Pieces,
+    read: Callable[[pa.RecordBatch, Location], Result],
+    reader: StrictReader | None,
+    reports: list[dict[str, Any]],
+) -> Iterator[Result]:
+    """Yield what is read of each piece; without a `reader` of bad rows, all rows are good."""
+    for location, piece in pieces:
+        try:
+            found = read(piece, location)
+        except RowError:
+            if reader is None:
+                raise
+            location, piece = _without_bad(location, piece, reader, reports)
+            if not piece.num_rows:
+                continue
+            found = read(piece, location)
+        yield found
+
+
+def _without_bad(
+    location: Location, piece: pa.RecordBatch, reader: StrictReader, reports: list[dict[str, Any]]
+) -> tuple[Location, pa.RecordBatch]:
+    good = np.ones(piece.num_rows, dtype=bool)
+    for row, (column, reason) in sorted(_find_bad(piece, reader, location).items()):
+        good[row] = False
+        held = zip(piece.schema.names, piece.slice(row, 1), strict=True)
+        values = {name: _shown(array) for name, array in held}
+        reports.append(_report(location, location.number(row), column, reason, values=values))
+    return keep_rows(location, piece, good)
+
+
+def _shown(array: Any) -> Any:
+    """Return the one value of an array, fit for JSON."""
+    try:
+        value = array[0].as_py()
+    except UnicodeDecodeError:
+        bags = arrow_types.is_bag(array.type)
+        value = array.cast(pa.list_(pa.binary()) if bags else pa.binary())[0].as_py()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return value if isinstance(value, (int, str, type(None))) else str(value)
+
+
+def _find_bad(
+    piece: pa.RecordBatch, reader: StrictReader, location: Location
+) -> dict[int, tuple[str, str]]:
+    """Return the first bad column of each bad row, and why; refuse if more than half are bad."""
+    faults: dict[int, tuple[str, str]] = {}
+    for name, read in reader.readers():
+        for row, reason in _in_column(piece, read, location.of_column(name)):
+            faults.setdefault(row, (name, reason))
             if 2 * len(faults) > piece.num_rows > 1:
                 raise location.error(
                     f"more than half of {piece.num_rows} rows are bad, which no rule about bad "
-                    f"rows is meant for; one of them: {fault.reason}"
+                    f"rows is meant for; one of them: {reason}"
                 )
-    return [faults[row] for row in sorted(faults)]
+    return faults
 
 
-def _in_column(
-    piece: pa.RecordBatch, name: str, read: Read, location: Location
-) -> Iterator[BadRow]:
+def _in_column(piece: pa.RecordBatch, read: Read, location: Location) -> Iterator[tuple[int, str]]:
     unread = [(0, piece.num_rows)]
     while unread:
         first, end = unread.pop()
@@ -159,5 +243,5 @@ def _in_column(
             if error.row is None:
                 raise
             row = first + error.row
-            yield BadRow(row, location.number(row), name, str(error))
+            yield row, str(error)
             unread += [(row + 1, end), (first, row)]

@@ -1,120 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded parquet files and `dataset.json`, the description of the converted data.
+"""Second pass: encoded parquet files.
 
 Label and dense columns are float32, ids int32 (lists of them for bags), rows in the order of the
 input, with page checksums and the encoder's fingerprint. A file depends on its chunks alone.
-Chunks are encoded by threads, and written one after another.
+Chunks are encoded by threads, and written one after another. What is done is noted after each file.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsetrain.data.atomic_write import atomic_write, read_json, write_json
+from sparsetrain.data.atomic_write import atomic_write, write_json
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
-from sparsetrain.data.conversion.learn_chunks import ChunkSummary, Task, good_rows, read_summary
+from sparsetrain.data.conversion.job import Job
+from sparsetrain.data.conversion.strict_reader import read_good_rows
 from sparsetrain.data.encode.bags import as_lists
 from sparsetrain.data.encode.column_matching import dense_names, label_names, weight_names
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter
 from sparsetrain.data.read.converted_files import MARK, footer_checksum
+from sparsetrain.data.read.parquet import read_footer
 from sparsetrain.data.read.source import HELD_ROWS
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.errors import DataError
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
 _DICTIONARY = 1 << 8  # the rows of a table whose ids are stored by a dictionary
 
 
-class LearnedEncoder(NamedTuple):
-    """An encoder, and how many distinct values each column had; None where none were counted.
-
-    Columns that share a table have the distinct values of all of them.
-    """
-
-    encoder: Encoder
-    distinct: Sequence[int | None]
-
-
-Encoded = tuple[Iterable[Rows], ReservedMeter]  # of a chunk; the meter is right at the end
-
-
-def group_chunks(chunks: Iterable[ChunkSummary]) -> Iterator[list[ChunkSummary]]:
-    """Yield the chunks of each file, of at least `FILE_ROWS` rows; the last may have fewer."""
-    open_: list[ChunkSummary] = []
-    for seen in chunks:
-        open_.append(seen)
-        if sum(each.rows for each in open_) >= FILE_ROWS:
-            yield open_
-            open_ = []
-    if any(seen.rows for seen in open_):
-        yield open_
-
-
-def write_parts(
-    task: Task, inputs: Sequence[Chunk], chunks: Sequence[ChunkSummary], out: Path, workers: int
-) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the entry of each file in `dataset.json`, and whether it was written now."""
-    groups = list(group_chunks(chunks))
-    names = [f"part-{number:05d}.parquet" for number in range(len(groups))]
-    notes = [task.folder / f"{name}.json" for name in names]
-    there = [
-        note.exists() and (out / name).exists() for name, note in zip(names, notes, strict=True)
-    ]
-    done = (*there, False).index(False)
-    begun = sum(map(len, groups[:done]))
-    left = (chunk for chunk in split_chunks(inputs) if chunk.index >= begun)
-    encoded = ordered_map(partial(_encode, task), left, workers)
-    schema = _schema(task.encoder, inputs[0].columns)
-    for number, group in enumerate(groups):
-        if number >= done:
-            rows = sum(seen.rows for seen in group)
-            own = islice(encoded, len(group))
-            _write(task.encoder, schema, own, rows, out / names[number], notes[number])
-        yield read_json(notes[number]), number >= done
+def write_files(job: Job, encoder: Encoder, inputs: Sequence[Chunk], state: dict[str, Any]) -> None:
+    """Write the files that `state`, from `learn`, does not name yet, and add them to it."""
+    groups = [*_group_chunks(state["chunks"])]
+    done = len(state["files"])
+    begun, written = (sum(column) for column in zip((0, 0), *groups[:done], strict=True))
+    left = islice(split_chunks(inputs), begun, None)
+    encoded = ordered_map(partial(_encode, job, encoder), left, job.workers)
+    schema = _schema(encoder, inputs[0].columns)
+    if done:
+        job.progress("writing", 0, written / state["rows"])
+    for number, (chunks, rows) in enumerate(groups[done:], done):
+        path, meter = job.out / f"part-{number:05d}.parquet", ReservedMeter(encoder.columns)
+        pieces = chain.from_iterable(islice(encoded, chunks))
+        if _write(encoder, schema, pieces, path, meter) != rows:
+            raise DataError(
+                f"{path}: the files it is made of changed meanwhile; convert them again"
+            )
+        with open(path, "rb") as file:
+            size, footer, _ = read_footer(file)
+        entry = {"rows": rows, "bytes": size, "footer": footer_checksum(footer)}
+        state["files"].append({"name": path.name, **entry})
+        for share in meter.shares:
+            counts = state["categories"][share.column]
+            found = {"ids": share.ids, "missing": share.missing, "rare": share.unseen}
+            counts.update({key: counts[key] + n for key, n in found.items() if key in counts})
+        write_json(job.state, state)
+        written += rows
+        job.progress("writing", rows, written / state["rows"])
 
 
-def _encode(task: Task, chunk: Chunk) -> Encoded:
+def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the chunks and rows of each file, at least `FILE_ROWS`; the last may have fewer."""
+    chunks = total = 0
+    for count in rows:
+        chunks, total = chunks + 1, total + count
+        if total >= FILE_ROWS:
+            yield chunks, total
+            chunks = total = 0
+    if total:
+        yield chunks, total
+
+
+def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
     """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
-    meter = ReservedMeter(task.encoder.columns)
-
-    def encoded() -> Iterator[Rows]:
-        for location, piece in good_rows(task, chunk):
-            rows = task.encoder.encode_piece(piece, chunk.columns, location)
-            meter.add(rows)
-            yield rows
-
-    return (encoded() if chunk.rows > HELD_ROWS else list(encoded())), meter
+    rows, _ = read_good_rows(
+        chunk,
+        encoder,
+        job.bad_rows,
+        lambda piece, location: encoder.encode_piece(piece, chunk.columns, location),
+    )
+    return rows if chunk.rows > HELD_ROWS else [*rows]
 
 
 def _write(
-    encoder: Encoder,
-    schema: pa.Schema,
-    chunks: Iterable[Encoded],
-    count: int,
-    path: Path,
-    notes: Path,
-) -> None:
-    """Write one file of `count` rows, and what is noted about it."""
-    meters: list[ReservedMeter] = []
-
-    def rows_of_all() -> Iterator[Rows]:
-        for rows, meter in chunks:
-            meters.append(meter)
-            yield from rows
-
+    encoder: Encoder, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ReservedMeter
+) -> int:
+    """Write one file, and return its rows."""
+    count = 0
     with (
         atomic_write(path) as file,
         # Of zstd's files, a fifth smaller, reading took twice as long.
@@ -122,20 +104,11 @@ def _write(
             file, schema, compression="lz4", write_page_checksum=True, **_encodings(schema, encoder)
         ) as writer,
     ):
-        for rows in regroup(rows_of_all(), GROUP_ROWS):
+        for rows in regroup(pieces, GROUP_ROWS):
+            meter.add(rows)
             writer.write_table(_table(rows, schema, weight_names(encoder)))
-    with open(path, "rb") as written:
-        size = written.seek(-8, 2) + 8
-        length = int.from_bytes(written.read(4), "little")
-        written.seek(size - 8 - length)
-        footer = footer_checksum(written.read(length))
-    counted = {
-        shares[0].column: [sum(share[field] for share in shares) for field in (1, 2, 3)]
-        for shares in zip(*(meter.shares for meter in meters), strict=True)
-    }
-    write_json(
-        notes, {"name": path.name, "rows": count, "footer": footer, "bytes": size, "ids": counted}
-    )
+            count += rows.size
+    return count
 
 
 def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
@@ -177,75 +150,3 @@ def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.T
     else:
         arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.ids.T]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-QUARANTINE = "_quarantine.jsonl"
-_SUMMARY_EXAMPLES = 20
-_FILE = ("name", "rows", "bytes", "footer")
-
-
-def describe(
-    learnt: LearnedEncoder,
-    chunks: Sequence[ChunkSummary],
-    files: Sequence[dict[str, Any]],
-    plan: str,
-) -> dict[str, Any]:
-    """Return the contents of `dataset.json`."""
-    encoder = learnt.encoder
-    bad = _sum(seen.bad for seen in chunks)
-    return {
-        "format": "sparsetrain.dataset",
-        "version": 1,
-        "plan": plan,
-        "fingerprint": encoder.fingerprint,
-        "layout": encoder.layout,
-        "schema": encoder.schema.to_dict(),
-        "rows": sum(seen.rows for seen in chunks),
-        "labels": encoder.labels,
-        "positive": sum(seen.positive for seen in chunks) if encoder.schema.is_clicks else None,
-        "bad_rows": sum(bad.values()),
-        "bad_rows_by_column": bad,
-        "bad_row_examples": list(
-            islice((e for s in chunks for e in s.examples), _SUMMARY_EXAMPLES)
-        ),
-        "dense": _dense(learnt, chunks),
-        "categories": _categories(learnt, files),
-        "files": [{key: entry[key] for key in _FILE} for entry in files],
-    }
-
-
-def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))
-
-
-def _dense(learnt: LearnedEncoder, chunks: Sequence[ChunkSummary]) -> dict[str, dict[str, int]]:
-    missing, negative = (_sum(getattr(s, k) for s in chunks) for k in ("missing", "negative"))
-    return {
-        name: {"missing": missing.get(name, 0), "negative": negative.get(name, 0)}
-        for name in learnt.encoder.dense_columns
-    }
-
-
-def _categories(
-    learnt: LearnedEncoder, files: Sequence[dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    encoder, share = learnt.encoder, learnt.encoder.share_embedding
-    found = {}
-    for name, rows, distinct in zip(encoder.columns, encoder.rows, learnt.distinct, strict=True):
-        ids, missing, rare = (sum(entry["ids"][name][i] for entry in files) for i in range(3))
-        reserved = {} if encoder.encoded else {"missing": missing, "rare": rare}
-        counted = {} if distinct is None else {"distinct": distinct}
-        whose = {"share_embedding": share[name]} if name in share else {}
-        found[name] = {"rows": rows, "ids": ids, **reserved, **counted, **whose}
-    return found
-
-
-def write_bad_rows(path: Path, task: Task, chunks: Sequence[ChunkSummary]) -> None:
-    """Write one JSON object for each bad row, in the order of the input."""
-    with atomic_write(path) as file:
-        for index, seen in enumerate(chunks):
-            for fault in read_summary(task.result_of(index))["bad"] if seen.bad else ():
-                file.write(json.dumps(fault, ensure_ascii=False).encode() + b"\n")

@@ -19,7 +19,6 @@ rest, about four times that while merging.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -185,12 +184,17 @@ class ValueCounts:
         self._add_texts(keys.texts, times[keys.is_text])
         self._note(keys.hexadecimal)
 
-    def add_counted(self, counted: Sequence[Any], hexadecimal: bool | None) -> None:
-        """Count Arrow arrays of what `numbers`, `eights` and `texts` of another returned."""
-        numbers, times, eights, eight_times, texts, text_times = counted
-        self._numbers.add_distinct(_wide(numbers), _wide(times))
-        self._eights.add_distinct(_wide(eights), _wide(eight_times))
-        self._add_texts(texts, _wide(text_times))
+    def add_counted(
+        self,
+        numbers: tuple[Array, Array],
+        eights: tuple[Array, Array],
+        texts: tuple[list[bytes], Array],
+        hexadecimal: bool | None,
+    ) -> None:
+        """Count what another of such found; arguments as its methods return them."""
+        self._numbers.add_distinct(*numbers)
+        self._eights.add_distinct(*eights)
+        self._texts.update(dict(zip(texts[0], texts[1].tolist(), strict=True)))
         self._note(hexadecimal)
 
     def _note(self, hexadecimal: bool | None) -> None:
@@ -217,11 +221,6 @@ class ValueCounts:
         counts = {text: count for text, count in self._texts.items() if count}
         texts = sorted(counts)
         return texts, np.array([counts[text] for text in texts], dtype=np.int64)
-
-
-def _wide(integers: Any) -> Array:
-    """Return an Arrow array of integers as (n,) int64."""
-    return integers.to_numpy().astype(np.int64, copy=False)
 
 
 class ResolvedCounts(NamedTuple):

@@ -76,7 +76,7 @@ def _input(file: str) -> Any:
     return open_file(file) if is_url(file) else pa.OSFile(os.fsencode(file))
 
 
-def _read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
+def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
     """Return the bytes of a file, its footer and the mark after that."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 8))
@@ -91,7 +91,7 @@ def _check_frame(file: str) -> bytes:
     try:
         with open_file(file) as stream:
             head = stream.read(8)
-            size, footer, tail = _read_footer(stream)
+            size, footer, tail = read_footer(stream)
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {first_line(error)}") from None
     if not size:
@@ -154,7 +154,7 @@ class _RowGroup:
         if size_and_time(self.location.name) == self.written[0]:
             return
         with open_file(self.location.name) as stream:
-            if zlib.crc32(_read_footer(stream)[1]) != self.written[1]:
+            if zlib.crc32(read_footer(stream)[1]) != self.written[1]:
                 raise self.location.error(
                     "the file was written anew or cut off since it was opened; open it again"
                 )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Job`: the arguments of one conversion, and a digest of all that decides its result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.encoder_state import write_manifest
+from sparsetrain.data.read.converted_files import DATASET_FILE
+from sparsetrain.data.read.file_systems import is_url, size_and_time
+
+
+class Progress(Protocol):
+    """Callback that reports the progress of a pass."""
+
+    def __call__(self, what: str, rows: int, done: float) -> None:
+        """`rows` more rows are through pass `what`, of which the share `done` is done.
+
+        What an earlier run had done already counts in `done` alone.
+        """
+
+
+@dataclass(frozen=True)
+class Job:
+    """Arguments of one conversion; see `convert_files` for the fields."""
+
+    files: list[str]
+    out: Path
+    blank: Encoder
+    known: Encoder | None
+    label: bool
+    bad_rows: str
+    memory: int
+    workers: int
+    progress: Progress
+
+    @property
+    def work(self) -> Path:
+        """Folder of what is removed at the end."""
+        return self.out / "_work"
+
+    @property
+    def state(self) -> Path:
+        """File of what is done: `dataset.json` in the making."""
+        return self.work / DATASET_FILE
+
+    @cached_property
+    def plan(self) -> str:
+        """A digest of everything the result depends on."""
+        plan = {
+            "version": 3,
+            "inputs": _identity(self.files),
+            "encoder": self.known.fingerprint if self.known else write_manifest(self.blank),
+            "label": self.label,
+            "bad_rows": self.bad_rows,
+        }
+        return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _identity(files: Sequence[str]) -> list[dict[str, object]]:
+    """Return path, size and modification time of each input."""
+    stats = [(file, size_and_time(file)) for file in files]
+    return [
+        {"path": file if is_url(file) else str(Path(file).absolute()), "size": s, "changed": t}
+        for file, (s, t) in stats
+    ]

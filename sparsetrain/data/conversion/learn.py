@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First pass: the encoder, and all that `dataset.json` says of the rows.
+
+Memory: a block of text or a piece of parquet, and the distinct values of one chunk, for each
+worker; then the counts of one table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.data.atomic_write import atomic_write
+from sparsetrain.data.conversion.chunks import Chunk, split_chunks
+from sparsetrain.data.conversion.counts_file import CountsFile
+from sparsetrain.data.conversion.job import Job
+from sparsetrain.data.conversion.strict_reader import Statistics, StrictReader, read_good_rows
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
+from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.read.file_systems import size_and_time
+from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.errors import DataError, ResourceError
+
+QUARANTINE = "_quarantine.jsonl"
+BASE = 300 << 20  # Python, Arrow and what their allocators keep
+WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
+_ALMOST = 0.99
+_VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
+_CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
+
+
+class _Found(NamedTuple):
+    """What is found in a chunk besides the counts of its values."""
+
+    statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
+    largest: np.ndarray  # (F,) int64: ids of encoded data
+    bad: list[dict[str, Any]]
+    input_bytes: float
+
+
+def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
+    """Read all rows; return the encoder, and `dataset.json` without files.
+
+    Its `chunks`, the rows of each, are for the second pass alone.
+    """
+    _check_known(job)
+    counts = CountsFile(job.work / "counts")
+    found, rows = _read(job, inputs, counts)
+    if not sum(rows):
+        others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
+        raise DataError(f"{job.files[0]}: no good row in it{others}")
+    distinct: dict[int, int] = {}
+    if job.known is not None:
+        encoder = job.known
+    elif job.blank.encoded:
+        encoder = job.blank.with_rules(plain_rules(found.largest.tolist(), job.blank.owners))
+    else:
+        encoder, distinct = _make_encoder(job, counts)
+    return encoder, {
+        "format": "sparsetrain.dataset",
+        "version": 1,
+        "plan": job.plan,
+        "chunks": rows,
+        "fingerprint": encoder.fingerprint,
+        "layout": encoder.layout,
+        "schema": encoder.schema.to_dict(),
+        "labels": encoder.labels,
+        "bad_row_examples": [fault["reason"] for fault in found.bad],
+        "categories": _categories(encoder, distinct),
+        "files": [],
+        **_rows(encoder, found.statistics),
+    }
+
+
+def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
+    """Return what is found in all chunks, with few of the bad rows, and the rows of each."""
+    total = sum(size_and_time(source.location.name)[0] for source in inputs)
+    seen, largest, done = Statistics(), np.full(len(job.blank.columns), -1), 0.0
+    rows, examples = list[int](), list[dict[str, Any]]()
+    quarantined = job.bad_rows == "quarantine"
+    with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
+        read = partial(_read_chunk, job, counts)
+        for found in ordered_map(read, split_chunks(inputs), job.workers):
+            seen.update(found.statistics)
+            largest = np.maximum(largest, found.largest)
+            rows.append(found.statistics["rows", ""])
+            examples = [*examples, *found.bad[:_CHUNK_EXAMPLES]][:_EXAMPLES]
+            if quarantine is not None:
+                lines = (json.dumps(fault, ensure_ascii=False) for fault in found.bad)
+                quarantine.writelines(f"{line}\n".encode() for line in lines)
+            done += found.input_bytes
+            # A reader is ahead of what it gives, so only the end shows that all is done.
+            job.progress("reading", rows[-1], min(_ALMOST, done / max(total, 1)))
+    job.progress("reading", 0, 1.0)
+    return _Found(seen, largest, examples, done), rows
+
+
+def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
+    blank, seen = job.blank, Statistics()
+    learns = job.known is None and not blank.encoded
+    values = {owner: ValueCounts() for owner in blank.owners}
+    largest = np.full(len(blank.columns), -1)
+    reader = StrictReader(chunk.columns, blank)
+    pieces, bad = read_good_rows(chunk, blank, job.bad_rows, reader.read)
+    for statistics, categories in pieces:
+        seen.update(statistics)
+        largest = np.maximum(largest, [category.largest for category in categories])
+        for owner, category in zip(blank.owners, categories, strict=True):
+            if learns and category.keys is not None and category.times is not None:
+                values[owner].add_keys(category.keys, category.times)
+    if learns:
+        counts.add(values)
+    seen.update(("bad", fault["column"] or "fields") for fault in bad)
+    return _Found(seen, largest, bad, chunk.input_bytes)
+
+
+def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[int, int]]:
+    """Give ids to the values of each table; return also how many distinct ones each had."""
+    blank = job.blank
+    vocabularies: dict[int, Vocabulary] = {}
+    distinct, sizes = dict[int, int](), dict[int, int]()
+    tables = sorted({*blank.owners})
+
+    def learn_table(owner: int) -> tuple[Vocabulary, int]:
+        total = counts.total(owner)
+        values = len(total.numbers()[0]) + len(total.eights()[0]) + len(total.texts()[0])
+        name = blank.columns[owner]
+        return make_vocabulary(name, total, blank.settings, blank.schema), values
+
+    learnt = ordered_map(learn_table, tables, job.workers)
+    for owner, (vocabulary, values) in zip(tables, learnt, strict=True):
+        vocabularies[owner], distinct[owner] = vocabulary, values
+        sizes[owner] = _bytes_of(vocabulary)
+        _check_memory(job, sizes)
+        job.progress("counting values", 0, len(distinct) / len(tables))
+    return blank.with_rules(tuple(vocabularies[owner] for owner in blank.owners)), distinct
+
+
+def _check_known(job: Job) -> None:
+    """Refuse an encoder that was given and would not fit in the memory."""
+    rules = zip(job.known.owners, job.known.categories, strict=True) if job.known else ()
+    tables = {owner: rule for owner, rule in rules if isinstance(rule, Vocabulary)}
+    _check_memory(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in tables.items()})
+
+
+def _check_memory(job: Job, sizes: Mapping[int, int]) -> None:
+    """Refuse values that would not fit while encoding, naming the column that has most."""
+    if sum(sizes.values()) > (job.memory - BASE) // 2:
+        most = job.blank.columns[max(sizes, key=sizes.__getitem__)]
+        whose = "of the encoder" if job.known else "seen min_count times"
+        other = "an encoder of fewer values" if job.known else "a higher min_count"
+        raise ResourceError(
+            f"the values {whose} need more than half of {job.memory >> 20:,} MiB, "
+            f"most of them in {most}; give more memory or {other}"
+        )
+
+
+def _bytes_of(vocabulary: Vocabulary) -> int:
+    """Return about how much memory the values of a table take while encoding."""
+    texts = sum(2 * _VALUE + len(text) for text in vocabulary.texts)
+    return _VALUE * len(vocabulary.numbers) + texts
+
+
+def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
+    bad = {name: n for (what, name), n in sorted(found.items()) if what == "bad"}
+    return {
+        "rows": found["rows", ""],
+        "positive": found["positive", ""] if encoder.schema.is_clicks else None,
+        "bad_rows": sum(bad.values()),
+        "bad_rows_by_column": bad,
+        "dense": {
+            name: {what: found[what, name] for what in ("missing", "negative")}
+            for name in encoder.dense_columns
+        },
+    }
+
+
+def _categories(encoder: Encoder, distinct: Mapping[int, int]) -> dict[str, dict[str, Any]]:
+    """Return what is known of each category column; the second pass counts its ids."""
+    share = encoder.schema.share_embedding
+    reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
+    found = {}
+    for name, rows, owner in zip(encoder.columns, encoder.rows, encoder.owners, strict=True):
+        counted = {"distinct": distinct[owner]} if owner in distinct else {}
+        whose = {"share_embedding": share[name]} if name in share else {}
+        found[name] = {"rows": rows, "ids": 0, **reserved, **counted, **whose}
+    return found
