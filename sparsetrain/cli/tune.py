@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain tune`: a search over settings, each trial a line of a file, by which it resumes.
+"""`sparsetrain tune`: a search over settings, which is a study of Optuna (extra `tune`).
 
-A trial's settings follow from its number and `train.seed`; with Optuna from the trials before too.
+The study is kept in `trials.jsonl` of the folder, by which the search resumes: a trial that was cut
+off is made again, with the same settings. One whose numbers were not finite counts as pruned.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Callable, Sequence
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,33 +20,17 @@ from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_score, format_table, note
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.cli.run_training import run_training
+from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.settings.resolve import Entry, parse_text
 from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
-from sparsetrain.errors import ConfigError, NumericalError
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.system.file_locks import name_write_errors
 from sparsetrain.system.regular_files import read_regular_file
 
-Record = dict[str, Any]
 _MOST_BYTES = 1 << 30  # of the file of trials
 _SHOWN = 10  # trials of the final table
-
-
-class Dimension(NamedTuple):
-    """A setting that is searched: some values, or a range of numbers."""
-
-    key: str
-    values: Sequence[Any]  # choices, or the two ends
-    is_range: bool
-    is_log: bool
-
-    def at(self, draw: float) -> Any:
-        """Return the value of a number from 0 to below 1."""
-        if not self.is_range:
-            return self.values[int(draw * len(self.values))]
-        low, high = self.values
-        value = low * (high / low) ** draw if self.is_log else low + draw * (high - low)
-        return round(value) if isinstance(low, int) and isinstance(high, int) else float(value)
 
 
 @with_settings(exclude="--warn-unseen")
@@ -72,43 +56,70 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Search settings for the best validation score."""
-    dimensions = [_dimension(text) for text in search]
-    base, files = settings.resolve(), Files(train, valid)
-    seed = base.train.seed
-    choose = _SAMPLERS[sampler](dimensions, seed)
-    if sampler == "grid":
-        trials = math.prod(len(dimension.values) for dimension in dimensions)
+    from sparsetrain.training.run.lock import locked
+
+    optuna = _optuna()
+    space = dict(map(_dimension, search))
+    points = _grid(space) if sampler == "grid" else []
+    base, files, path = settings.resolve(), Files(train, valid), out / "trials.jsonl"
+    seed, count = base.train.seed, len(points) or trials
     monitor = base.train.monitor or ("ndcg@10" if base.data.task == "ranking" else "loss")
+    plan = {"search": search, "sampler": sampler, "seed": seed, "monitor": monitor}
     as_toml(base).encode()  # of a path that is not UTF-8 no settings file can be made
-    log = _Log(out, {"search": search, "sampler": sampler, "seed": seed})
-    with StopSignals() as stop:
-        for number in range(len(log.records), trials):
-            draws = choose(number, log.records, monitor)
-            values = {d.key: d.at(draw) for d, draw in zip(dimensions, draws, strict=True)}
-            note(f"trial {number + 1} of {trials}: {_shown(values)}")
-            chosen = _with(settings, values).resolve()
-            score, error = None, None
+    require_writable(path)
+    choose = getattr(optuna.samplers, "TPESampler" if sampler == "optuna" else "RandomSampler")
+    out.mkdir(parents=True, exist_ok=True)
+    with StopSignals() as stop, locked(out):
+        with name_write_errors(path, DataError):  # before the first trial: can it be kept?
+            study = _open_study(path, _shown(plan), monitor)
+            for point in points:
+                study.enqueue_trial(point, skip_if_exists=True)
+        for number in range(len(_over(study)), count):
+            with name_write_errors(path, DataError):
+                study.sampler = choose(seed=(seed + number) % 2**32)
+                trial = study.ask(space)
+            values = _values(trial)
+            note(f"trial {number + 1} of {count}: {_shown(values)}")
+            score, error, state = None, None, None
             try:
-                result = run_training(chosen, files, stop, out_option=None)
-                if result["best"] is None and not stop.requested():
-                    raise ConfigError("tune needs rows to validate on: add --valid, --valid-share")
-                score = result["best"] and result["best"]["value"]
+                score = _score(_with(settings, values), files, stop)
             except NumericalError as raised:
-                error = str(raised)
-            stop.raise_if_requested()
-            log.add({"settings": values, "draws": draws, "score": score, "error": error})
-        best = _best_first(log.records, monitor)
+                error, state = str(raised), optuna.trial.TrialState.PRUNED
+            with name_write_errors(path, DataError):
+                trial.set_user_attr("error", error)
+                study.tell(trial, score, state)
+        found = [*map(_record, _over(study))]
+        best = _best_first(found, monitor)
         with replace_file(out / "best.toml") as draft:
-            draft.write_text(as_toml(_with(settings, best[0]["settings"]).resolve()), "utf-8")
-        emit({"best": best[0], "trials": log.records}, _describe(best, out), as_json)
+            draft.write_text(as_toml(_with(settings, best[0]["settings"])), "utf-8")
+        emit({"best": best[0], "trials": found}, _describe(best, out), as_json)
 
 
-def _with(settings: SettingOptions, values: dict[str, Any]) -> SettingOptions:
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("tune needs Optuna: pip install 'sparsetrain[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _score(settings: Settings, files: Files, stop: StopSignals) -> float:
+    """Train, and return the best validation score."""
+    result = run_training(settings, files, stop, out_option=None)
+    stop.raise_if_requested()
+    if result["best"] is None:
+        raise ConfigError("tune needs rows to validate on: add --valid, --valid-share")
+    return float(result["best"]["value"])
+
+
+def _with(settings: SettingOptions, values: dict[str, Any]) -> Settings:
     entries = [Entry(key, value, f"--search {key}") for key, value in values.items()]
-    return replace(settings, entries=[*settings.entries, *entries])
+    return replace(settings, entries=[*settings.entries, *entries]).resolve()
 
 
-def _dimension(text: str) -> Dimension:
+def _dimension(text: str) -> tuple[str, Any]:
+    """Return a setting and the distribution of its values; choices are in JSON."""
     key, equals, values = text.partition("=")
     is_log, is_range = values.startswith("log:"), ".." in values
     parts = values.removeprefix("log:").split("..") if is_range else [f"[{values}]"]
@@ -123,119 +134,77 @@ def _dimension(text: str) -> Dimension:
         )
     if is_log and not (is_range and chosen[0] > 0):
         raise ConfigError(f"--search {text}: log: goes with a range above 0")
-    return Dimension(key.strip(), chosen, is_range, is_log)
-
-
-Choose = Callable[[int, list[Record], str], list[float]]
-
-
-def _random(dimensions: Sequence[Dimension], seed: int) -> Choose:
-    def choose(number: int, *_: Any) -> list[float]:
-        import numpy as np
-
-        return np.random.default_rng([seed, number]).random(len(dimensions)).tolist()
-
-    return choose
-
-
-def _grid(dimensions: Sequence[Dimension], seed: int) -> Choose:
-    ranges = [dimension.key for dimension in dimensions if dimension.is_range]
-    if ranges:
-        raise ConfigError(f"--search {ranges[0]}: a grid needs values, A,B,C, not a range")
-    points = [*itertools.product(*map(_middles, dimensions))]
-    return lambda number, *_: [*points[number]]
-
-
-def _middles(dimension: Dimension) -> list[float]:
-    """Draws that stand for each of the values."""
-    count = len(dimension.values)
-    return [(n + 0.5) / count for n in range(count)]
-
-
-def _optuna(dimensions: Sequence[Dimension], seed: int) -> Choose:
-    try:
-        import optuna
-    except ImportError:
-        raise ConfigError("--sampler optuna: pip install 'sparsetrain[tune]'") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    kinds = optuna.distributions
-    space = {
-        d.key: kinds.FloatDistribution(0, math.nextafter(1, 0))
-        if d.is_range
-        else kinds.CategoricalDistribution(_middles(d))
-        for d in dimensions
-    }
-
-    def choose(number: int, records: list[Record], monitor: str) -> list[float]:
-        study = optuna.create_study(
-            direction="minimize" if _is_loss(monitor) else "maximize",
-            sampler=optuna.samplers.TPESampler(seed=seed + number),
+    kinds = _optuna().distributions
+    if not is_range:
+        return key.strip(), kinds.CategoricalDistribution(
+            [json.dumps(v, default=str) for v in chosen]
         )
-        for record in records:
-            if record["score"] is not None:
-                params = dict(zip(space, record["draws"], strict=True))
-                study.add_trial(
-                    optuna.trial.create_trial(
-                        params=params, distributions=space, value=record["score"]
-                    )
-                )
-        drawn = study.ask(space).params
-        return [float(drawn[key]) for key in space]
-
-    return choose
+    whole = all(isinstance(n, int) for n in chosen)
+    kind = kinds.IntDistribution if whole else kinds.FloatDistribution
+    return key.strip(), kind(*chosen, log=is_log)
 
 
-_SAMPLERS = {"random": _random, "grid": _grid, "optuna": _optuna}
+def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all points of a search, each with the choices by their settings."""
+    for key, dimension in space.items():
+        if not hasattr(dimension, "choices"):
+            raise ConfigError(f"--search {key}: a grid needs values, A,B,C, not a range")
+    points = itertools.product(*(dimension.choices for dimension in space.values()))
+    return [dict(zip(space, point, strict=True)) for point in points]
 
 
-class _Log:
-    """Trials that are over: a line each, behind one that says what is searched."""
-
-    def __init__(self, folder: Path, search: Record) -> None:
-        require_writable(folder / "trials.jsonl")
-        self._path, self._search = folder / "trials.jsonl", search
-        first, *self.records = self._read() or [search]
-        if first != search and self.records:
+def _open_study(path: Path, name: str, monitor: str) -> Any:
+    """Return the study of a search; trials that were cut off wait to be made again."""
+    optuna, storage = _optuna(), _open_storage(path)
+    for other in optuna.get_all_study_names(storage):
+        if other != name and _over(optuna.load_study(study_name=other, storage=storage)):
             raise ConfigError(
-                f"--out {folder}: it holds the trials of {_shown(first)}; name another folder"
+                f"--out {path.parent}: it holds the trials of {other}; name another folder"
             )
-        self._write()  # before the first trial: can it be kept?
-
-    def add(self, record: Record) -> None:
-        """Keep a trial."""
-        self.records.append(record)
-        self._write()
-
-    def _read(self) -> list[Record]:
-        try:
-            text = read_regular_file(self._path, _MOST_BYTES).decode()
-            first, *records = lines = [json.loads(line) for line in text.splitlines()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror}"
-        except (ValueError, RecursionError):
-            reason = "damaged"
-        else:
-            if isinstance(first, dict) and all(map(_is_record, records)):
-                return lines
-            reason = "damaged"
-        raise ConfigError(f"{self._path}: {reason}; remove it, or name another folder")
-
-    def _write(self) -> None:
-        lines = (json.dumps(line) + "\n" for line in (self._search, *self.records))
-        with replace_file(self._path) as draft:
-            draft.write_text("".join(lines))
+    direction = "minimize" if _is_loss(monitor) else "maximize"
+    study = optuna.create_study(
+        storage=storage, study_name=name, direction=direction, load_if_exists=True
+    )
+    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
+        study.enqueue_trial(trial.params)
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    return study
 
 
-def _is_record(line: Any) -> bool:
-    """Whether a line is that of a trial."""
-    if not isinstance(line, dict) or line.keys() != {"settings", "draws", "score", "error"}:
-        return False
-    numbers = [*line["draws"]] if isinstance(line["draws"], list) else [None]
-    numbers += [line["score"]] if line["score"] is not None else []
-    are_numbers = all(type(number) in (int, float) for number in numbers)
-    return are_numbers and isinstance(line["settings"], dict)
+def _open_storage(path: Path) -> Any:
+    """Read a file of trials, without a last line that was cut off; begin one if there is none."""
+    storages = _optuna().storages
+    path.touch()
+    try:
+        content = read_regular_file(path, _MOST_BYTES)
+        end = content.rfind(b"\n") + 1
+        if content and not end:
+            raise ValueError("no line is whole")
+        storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(path)))
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+    except Exception:  # Optuna raises whatever a damaged line leads to
+        reason = "damaged"
+    else:
+        os.truncate(path, end)
+        return storage
+    raise ConfigError(f"{path}: {reason}; remove it, or name another folder")
+
+
+def _over(study: Any) -> list[Any]:
+    """Return the trials that count: with a score, or with numbers that were not finite."""
+    states = _optuna().trial.TrialState
+    return list(study.get_trials(states=[states.COMPLETE, states.PRUNED]))
+
+
+def _values(trial: Any) -> dict[str, Any]:
+    """Return the settings of a trial."""
+    return {k: json.loads(v) if isinstance(v, str) else v for k, v in trial.params.items()}
+
+
+def _record(trial: Any) -> dict[str, Any]:
+    error = trial.user_attrs.get("error")
+    return {"settings": _values(trial), "score": trial.value, "error": error}
 
 
 def _is_loss(monitor: str) -> bool:
@@ -245,18 +214,18 @@ def _is_loss(monitor: str) -> bool:
     return st.EarlyStopping(monitor).is_better(0.0, 1.0)
 
 
-def _best_first(records: list[Record], monitor: str) -> list[Record]:
+def _best_first(records: list[dict[str, Any]], monitor: str) -> list[dict[str, Any]]:
     scored = [record for record in records if record["score"] is not None]
     if not scored:
         raise NumericalError("no trial has a score: every one had a number that is not finite")
     return sorted(scored, key=lambda record: record["score"], reverse=not _is_loss(monitor))
 
 
-def _shown(values: Record) -> str:
+def _shown(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _describe(best: list[Record], out: Path) -> str:
+def _describe(best: list[dict[str, Any]], out: Path) -> str:
     keys = [*best[0]["settings"]]
     rows = [
         [

@@ -85,6 +85,8 @@ def _drop_what_is_not_installed() -> None:
             del COMMANDS[name]
     if not all(map(find_spec, ("starlette", "uvicorn", "httptools", "prometheus_client"))):
         COMMANDS.pop("serve", None)
+    if find_spec("optuna") is None:
+        del COMMANDS["tune"]
 
 
 _drop_what_is_not_installed()
