@@ -53,7 +53,7 @@ AXES = {
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
         r"optim/exact",
-        29,
+        28,
     ),
     "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 32),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 23),

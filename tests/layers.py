@@ -79,7 +79,7 @@ PARTS = {
     ),
     "verify": Part(
         "proofs on this machine of what the package promises",
-        "checkpoint compare compiler data models optim runtime sparse_tensor system training",
+        "checkpoint compiler data models optim runtime sparse_tensor system training",
         True,
     ),
     "serving": Part(

@@ -26,10 +26,7 @@ PUBLIC = {
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
         "linear_cross_entropy row_sparse_cotangent"
     ),
-    "compare": (
-        "ARMS Arm Case Crossing LeftOut Measurement Report Tables draw run sweep tables_of_data "
-        "tables_of_rows tables_of_run"
-    ),
+    "compare": ("ARMS Case Measurement measure sweep tables_of_data tables_of_rows tables_of_run"),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
         "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "

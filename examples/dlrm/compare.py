@@ -16,25 +16,21 @@ import sparsetrain as st
 lookups, width = 2048, 16  # ids of a step, numbers in a row
 
 
-def measure(rows: int) -> st.compare.Report:
-    """Time each way to update a table, on the same ids."""
+def measure(rows: int) -> None:
+    """Time each way to update a table, on the same ids; print time and memory."""
     case = st.compare.Case(rows, lookups=lookups, width=width, formula="sgd")
-    return st.compare.run([case], arms=("stock", "dense", "sparse"))
-
-
-def show(report: st.compare.Report) -> None:
-    """Print time and memory of each way."""
-    times = {m.arm: m.median_us for m in report.measurements}
-    for m in report.measurements:
+    ways = [st.compare.measure(arm, case) for arm in ("stock", "dense", "sparse")]
+    sparse = ways[-1]
+    for m in ways:
+        if m.left_out:
+            print(f"{m.arm}: left out, {m.left_out}")
+            continue
         print(
             f"{m.arm:7} {m.median_us:12,.1f} µs (p10 {m.p10_us:,.1f}, p90 {m.p90_us:,.1f})"
-            f"  {times[m.arm] / times['sparse']:9,.1f} times row-sparse"
-            f"  memory {(m.memory_bytes or 0) / 1e6:10,.3f} MB"
+            f"  {m.median_us / sparse.median_us:9,.1f} times row-sparse"
+            f"  memory {m.memory_bytes / 1e6:10,.3f} MB"
         )
-    for left in report.left_out:
-        print(f"{left.arm}: left out, {left.reason}")
-    sparse = report.measurements[-1]
-    print(f"{sparse.unique:,.0f} of {sparse.case.rows:,} rows touched")
+    print(f"{sparse.unique:,.0f} of {rows:,} rows touched")
 
 
 def update_by_hand(rows: int) -> None:
@@ -52,5 +48,5 @@ def update_by_hand(rows: int) -> None:
 
 if __name__ == "__main__":
     number = int(float(sys.argv[1])) if len(sys.argv) > 1 else 1_000_000
-    show(measure(number))
+    measure(number)
     update_by_hand(number)

@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_table, note
-from sparsetrain.cli.output_files import require_writable
+from sparsetrain.cli.output_files import replace_file, require_writable
+from sparsetrain.cli.plot import write_plot
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:
     import sparsetrain as st
+
+    Measurements = Sequence[st.compare.Measurement]
 
 
 def compare(
@@ -66,45 +71,23 @@ def compare(
         if tables is not None:
             planned = st.compare.tables_of_rows(_parse_rows(tables), base)
         elif from_run is not None:
+            data = None if from_data is None else str(from_data)
             planned = st.compare.tables_of_run(
-                from_run, base, batch_size, data=from_data, formula=bool(formula)
+                from_run, base, batch_size, data=data, formula=bool(formula)
             )
         elif from_data is not None:
             file = str(from_data)
             encoder = st.data.Encoder.fit(file, schema_file=schema) if schema else None
             planned = st.compare.tables_of_data(file, base, batch_size, encoder=encoder)
         else:
-            planned = st.compare.Tables(st.compare.sweep(base, formulas), {})
-        report = _measure(planned, [a for a in st.compare.ARMS if not (own and a == "exact")], out)
-        files = [report.write(out), *_draw(report, out)]
+            planned = st.compare.sweep(base, formulas)
+        arms = [arm for arm in st.compare.ARMS if not (own and arm == "exact")]
+        made = _measure(planned, arms, out / "compare.json")
+        files = [out / "compare.json", *_draw(_by_formula(made), out)]
     seconds = time.monotonic() - begin
-    result = {**report.to_dict(), "seconds": seconds, "files": files}
     summary = f"{format_count(len(files), 'file')} in {out}, after {format_seconds(seconds)}"
-    emit(result, f"{_describe(report)}\n{summary}", as_json)
-
-
-def _measure(planned: st.compare.Tables, arms: Sequence[str], out: Path) -> st.compare.Report:
-    """Measure all cases; say which is next, and write the results after each."""
-    import sparsetrain as st
-
-    numbers = count(1)
-    return st.compare.run(
-        planned.cases,
-        arms=arms,
-        ids=planned.ids,
-        progress=lambda case: note(f"{next(numbers)} of {len(planned.cases)}: {case}"),
-        on_case=lambda report: report.write(out),
-    )
-
-
-def _draw(report: st.compare.Report, out: Path) -> list[Path]:
-    import sparsetrain as st
-
-    try:
-        return st.compare.draw(report, out)
-    except ConfigError as error:  # results are worth having without plots
-        note(f"no plots: {error}")
-        return []
+    result = {**_plain(made), "seconds": seconds, "files": files}
+    emit(result, "\n".join([*_describe(made), summary]), as_json)
 
 
 def _parse_rows(text: str) -> dict[str, int]:
@@ -117,17 +100,56 @@ def _parse_rows(text: str) -> dict[str, int]:
         ) from None
 
 
-def _describe(report: st.compare.Report) -> str:
-    """Return all of a report as text."""
-    machine = report.machine
-    parts = [f"{machine['processor']}, {machine['threads']} threads\n"]
-    parts += [_table(points) for points in report.groups.values()]
-    parts += [_describe_crossing(crossing) for crossing in report.crossings]
-    parts += _describe_left_out(report)
-    return "\n".join(parts)
+def _measure(planned: Sequence[tuple[Any, Any]], arms: Sequence[str], out: Path) -> Measurements:
+    """Measure all cases; say which is next, and write the results after each."""
+    import sparsetrain as st
+
+    made: list[st.compare.Measurement] = []
+    for number, (case, ids) in enumerate(planned, start=1):
+        note(f"{number} of {len(planned)}: {case}")
+        made += [st.compare.measure(arm, case, ids) for arm in arms]
+        with replace_file(out) as draft:
+            draft.write_text(json.dumps(_plain(made), indent=1))
+    return made
 
 
-def _table(points: Sequence[st.compare.Measurement]) -> str:
+def _plain(made: Measurements) -> dict[str, Any]:
+    from sparsetrain.runtime.machine import describe_machine
+
+    measured = [
+        {**m._asdict(), **asdict(m.case), "case": str(m.case)} for m in made if not m.left_out
+    ]
+    left_out = [{"arm": m.arm, **asdict(m.case), "reason": m.left_out} for m in made if m.left_out]
+    return {
+        "machine": describe_machine(),
+        "measurements": measured,
+        "crossings": _crossings(made),
+        "left_out": left_out,
+    }
+
+
+def _by_formula(made: Measurements) -> dict[str, Measurements]:
+    measured = [m for m in made if not m.left_out]
+    formulas = dict.fromkeys(m.case.formula for m in measured)
+    return {name: [m for m in measured if m.case.formula == name] for name in formulas}
+
+
+def _describe(made: Measurements) -> Iterator[str]:
+    from sparsetrain.runtime.machine import describe_machine
+
+    machine = describe_machine()
+    yield f"{machine['processor']}, {machine['threads']} threads\n"
+    yield from map(_table, _by_formula(made).values())
+    for formula, rows in _crossings(made).items():
+        where = "nowhere" if rows is None else f"from {rows:,} rows on"
+        yield f"{formula}: sparse is faster than dense {where}"
+    for reason in dict.fromkeys(m.left_out for m in made if m.left_out):
+        cases = [m for m in made if m.left_out == reason]
+        where = str(cases[0].case) if len(cases) == 1 else f"{len(cases)} cases"
+        yield f"left out: {cases[0].arm}, {where}: {reason}"
+
+
+def _table(points: Measurements) -> str:
     arms = list(dict.fromkeys(p.arm for p in points))
     names = ["table"] if points[0].case.label else []
     ratios = [arm for arm in ("stock", "dense") if {arm, "sparse"} <= {*arms}]
@@ -139,7 +161,7 @@ def _table(points: Sequence[st.compare.Measurement]) -> str:
         row.append(f"{next(iter(by_arm.values())).unique:,.0f}")
         row += [_time(by_arm.get(arm)) for arm in arms]
         row += [_ratio(by_arm.get(arm), by_arm.get("sparse")) for arm in ratios]
-        row += [_memory(by_arm.get(arm)) for arm in arms]
+        row += [f"{by_arm[a].memory_bytes / 1e6:,.2f}" if a in by_arm else "-" for a in arms]
         rows.append(row)
     formula = points[0].case.formula
     title = f"{formula}: median µs of an update (p10 to p90), memory on top of table and slots"
@@ -158,22 +180,50 @@ def _ratio(m: st.compare.Measurement | None, sparse: st.compare.Measurement | No
     return f"{m.median_us / sparse.median_us:,.1f}" if m and sparse else "-"
 
 
-def _memory(m: st.compare.Measurement | None) -> str:
-    """By formula, which the measured bytes confirm but for what the system rounds."""
-    return f"{m.formula_memory_bytes / 1e6:,.2f}" if m else "-"
+def _crossings(made: Measurements) -> dict[str, int | None]:
+    """Return the rows from which on the sparse update of a sweep is faster, by formula."""
+    return {
+        formula: crossing([(m.case.rows, m.arm, m.median_us) for m in points])
+        for formula, points in _by_formula(made).items()
+        if not points[0].case.label
+    }
 
 
-def _describe_crossing(c: st.compare.Crossing) -> str:
-    head = f"{c.formula}, {c.lookups:,} lookups: "
-    if c.rows is None:
-        rows = " and ".join(f"{rows:,}" for rows in c.exceptions)
-        exceptions = f", except at {rows}" if rows else ""
-        return f"{head}{c.below} is faster from {c.least:,} to {c.most:,} rows{exceptions}"
-    return f"{head}{c.below} is faster below about {c.rounded:,} rows, {c.above} above"
+def crossing(times: Sequence[tuple[int, str, float]]) -> int | None:
+    """Return the least rows from which on "sparse" takes less than "dense"; None if it never does.
+
+    `times` are rows, arm and time of each measurement.
+    """
+    by_arm = {arm: {n: t for n, a, t in times if a == arm} for arm in ("dense", "sparse")}
+    found = None
+    for rows, taken in sorted(by_arm["sparse"].items(), reverse=True):
+        if taken >= by_arm["dense"].get(rows, math.inf):
+            break
+        found = rows
+    return found
 
 
-def _describe_left_out(report: st.compare.Report) -> Iterator[str]:
-    for reason in dict.fromkeys(o.reason for o in report.left_out):
-        cases = [o for o in report.left_out if o.reason == reason]
-        where = str(cases[0].case) if len(cases) == 1 else f"{len(cases)} cases"
-        yield f"left out: {cases[0].arm}, {where}: {reason}"
+def _draw(groups: Mapping[str, Measurements], out: Path) -> list[Path]:
+    """Draw time and memory against rows, a plot for each formula."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:  # results are worth having without plots
+        note("no plots: they need Matplotlib: pip install 'sparsetrain[plot]'")
+        return []
+    files = []
+    for formula, points in groups.items():
+        figure = Figure(figsize=(7, 7), layout="constrained")
+        times, memory = figure.subplots(2, sharex=True)
+        for number, arm in enumerate(dict.fromkeys(m.arm for m in points)):
+            own = sorted((m for m in points if m.arm == arm), key=lambda m: m.case.rows)
+            rows, color = [m.case.rows for m in own], f"C{number}"
+            times.plot(rows, [m.median_us for m in own], "o-", label=arm, color=color)
+            ends = [m.p10_us for m in own], [m.p90_us for m in own]
+            times.fill_between(rows, *ends, alpha=0.2, linewidth=0, color=color)
+            memory.plot(rows, [m.memory_bytes for m in own], "o-", color=color)
+        times.set(xscale="log", yscale="log", ylabel="time of an update (µs)", title=formula)
+        memory.set(yscale="log", ylabel="bytes on top of table and slots", xlabel="rows")
+        times.legend(frameon=False)
+        files.append(out / f"{formula}.png")
+        write_plot(figure, files[-1])
+    return files

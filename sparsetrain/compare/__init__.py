@@ -2,20 +2,14 @@
 """Cost of sparse and dense updates of a table on this machine: time, memory, and the crossing.
 
 Read `case` (a table, its ids and gradients), `arms` (the ways to update, a rule table; TVM's own
-in `stock`), `measure` (all arms on all cases), `tables` (the sweep over rows, and the user's
-tables), `report` (results and crossings), `figures`.
+in `stock`), `measuring` (one arm on one case), `tables` (the sweep over rows, and the user's
+tables).
 """
 
 from sparsetrain.compare.arms import ARMS as ARMS
-from sparsetrain.compare.arms import Arm as Arm
 from sparsetrain.compare.case import Case as Case
-from sparsetrain.compare.figures import draw as draw
-from sparsetrain.compare.measure import run as run
-from sparsetrain.compare.report import Crossing as Crossing
-from sparsetrain.compare.report import LeftOut as LeftOut
-from sparsetrain.compare.report import Measurement as Measurement
-from sparsetrain.compare.report import Report as Report
-from sparsetrain.compare.tables import Tables as Tables
+from sparsetrain.compare.measuring import Measurement as Measurement
+from sparsetrain.compare.measuring import measure as measure
 from sparsetrain.compare.tables import sweep as sweep
 from sparsetrain.compare.tables import tables_of_data as tables_of_data
 from sparsetrain.compare.tables import tables_of_rows as tables_of_rows

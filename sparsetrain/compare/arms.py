@@ -8,88 +8,58 @@ table. Memory by formula counts what a step needs on top of table, slots and cot
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from sparsetrain import runtime
-from sparsetrain.compare.case import FLOAT_BYTES, Case
+from sparsetrain.compare.case import Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
-from sparsetrain.compare.stock import StockUpdate
-from sparsetrain.optim import OPTIMIZERS, Formula, Optimizer
+from sparsetrain.compare.stock import stock_update
+from sparsetrain.optim import OPTIMIZERS, Formula
 from sparsetrain.optim.rule import Mode, Update
 from sparsetrain.sparse_tensor import RowSparse
 
 LEARNING_RATE = 0.01
 _PLAN_BYTES = 32  # of an id: itself, sort keys and positions twice, order, row and offset
 
-Step = Callable[[RowSparse], object]
+Step = Callable[[RowSparse], runtime.NDArray]
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One way to update a table.
+class Arm(NamedTuple):
+    """One way to update a table."""
 
-    Parameters
-    ----------
-    name : str
-        In results.
-    label : str
-        In pictures.
-    dense : bool
-        Whether its cost grows with the rows of the table.
-    prepare : callable
-        From a case to a function that takes one step.
-    memory : callable
-        From a case to the bytes that a step needs on top of table, slots and cotangent.
-    unsupported : callable
-        From a case to the reason why this arm does not have it, or None.
-    """
-
-    name: str
-    label: str
-    dense: bool
-    prepare: Callable[[Case], Step]
-    memory: Callable[[Case], int]
-    unsupported: Callable[[Case], str | None] = lambda case: None
+    dense: bool  # whether its cost grows with the rows of the table
+    prepare: Callable[[Case], Step]  # to a function that takes one step and returns the table
+    memory: Callable[[Case], int]  # bytes that a step needs on top of table, slots and cotangent
+    unsupported: Callable[[Case], str | None] = lambda case: None  # why it does not have a case
 
     def peak_bytes(self, case: Case) -> int:
         """Return the bytes that a measurement holds at its peak."""
-        return case.table_bytes + case.rows * _slot_row_bytes(case) + self.memory(case)
-
-
-def new_table(case: Case) -> runtime.NDArray:
-    """Return a table of zeros (V, D), its memory pages written."""
-    return runtime.zeros((case.rows, case.width), "float32", f"a table of {case.rows:,} rows")
-
-
-def _optimizer(case: Case) -> Optimizer:
-    return OPTIMIZERS[case.formula](LEARNING_RATE)
+        sizes = {"element": case.table_bytes, "row": case.table_bytes // case.width}
+        slots = sum(sizes[slot.per] for slot in _formula(case).slots)
+        return case.table_bytes + slots + self.memory(case)
 
 
 def _formula(case: Case) -> Formula:
-    return _optimizer(case).formula
+    return OPTIMIZERS[case.formula](LEARNING_RATE).formula
 
 
-def _slot_row_bytes(case: Case) -> int:
-    """Return the bytes of all slots of one row."""
-    sizes = {"element": case.row_bytes, "row": FLOAT_BYTES}
-    return sum(sizes[slot.per] for slot in _formula(case).slots)
-
-
-def _stock(case: Case) -> Step:
-    return StockUpdate(case, new_table(case))
+def _new_table(case: Case) -> runtime.NDArray:
+    return runtime.zeros((case.rows, case.width), "float32", f"a table of {case.rows:,} rows")
 
 
 def _update(update: Update, mode: Mode, case: Case) -> Step:
     """Prepare steps of one table; in exact mode rows are caught up first, as before a lookup."""
-    optimizer = replace(_optimizer(case), update=update, mode=mode)
-    params = {"table": new_table(case)}
+    optimizer = replace(OPTIMIZERS[case.formula](LEARNING_RATE), update=update, mode=mode)
+    params = {"table": _new_table(case)}
     state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
 
-    def step(gradient: RowSparse) -> None:
+    def step(gradient: RowSparse) -> runtime.NDArray:
         if state.histories:
             optimizer.catch_up_(params, {"table": gradient.indices}, state)
         optimizer.apply_(params, {"table": gradient}, state)
+        return params["table"]
 
     return step
 
@@ -122,13 +92,13 @@ def _exact_is_lazy(case: Case) -> str | None:
     return f"{case.formula}: lazy mode is exact already, a zero gradient changes nothing"
 
 
-_ARMS = (
-    Arm("stock", "TVM stock dense", True, _stock, _stock_memory, _stock_unsupported),
-    Arm("dense", "fair dense", True, partial(_update, "dense", "dense"), _dense_memory),
-    Arm("sparse", "row-sparse", False, partial(_update, "sparse", "lazy"), _sparse_memory),
-    Arm(
-        *("exact", "row-sparse, exact", False),
-        *(partial(_update, "sparse", "exact"), _sparse_memory, _exact_is_lazy),
-    ),
-)
-ARMS = {arm.name: arm for arm in _ARMS}
+def _stock(case: Case) -> Step:
+    return stock_update(case, _new_table(case))
+
+
+ARMS = {
+    "stock": Arm(True, _stock, _stock_memory, _stock_unsupported),
+    "dense": Arm(True, partial(_update, "dense", "dense"), _dense_memory),
+    "sparse": Arm(False, partial(_update, "sparse", "lazy"), _sparse_memory),
+    "exact": Arm(False, partial(_update, "sparse", "exact"), _sparse_memory, _exact_is_lazy),
+}

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A case to measure: a table, the ids and gradients of its steps, and the optimizer formula.
 
-Zipf ranks come from the inverse of the distribution's continuous form and are scattered over the
-table, so that hot rows do not share cache lines. Every step has ids of its own, so a table larger
-than the caches is read from memory.
+Every step has ids of its own, so a table larger than the caches is read from memory.
 """
 
 from __future__ import annotations
@@ -11,22 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import cycle
-from math import gcd
 
 import numpy as np
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS
-from sparsetrain.runtime import NDArray, as_tensor
+from sparsetrain.runtime import as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_int
 
-FLOAT_BYTES = 4
 MOST_ROWS = 2**31 - 1  # ids are int32
 _ZIPF = re.compile(r"zipf(\d+(?:\.\d+)?)")
-_GOLDEN = 0.618  # a stride near this share of the table keeps neighbouring ranks far apart
+_STRIDE = 2_654_435_761  # a prime above every number of rows
 _COTANGENTS = 8  # reused, as a program writes them just before the update reads them
 
 
@@ -44,7 +39,7 @@ class Case:
         D, float32 numbers in a row.
     skew : str
         Distribution of the ids: ``"uniform"``, or ``"zipf1.05"`` with any positive exponent;
-        nothing for ids that the caller passes to `run`.
+        nothing for ids that the caller passes to `measure`.
     formula : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
     label : str
@@ -78,14 +73,9 @@ class Case:
             raise ConfigError(f"compare: formula is one of {known}, not {self.formula!r}")
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.width * FLOAT_BYTES
-
-    @property
     def table_bytes(self) -> int:
         """Bytes of the weights."""
-        return self.rows * self.row_bytes
+        return self.rows * self.width * 4
 
     def __str__(self) -> str:
         name = self.label and f"{self.label}: "
@@ -100,35 +90,25 @@ class Case:
             if zipf is None:
                 yield rng.integers(0, self.rows, self.lookups, dtype=np.int32)
             else:
-                ranks = _zipf_ranks(rng, float(zipf[1]), self.rows, self.lookups)
-                yield (ranks * _stride(self.rows) % self.rows).astype(np.int32)
+                # Scattered over the table, so that hot rows do not share cache lines.
+                ranks = _zipf_ranks(rng.random(self.lookups), float(zipf[1]), self.rows)
+                yield (ranks * _STRIDE % self.rows).astype(np.int32)
 
     def gradients(self, ids: Iterable[np.ndarray]) -> Iterator[RowSparse]:
         """Yield a gradient of the table for each array of ids (N,), the same for every arm."""
-        cotangents = cycle(_cotangents(self.lookups, self.width))
-        for array, cotangent in zip(ids, cotangents, strict=False):
-            yield RowSparse(as_tensor(array, "int32"), cotangent, self.rows)
+        rng, shape = np.random.default_rng(0), (self.lookups, self.width)
+        cotangents = [as_tensor(rng.standard_normal(shape, "f4")) for _ in range(_COTANGENTS)]
+        for array, cotangent in zip(ids, cycle(cotangents), strict=False):
+            gradient = RowSparse(as_tensor(array, "int32"), cotangent, self.rows)
+            gradient.validate()  # kernels trust ids, which may be the caller's
+            yield gradient
 
 
-@lru_cache(maxsize=2)
-def _cotangents(lookups: int, width: int) -> list[NDArray]:
-    rng = np.random.default_rng(0)
-    return [as_tensor(rng.standard_normal((lookups, width), "f4")) for _ in range(_COTANGENTS)]
-
-
-def _zipf_ranks(rng: np.random.Generator, exponent: float, rows: int, count: int) -> np.ndarray:
-    share = rng.random(count)
+def _zipf_ranks(share: np.ndarray, exponent: float, rows: int) -> np.ndarray:
+    """Invert the distribution's continuous form at uniform numbers."""
     rest = 1 - exponent
     if abs(rest) < 1e-9:
         drawn = (rows + 1.0) ** share
     else:
         drawn = (1 + share * ((rows + 1.0) ** rest - 1)) ** (1 / rest)
     return np.minimum(drawn.astype(np.int64) - 1, rows - 1)
-
-
-def _stride(rows: int) -> int:
-    """Return a stride that visits every row of the table once."""
-    stride = max(1, int(rows * _GOLDEN))
-    while gcd(stride, rows) != 1:
-        stride += 1
-    return stride

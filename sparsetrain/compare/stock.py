@@ -45,35 +45,21 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-class StockUpdate:
-    """Gradient and update, compiled for one case; each step keeps the parameters it returned.
+def stock_update(case: Case, table: runtime.NDArray) -> Callable[[RowSparse], runtime.NDArray]:
+    """Compile gradient and update for a case; return a step, which makes a new table."""
+    optimizer = OPTIMIZERS[case.formula]()
+    with filter_stderr(lambda line: any(known in line for known in _WARNINGS)):
+        module, target = _module(case, optimizer), host_target()
+        machine = create_vm(tvm.compile(module, target), target)
+    params, state = [table], optimizer.state
 
-    Parameters
-    ----------
-    case : Case
-        The table and the step; the formula is one of `OPTIMIZERS`.
-    weight : Tensor (V, D) float32
-        The table before the first step. It is not modified.
-    """
+    def step(gradient: RowSparse) -> runtime.NDArray:
+        nonlocal params, state
+        dense = machine["backward"](params[0], gradient.indices, gradient.values)
+        params, state = machine["update"](params, [dense], state)
+        return params[0]
 
-    def __init__(self, case: Case, weight: runtime.NDArray) -> None:
-        optimizer = OPTIMIZERS[case.formula]()
-        with filter_stderr(_is_expected):
-            module = _module(case, optimizer)
-            target = host_target()
-            machine = create_vm(tvm.compile(module, target), target)
-        self._backward, self._step = machine["backward"], machine["update"]
-        self._params, self._state = [weight], optimizer.state
-
-    def __call__(self, gradient: RowSparse) -> None:
-        """Take one step from the ids and the cotangent that a row-sparse gradient holds."""
-        dense = self._backward(self._params[0], gradient.indices, gradient.values)
-        self._params, self._state = self._step(self._params, [dense], self._state)
-
-    @property
-    def weight(self) -> runtime.NDArray:
-        """The current table."""
-        return self._params[0]
+    return step
 
 
 def _module(case: Case, optimizer: Any) -> tvm.IRModule:
@@ -99,7 +85,3 @@ def _gradient_alone(adjoint: relax.Function) -> relax.Function:
     gradient = adjoint.body.body.fields[1].fields[0]
     body = relax.SeqExpr([block], gradient)
     return relax.Function(adjoint.params, body, gradient.ty)
-
-
-def _is_expected(line: bytes) -> bool:
-    return any(known in line for known in _WARNINGS)

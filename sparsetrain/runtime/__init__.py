@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors and threads of TVM's runtime; the rest of the package imports its modules directly.
 
-The machine: `host`, `gpu`, `targets`, `threads`. Memory: `tensors`, `workspace`
+The machine: `host`, `gpu`, `targets`, `threads`, `machine`. Memory: `tensors`, `workspace`
 (of a program), `device_pool`, `staging` and `streams` (to a GPU). Code: `compiling`, with
 `lowering`, `exponential`, `parallel`, `object_files` and `library_cache` (both on disk).
 Signals: `interrupts`. TVM itself, without PyTorch: `import_tvm`.

@@ -31,22 +31,27 @@ def total_memory() -> int | None:
     return min(_totals(), default=None)
 
 
-def meminfo(name: str) -> int:
-    """Bytes under a name in ``/proc/meminfo``.
+def free_memory() -> int | None:
+    """Bytes that this process could get; None where the system does not say."""
+    return min(_free(), default=None)
 
-    Raises
-    ------
-    OSError, KeyError, ValueError
-        If the system does not tell them.
-    """
+
+def _free() -> Iterator[int]:
+    with suppress(OSError, KeyError, ValueError):
+        yield _meminfo("MemAvailable")
+        most = int((_GROUP / "memory.max").read_text())  # or "max", which is not a number
+        yield max(most - int((_GROUP / "memory.current").read_text()), 0)
+
+
+def _meminfo(name: str) -> int:
     lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
     return int(lines[name].split()[0]) << 10
 
 
 def _totals() -> Iterator[int]:
     with suppress(OSError, KeyError, ValueError):
-        swap = meminfo("SwapTotal")
-        yield meminfo("MemTotal") + swap
+        swap = _meminfo("SwapTotal")
+        yield _meminfo("MemTotal") + swap
         most = int((_GROUP / "memory.max").read_text())  # or "max", which is not a number
         with suppress(OSError, ValueError):
             swap = int((_GROUP / "memory.swap.max").read_text())

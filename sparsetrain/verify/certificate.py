@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.checkpoint.manifest import FILE
-from sparsetrain.compare.machine import describe_machine
 from sparsetrain.errors import CheckpointError, SparsetrainError
+from sparsetrain.runtime.machine import describe_machine
 from sparsetrain.training.run import checkpoint_in, chosen
 from sparsetrain.verify.checks import CHECKS
 from sparsetrain.verify.outcome import Outcome

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Few steps and small plots: the tests do not judge how long anything takes."""
+"""Few steps: the tests do not judge how long anything takes."""
 
 import pytest
 
-from sparsetrain.compare import figures, measure
+from sparsetrain.compare import measuring
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_comparisons():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "MOST_STEPS", 2 * measure.LEAST_STEPS)
-        patch.setattr(figures, "_DPI", 50)
+        patch.setattr(measuring, "MOST_STEPS", 2 * measuring.LEAST_STEPS)
         yield

@@ -37,6 +37,16 @@ def test_what_there_is_is_the_machines_or_the_containers(limits, gib, monkeypatc
     assert memory.total_memory() == gib << 30
 
 
+def test_free_memory_is_the_machines_or_what_the_container_has_left(monkeypatch, tmp_path):
+    machine(monkeypatch, tmp_path, max=2 << 30, current=1 << 30)
+    assert memory.free_memory() is None  # the system does not say
+    with open(tmp_path / "meminfo", "a") as file:
+        file.write("MemAvailable: 4194304 kB\n")
+    assert memory.free_memory() == 1 << 30
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free_memory() == 4 << 30
+
+
 def test_more_than_there_is_is_refused_before_the_system_is_asked(monkeypatch):
     monkeypatch.setattr(memory, "total_memory", lambda: memory.LARGE)
     monkeypatch.setattr(memory, "CHECKED_FROM", memory.LARGE)
