@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves of a run's log, panel by panel: losses, scores of validations, speed.
+"""Charts of runs' logs: losses, scores of validations, speed.
 
-`plot` and `report` draw them.
+`plot` and `report` draw them, by Matplotlib and as SVG.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -26,10 +26,48 @@ class Curve(NamedTuple):
     points: list[tuple[float, float]]  # step, value
 
 
-Panels = Mapping[str, Sequence[Curve]]
+class Series(NamedTuple):
+    """A curve of a chart."""
+
+    label: str
+    color: int | None  # a number of those in use, or grey
+    kind: str  # as of a `Curve`, or "area"
+    points: Sequence[tuple[float, float]]
 
 
-def panels_of(lines: Sequence[Line]) -> Panels:
+class Chart(NamedTuple):
+    """Curves with the same axes."""
+
+    title: str
+    x_name: str
+    series: Sequence[Series]
+    from_zero: bool = False  # whether the vertical axis begins at 0
+
+
+def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:
+    """Return the charts of runs, each with its name and log; that of the speed is the last.
+
+    A color stands for a run; where there is one, for a label, and what a constant scores is grey.
+    """
+    several, charts = len(runs) > 1, dict[str, list[Series]]()
+    for number, (run, log) in enumerate(runs):
+        panels = panels_of(log)
+        labels = [*dict.fromkeys(_label(curve) for own in panels.values() for curve in own)]
+        for title, curves in panels.items():
+            for curve in curves:
+                own = None if curve.kind == "constant" else labels.index(_label(curve))
+                shown = f"{run}, {curve.label}" if several else curve.label
+                series = Series(shown, number if several else own, curve.kind, curve.points)
+                charts.setdefault(title, []).append(series)
+    found = [Chart(title, "step", each, title == SPEED) for title, each in charts.items()]
+    return sorted(found, key=lambda chart: chart.title == SPEED)
+
+
+def _label(curve: Curve) -> str:
+    return curve.label.rpartition(", ")[0]
+
+
+def panels_of(lines: Sequence[Line]) -> Mapping[str, Sequence[Curve]]:
     """Return the panels of a log with the curves in each; those without points are left out."""
     training = [line for line in lines if line.get("split") == "train"]
     valid = [line for line in lines if line.get("split") == "valid"]
@@ -47,11 +85,6 @@ def panels_of(lines: Sequence[Line]) -> Panels:
     panels[SPEED] = [Curve("training", "training", _points(steady(lines), "rows_per_s"))]
     drawn = {title: [c for c in curves if c.points] for title, curves in panels.items()}
     return {title: curves for title, curves in drawn.items() if curves}
-
-
-def titles_of(runs: Iterable[Panels]) -> list[str]:
-    """Return the titles of all panels, the speed last."""
-    return sorted(dict.fromkeys(title for panels in runs for title in panels), key=SPEED.__eq__)
 
 
 def steady(lines: Sequence[Line]) -> list[Line]:

@@ -4,13 +4,13 @@
 Matplotlib (extra `plot`) is needed for plots only, and draws without a screen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.curves import SPEED, Panels, panels_of, titles_of
+from sparsetrain.cli.curves import Line, charts_of
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import replace_file, require_writable
@@ -42,11 +42,10 @@ def plot(
     out = out or runs[0] / "plot.png"
     check_plot("--out", out)
     logs = [st.Run(run).log() for run in runs]
-    panels = list(map(panels_of, logs))
-    for run, found in zip(runs, panels, strict=True):
-        if not found:
+    for run, log in zip(runs, logs, strict=True):
+        if not charts_of([("", log)]):
             raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
-    _draw(dict(zip(names_of(runs), panels, strict=True)), out)
+    _draw(names_of(runs), logs, out)
     count = sum(map(len, logs))
     emit({"out": str(out), "lines": count}, f"{count:,} measurements in {out}", as_json)
 
@@ -57,27 +56,24 @@ def names_of(runs: Sequence[Path]) -> list[str]:
     return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
-def _draw(runs: Mapping[str, Panels], out: Path) -> None:
+def _draw(runs: Sequence[str], logs: Sequence[Sequence[Line]], out: Path) -> None:
     from matplotlib.figure import Figure
 
-    titles = titles_of(runs.values())
-    figure = Figure(figsize=(7, 2 + 2 * len(titles)), layout="constrained")
-    places = figure.subplots(len(titles), sharex=True, squeeze=False)[:, 0]
-    several = len(runs) > 1
-    for axes, title in zip(places, titles, strict=True):
-        for number, panels in enumerate(runs.values()):
-            for place, curve in enumerate(panels.get(title, ())):
-                color = f"C{number if several else place}"
-                style = {"label": _literal(curve.label), "color": color, **_STYLES[curve.kind]}
-                axes.plot(*zip(*curve.points, strict=True), **style)
-        axes.set_ylabel(title)
+    charts = charts_of([*zip(runs, logs, strict=True)])
+    figure = Figure(figsize=(7, 2 + 2 * len(charts)), layout="constrained")
+    places = figure.subplots(len(charts), sharex=True, squeeze=False)[:, 0]
+    for axes, chart in zip(places, charts, strict=True):
+        for label, color, kind, points in chart.series:
+            style = {"label": _literal(label), "color": f"C{color}", **_STYLES[kind]}
+            axes.plot(*zip(*points, strict=True), **style)
+        axes.set_ylabel(chart.title)
         axes.grid(alpha=0.3)
-        if not several and len(axes.lines) > 1:
+        if len(runs) == 1 and len(chart.series) > 1:
             axes.legend(frameon=False)
-    if SPEED in titles:
-        axes.set_ylim(bottom=0)
-    axes.set_xlabel("step")
-    if several:
+        if chart.from_zero:
+            axes.set_ylim(bottom=0)
+    axes.set_xlabel(chart.x_name)
+    if len(runs) > 1:
         lines = [axes.plot([], [], label=_literal(r), color=f"C{n}")[0] for n, r in enumerate(runs)]
         figure.legend(handles=lines, loc="outside upper center", ncols=4, frameon=False)
     else:

@@ -14,7 +14,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.cli import main
-from sparsetrain.cli.curves import panels_of, steady
+from sparsetrain.cli.curves import charts_of, panels_of, steady
 
 HOSTILE = "<img src=x onerror=alert(1)>&'\""
 SETTINGS = ["--set", "model.dim=2", "--set", "model.bottom=[2]", "--set", "model.top=[2]"]
@@ -197,6 +197,18 @@ def test_panels_are_those_of_what_was_measured():
     assert [curve.kind for curve in several["loss"]] == ["training", "validation"]
     assert [*panels_of(LOG[:2])] == ["loss", "rows per second"]
     assert panels_of([line("train", 1, loss=None, rows_per_s=float("inf"))]) == {}
+
+
+def test_colors_are_those_of_runs_or_of_the_labels_of_one():
+    several = [line("train", 1), line("valid", 1, **{"like.rmse": 2, "buy.rmse": 3})]
+    loss, rmse, speed = charts_of([("a", several)])
+    assert [(one.label, one.color) for one in rmse.series] == [
+        *(("like, validation", 1), ("buy, validation", 2))
+    ]
+    assert [one.color for one in charts_of([("a", LOG)])[0].series] == [0, 0, None]
+    both = charts_of([("a", LOG), ("b", LOG)])
+    assert [one.color for one in both[0].series] == [0, 0, 0, 1, 1, 1]
+    assert speed.from_zero and both[-1].title == speed.title and both[1].series[1].label[0] == "b"
 
 
 # --- Notebooks ----------------------------------------------------------------------------------

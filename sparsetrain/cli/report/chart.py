@@ -3,8 +3,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from sparsetrain.cli.curves import Chart, Series
 from sparsetrain.system.html import Markup, escape
 
 Point = tuple[float, float]
@@ -13,37 +13,18 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 448, 8, 198  # of the area of the curves
 _MOST_POINTS = 200  # of a curve; more are averaged
 
 
-class Series(NamedTuple):
-    """A curve of a chart.
-
-    Attributes
-    ----------
-    label : str
-        For the tooltips of its points.
-    color : str
-        A class of the style sheet: ``c0`` and so on, or ``muted``.
-    kind : {"training", "validation", "constant", "area"}
-        Thin line, line with dots, dashed line, or line above a filled area.
-    points : sequence of (x, y)
-    """
-
-    label: str
-    color: str
-    kind: str
-    points: Sequence[Point]
-
-
-def chart(title: str, x_name: str, series: Sequence[Series], *, from_zero: bool = False) -> Markup:
-    """Return a figure; `from_zero` lets the vertical axis begin at 0."""
-    series = [one._replace(points=_averaged(one.points)) for one in series]
+def svg(chart: Chart) -> Markup:
+    """Return a chart as a figure of a page."""
+    title = escape(chart.title)
+    series = [one._replace(points=_averaged(one.points)) for one in chart.series]
     x_axis = _Axis([x for one in series for x, _ in one.points], _LEFT, _RIGHT, 6)
-    values = [y for one in series for _, y in one.points] + [0.0] * from_zero
+    values = [y for one in series for _, y in one.points] + [0.0] * chart.from_zero
     y_axis = _Axis(values, _BOTTOM, _TOP, 5)
     parts = [_grid(x_axis, y_axis), *(_curve(one, x_axis, y_axis) for one in series)]
     return Markup(
-        f'<figure><figcaption>{escape(title)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'role="img" aria-label="{escape(title)}">{"".join(parts)}'
-        f'<text x="{_RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(x_name)}</text>'
+        f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'role="img" aria-label="{title}">{"".join(parts)}'
+        f'<text x="{_RIGHT}" y="{_HEIGHT - 4}" text-anchor="end">{escape(chart.x_name)}</text>'
         "</svg></figure>"
     )
 
@@ -88,7 +69,7 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> str:
 def _curve(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
     places = [(x_axis.at(x), y_axis.at(y)) for x, y in series.points]
     path = "M" + "L".join(f"{x} {y}" for x, y in places)
-    style = f"{series.color} {series.kind}"
+    style = f"{'muted' if series.color is None else f'c{series.color}'} {series.kind}"
     shapes = f'<path class="line {style}" d="{path}"/>'
     if series.kind == "area":
         floor = y_axis.at(max(0.0, y_axis.low))

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from sparsetrain.cli.curves import SPEED, Curve, panels_of, steady, titles_of
+from sparsetrain.cli.curves import SPEED, Chart, Series, charts_of, steady
 from sparsetrain.cli.output import by_label, escape_controls
-from sparsetrain.cli.report.chart import Series, chart
+from sparsetrain.cli.report.chart import svg
 from sparsetrain.cli.report.facts import Facts, Predicted
 from sparsetrain.cli.report.style import STYLE
 from sparsetrain.system.html import Markup, escape, table
@@ -96,25 +96,9 @@ def _summary(runs: Sequence[Facts]) -> str:
 
 
 def _curves(runs: Sequence[Facts]) -> str:
-    panels = [panels_of(run.log) for run in runs]
-    charts = []
-    for title in titles_of(panels):
-        series = [
-            Series(_label(runs, number, curve), _color(runs, number, curve), *curve[1:])
-            for number, found in enumerate(panels)
-            for curve in found.get(title, ())
-        ]
-        charts.append(chart(title, "step", series, from_zero=title == SPEED))
-    kinds = {c.kind for found in panels for curves in found.values() for c in curves}
+    charts = charts_of([(run.name, run.log) for run in runs])
+    kinds = {series.kind for chart in charts for series in chart.series}
     return (_legend(runs, kinds) + _grid(charts)) if charts else ""
-
-
-def _label(runs: Sequence[Facts], number: int, curve: Curve) -> str:
-    return f"{runs[number].name}, {curve.label}" if len(runs) > 1 else curve.label
-
-
-def _color(runs: Sequence[Facts], number: int, curve: Curve) -> str:
-    return "muted" if curve.kind == "constant" and len(runs) == 1 else f"c{number}"
 
 
 def _legend(runs: Sequence[Facts], kinds: set[str]) -> str:
@@ -132,8 +116,8 @@ def _legend(runs: Sequence[Facts], kinds: set[str]) -> str:
     return f'<p class="legend">{"".join(f"<span>{name}</span>" for name in names)}</p>'
 
 
-def _grid(charts: Sequence[str]) -> str:
-    return f'<div class="charts">{"".join(charts)}</div>'
+def _grid(charts: Iterable[Chart]) -> str:
+    return f'<div class="charts">{"".join(map(svg, charts))}</div>'
 
 
 def _scores(runs: Sequence[Facts]) -> str:
@@ -144,7 +128,7 @@ def _scores(runs: Sequence[Facts]) -> str:
             rows.setdefault(tuple(own), []).append(cells)
     tables = "".join(table(found, ("run", "label", *names)) for names, found in rows.items())
     labels = dict.fromkeys((one.label, one.is_binary) for run in runs for one in run.predicted)
-    charts: list[str] = []
+    charts: list[Chart] = []
     for label, is_binary in labels:
         shown = [
             (number, one)
@@ -158,23 +142,22 @@ def _scores(runs: Sequence[Facts]) -> str:
 
 def _charts_of_label(
     runs: Sequence[Facts], label: str, own: Sequence[tuple[int, Predicted]]
-) -> Iterator[str]:
+) -> Iterator[Chart]:
     """Yield the calibration of all runs, and a histogram of each."""
     series = [
-        Series(runs[number].name, f"c{number}", "validation", _calibration(one))
-        for number, one in own
+        Series(runs[number].name, number, "validation", _calibration(one)) for number, one in own
     ]
     ends = [value for one in series for point in one.points for value in point]
     diagonal = [(end, end) for end in (min(ends), max(ends))]
-    right = Series("", "muted", "constant", diagonal)
-    yield chart(f"{label}: mean label by prediction", "mean prediction", [right, *series])
+    right = Series("", None, "constant", diagonal)
+    yield Chart(f"{label}: mean label by prediction", "mean prediction", [right, *series])
     for number, one in own:
         named = f"{runs[number].name}, " if len(runs) > 1 else ""
         kinds = "grey: label 0" if one.is_binary else "grey: labels"
-        yield chart(
+        yield Chart(
             f"{named}{label}: share of rows by prediction ({kinds})",
             "prediction",
-            _histograms(one, f"c{number}"),
+            _histograms(one, number),
             from_zero=True,
         )
 
@@ -187,7 +170,7 @@ def _calibration(one: Predicted) -> list[tuple[float, float]]:
     return [(float(values[0][g].mean()), float(values[1][g].mean())) for g in groups]
 
 
-def _histograms(one: Predicted, color: str) -> list[Series]:
+def _histograms(one: Predicted, color: int) -> list[Series]:
     if one.is_binary:
         parts = [one.predictions[one.labels == 0], one.predictions[one.labels == 1]]
     else:
@@ -196,7 +179,7 @@ def _histograms(one: Predicted, color: str) -> list[Series]:
     edges = np.linspace(ends[0], max(ends[1], ends[0] + 1e-6), _BINS + 1)
     middles = (edges[1:] + edges[:-1]) / 2
     found = []
-    for part, style in zip(parts, ("muted", color), strict=True):
+    for part, style in zip(parts, (None, color), strict=True):
         shares = np.histogram(part.clip(*ends), edges)[0] / max(len(part), 1)
         found.append(Series("", style, "area", list(zip(middles, shares, strict=True))))
     return found
