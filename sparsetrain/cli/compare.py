@@ -6,17 +6,18 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparsetrain.cli.curves import Chart, Series
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_table, note
 from sparsetrain.cli.output_files import replace_file, require_writable
-from sparsetrain.cli.plot import write_plot
+from sparsetrain.cli.plot import check_plot, draw
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count, format_seconds
@@ -205,25 +206,22 @@ def crossing(times: Sequence[tuple[int, str, float]]) -> int | None:
 
 def _draw(groups: Mapping[str, Measurements], out: Path) -> list[Path]:
     """Draw time and memory against rows, a plot for each formula."""
+    files = [out / f"{formula}.png" for formula in groups]
     try:
-        from matplotlib.figure import Figure
-    except ImportError:  # results are worth having without plots
-        note("no plots: they need Matplotlib: pip install 'sparsetrain[plot]'")
+        for file, (formula, points) in zip(files, groups.items(), strict=True):
+            check_plot("--out", file)
+            times = _chart("time of an update (µs)", points, lambda m: m.median_us)
+            memory = _chart("bytes on top of table and slots", points, lambda m: m.memory_bytes)
+            draw([times, memory], [formula], file)
+    except ConfigError as error:  # results are worth having without plots
+        note(f"no plots: {error}")
         return []
-    files = []
-    for formula, points in groups.items():
-        figure = Figure(figsize=(7, 7), layout="constrained")
-        times, memory = figure.subplots(2, sharex=True)
-        for number, arm in enumerate(dict.fromkeys(m.arm for m in points)):
-            own = sorted((m for m in points if m.arm == arm), key=lambda m: m.case.rows)
-            rows, color = [m.case.rows for m in own], f"C{number}"
-            times.plot(rows, [m.median_us for m in own], "o-", label=arm, color=color)
-            ends = [m.p10_us for m in own], [m.p90_us for m in own]
-            times.fill_between(rows, *ends, alpha=0.2, linewidth=0, color=color)
-            memory.plot(rows, [m.memory_bytes for m in own], "o-", color=color)
-        times.set(xscale="log", yscale="log", ylabel="time of an update (µs)", title=formula)
-        memory.set(yscale="log", ylabel="bytes on top of table and slots", xlabel="rows")
-        times.legend(frameon=False)
-        files.append(out / f"{formula}.png")
-        write_plot(figure, files[-1])
     return files
+
+
+def _chart(title: str, points: Measurements, value: Callable[[Any], float]) -> Chart:
+    by_arm: dict[str, list[tuple[float, float]]] = {}
+    for m in sorted(points, key=lambda m: m.case.rows):
+        by_arm.setdefault(m.arm, []).append((m.case.rows, value(m)))
+    series = [Series(arm, n, "validation", own) for n, (arm, own) in enumerate(by_arm.items())]
+    return Chart(title, "rows of the table", series, is_log=True)

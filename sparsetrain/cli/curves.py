@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts of runs' logs: losses, scores of validations, speed.
 
-`plot` and `report` draw them, by Matplotlib and as SVG.
+`plot` draws them by Matplotlib, `report` as SVG.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ class Chart(NamedTuple):
     x_name: str
     series: Sequence[Series]
     from_zero: bool = False  # whether the vertical axis begins at 0
+    is_log: bool = False  # whether both axes are logarithmic
 
 
 def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:

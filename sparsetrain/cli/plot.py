@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.curves import Line, charts_of
+from sparsetrain.cli.curves import Chart, charts_of
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import replace_file, require_writable
@@ -45,7 +45,8 @@ def plot(
     for run, log in zip(runs, logs, strict=True):
         if not charts_of([("", log)]):
             raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
-    _draw(names_of(runs), logs, out)
+    names = names_of(runs)
+    draw(charts_of([*zip(names, logs, strict=True)]), names, out)
     count = sum(map(len, logs))
     emit({"out": str(out), "lines": count}, f"{count:,} measurements in {out}", as_json)
 
@@ -56,10 +57,10 @@ def names_of(runs: Sequence[Path]) -> list[str]:
     return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
-def _draw(runs: Sequence[str], logs: Sequence[Sequence[Line]], out: Path) -> None:
+def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
+    """Draw charts below each other; several names are those of the colors, one is the title."""
     from matplotlib.figure import Figure
 
-    charts = charts_of([*zip(runs, logs, strict=True)])
     figure = Figure(figsize=(7, 2 + 2 * len(charts)), layout="constrained")
     places = figure.subplots(len(charts), sharex=True, squeeze=False)[:, 0]
     for axes, chart in zip(places, charts, strict=True):
@@ -68,16 +69,20 @@ def _draw(runs: Sequence[str], logs: Sequence[Sequence[Line]], out: Path) -> Non
             axes.plot(*zip(*points, strict=True), **style)
         axes.set_ylabel(chart.title)
         axes.grid(alpha=0.3)
-        if len(runs) == 1 and len(chart.series) > 1:
+        if len(names) == 1 and len(chart.series) > 1:
             axes.legend(frameon=False)
         if chart.from_zero:
             axes.set_ylim(bottom=0)
+        if chart.is_log:
+            axes.set(xscale="log", yscale="log")
     axes.set_xlabel(chart.x_name)
-    if len(runs) > 1:
-        lines = [axes.plot([], [], label=_literal(r), color=f"C{n}")[0] for n, r in enumerate(runs)]
+    if len(names) > 1:
+        lines = [
+            axes.plot([], [], label=_literal(n), color=f"C{i}")[0] for i, n in enumerate(names)
+        ]
         figure.legend(handles=lines, loc="outside upper center", ncols=4, frameon=False)
     else:
-        figure.suptitle(_literal(*runs))
+        figure.suptitle(_literal(*names))
     write_plot(figure, out)
 
 
