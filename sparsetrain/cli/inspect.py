@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
-_OURS = "dlrm"
 # Entries of a config that the list of tables shows.
 _IN_TABLES = ("rows", "names", "table_dtype", "share_embedding")
 
@@ -94,7 +93,8 @@ def _model(path: Path, class_: Any) -> Summary:
     run = st.Run(path)
     optimizer = run.manifest().get("optimizer", {}).get("name")
     kind, config = trainer.model.kind, trainer.model.config()
-    name = kind.upper() if kind == _OURS else kind
+    shown = {name: value for name, value in config.items() if name not in _IN_TABLES}
+    sizes = ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
     storages = trainer.model.tables().values()
     tables = {k: rows.stop - rows.start for storage in storages for k, rows in storage.items()}
     arrays = trainer.state_dict()
@@ -114,10 +114,10 @@ def _model(path: Path, class_: Any) -> Summary:
     }
     return result, "\n".join(
         [
-            f"a {name} after {format_count(trainer.steps, 'step')}, "
+            f"a {kind} after {format_count(trainer.steps, 'step')}, "
             f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
-            f"{_sizes(kind, config)}; tables in {config.get('table_dtype', 'float32')}; "
+            f"{sizes}; tables in {config.get('table_dtype', 'float32')}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction only"),
             f"encoder: {layout or 'none'}",
             *_describe_best(run),
@@ -125,21 +125,6 @@ def _model(path: Path, class_: Any) -> Summary:
             "",
             _tables(tables, config.get("share_embedding") or {}),
         ]
-    )
-
-
-def _sizes(kind: str, config: dict[str, Any]) -> str:
-    """Describe the sizes of our model, or the whole config of another class."""
-    if kind != _OURS:
-        shown = {name: value for name, value in config.items() if name not in _IN_TABLES}
-        return ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
-    interaction = "dot interaction"
-    if config["interaction"] != "dot":
-        layers = format_count(config["cross_layers"], "cross layer")
-        interaction = f"{layers} of rank {config['cross_rank']}"
-    return (
-        f"dim {config['dim']}, bottom {config['bottom']}, top {config['top']}, {interaction}, "
-        f"{config['num_dense']} dense inputs"
     )
 
 
