@@ -71,7 +71,7 @@ AXES = {
         r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"
         r"|\bparts: (int|Count)|processes_started|\bShards?\b",
         r"^parallel/|runtime/parallel|/launcher",
-        13,
+        12,
     ),
     "ranking": Axis(
         r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_rows|item_vectors',

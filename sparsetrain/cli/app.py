@@ -20,20 +20,19 @@ from sparsetrain.cli import (
     doctor,
     export,
     inspect,
-    models_command,
+    listings,
     plot,
     predict,
     schema,
-    settings_command,
     train,
     tune,
     verify,
 )
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
-from sparsetrain.cli.processes import joined
 from sparsetrain.cli.report.command import report
 from sparsetrain.cli.stop import Stopped
+from sparsetrain.cli.trainers import joined
 from sparsetrain.errors import (
     ConfigError,
     DataError,
@@ -56,7 +55,7 @@ for _command in (
     *(export.export, export.apply, export.serve),
     *(convert.convert, inspect.inspect, schema.schema, demo.generate),
     *(plot.plot, report, compare.compare),
-    *(models_command.models, settings_command.settings, doctor.doctor, verify.verify),
+    *(listings.models, listings.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)
 

@@ -15,7 +15,7 @@ import typer
 import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
-from sparsetrain.cli.processes import joined
+from sparsetrain.cli.trainers import joined
 from sparsetrain.errors import ResourceError
 from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count

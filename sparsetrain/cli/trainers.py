@@ -10,12 +10,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
-from sparsetrain.cli.processes import joined
 from sparsetrain.cli.resume import EarlierRun, require_same_schema
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.train_files import Rows
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.system.launcher import processes_started
+from sparsetrain.system.launcher import is_torchrun, processes_started
 from sparsetrain.training.progress import format_count
 
 if TYPE_CHECKING:
@@ -152,6 +151,13 @@ def with_parts(settings: Settings, is_new: bool) -> Settings:
         return settings
     parts = processes_started() * settings.optimizer.accumulate
     return settings.model_copy(update={"train": settings.train.model_copy(update={"parts": parts})})
+
+
+def joined(shard: Any = "auto", parts: int | None = None) -> Any:
+    """The group of the processes that a launcher started; parameters as `st.parallel.mpi`."""
+    import sparsetrain as st
+
+    return (st.parallel.torch if is_torchrun() else st.parallel.mpi)(shard, parts)
 
 
 def _group(settings: Settings) -> Any:

@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sparsetrain.cli.listings import as_toml
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_score, format_table, note
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.settings.resolve import Entry, parse_text
-from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files
 from sparsetrain.errors import ConfigError, DataError, NumericalError

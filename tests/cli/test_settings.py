@@ -8,11 +8,11 @@ import os
 import pytest
 
 from sparsetrain.cli import main
+from sparsetrain.cli.listings import as_toml
 from sparsetrain.cli.settings import DataSettings, Settings, resolve_settings, settings_of
 from sparsetrain.cli.settings.fields import fields_of, flags_of
 from sparsetrain.cli.settings.optimizer import OptimizerSettings
 from sparsetrain.cli.settings.resolve import Entry, parse_text
-from sparsetrain.cli.settings_command import as_toml
 from sparsetrain.errors import ConfigError
 
 TOML = "[train]\nepochs = 2\nbatch_size = 64\nseed = 1\n[model]\nbottom = [32, 16]\n"
