@@ -30,7 +30,7 @@ from sparsetrain.cli import (
 )
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
-from sparsetrain.cli.report.command import report
+from sparsetrain.cli.report import report
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.cli.trainers import joined
 from sparsetrain.errors import (

@@ -20,9 +20,10 @@ from sparsetrain.cli.output_files import require_free, require_writable
 from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.stop import StopSignals
+from sparsetrain.cli.train import describe_work
 from sparsetrain.cli.train_files import Files
 from sparsetrain.errors import ConfigError
-from sparsetrain.training.progress import format_count, format_seconds
+from sparsetrain.training.progress import format_count
 
 _CHUNK_ROWS = 65_536
 
@@ -94,8 +95,7 @@ def _describe(result: dict[str, Any]) -> str:
         ["best possible", format_score(ceiling["auc"]), format_score(ceiling["logloss"])],
     ]
     lines = [
-        f"trained on {format_count(result['rows'], 'row')} in {format_seconds(result['seconds'])}, "
-        f"{result['rows_per_s']:,.0f} rows/s",
+        describe_work(result),
         "",
         format_table(rows),
         "",

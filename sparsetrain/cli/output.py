@@ -61,6 +61,15 @@ def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
         raise OSError(error.errno, error.strerror, "standard output") from None
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by names with dots; an empty mapping is a value."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        is_inner = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{name}.") if is_inner else {f"{prefix}{name}": value}
+    return found
+
+
 def format_share(count: int | None, total: int) -> str:
     """Return a count as a percentage; a dash if it is unknown."""
     return "-" if count is None else f"{count / max(total, 1):.1%}"
@@ -186,20 +195,9 @@ def open_streams() -> None:
 
     Otherwise the next opened file gets their number, and output of C++ code ends up in it.
     """
-    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-        if getattr(sys, name) is not None:
-            continue
-        nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which may be this one
-        if nowhere > number and not _is_open(number):
-            os.dup2(nowhere, number)
-            os.close(nowhere)
-            nowhere = number
-        setattr(sys, name, os.fdopen(nowhere, mode))
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest free number
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsetrain.cli.options import SettingOptions
+from sparsetrain.cli.output import flat
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.errors import CheckpointError, ConfigError
@@ -223,21 +224,12 @@ def require_same_schema(
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    old, new = _by_name(before), _by_name(now)
+    old, new = flat(before), flat(now)  # by names of a file, such as `linear.price.scale`
     return ", ".join(
         f"{name} was {_as_json(old.get(name))} and is {_as_json(new.get(name))}"
         for name in sorted(old.keys() | new.keys())
         if new.get(name) != old.get(name)
     )
-
-
-def _by_name(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a schema by their names in a file, such as `linear.price.scale`."""
-    flat: dict[str, Any] = {}
-    for name, value in schema.items():
-        inner = _by_name(value) if isinstance(value, Mapping) else {}
-        flat |= {f"{name}.{key}": item for key, item in inner.items()} or {name: value}
-    return flat
 
 
 def _as_json(value: Any) -> str:

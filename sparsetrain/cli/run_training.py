@@ -69,6 +69,7 @@ def run_training(
     out = files.out if trainer.steps else None
     if out is not None:
         note(f"saved to {out}")
+    measured = history.get("profile")
     scores = {} if stop.requested() else _score(trainer, data, history, settings.train)
     scored = scores.get("test") or scores.get("valid") or {}
     return {
@@ -83,13 +84,8 @@ def run_training(
         "best": history["best"],
         "stopped": stop.name,
         "settings": settings.to_dict(),
-        **(_profile_of(history) if profile else {}),
+        **({"profile": measured and measured.to_dict()} if profile else {}),
     }
-
-
-def _profile_of(history: dict[str, Any]) -> dict[str, Any]:
-    measured = history["profile"]
-    return {"profile": measured.to_dict() if measured is not None else None}
 
 
 def require_new_run(out: Path) -> None:

@@ -99,7 +99,7 @@ def train(
 def _describe(result: dict[str, Any]) -> str:
     import sparsetrain as st
 
-    lines = [_describe_work(result)]
+    lines = [describe_work(result)]
     if len(result["epochs"]) > 1:
         lines += ["", _describe_epochs(result["epochs"])]
     if "profile" in result:
@@ -116,7 +116,8 @@ def _describe(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_work(result: dict[str, Any]) -> str:
+def describe_work(result: dict[str, Any]) -> str:
+    """Return how many rows were trained on, and how fast."""
     if not result["rows"] and not result["stopped"]:
         hint = "it stopped early" if result["stopped_early"] else "raise --epochs to continue"
         return f"nothing to train: the run had ended; {hint}"

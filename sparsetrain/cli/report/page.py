@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.cli.curves import SPEED, Chart, Series, charts_of, steady
-from sparsetrain.cli.output import by_label, escape_controls
+from sparsetrain.cli.output import by_label, escape_controls, flat
 from sparsetrain.cli.report.chart import svg
 from sparsetrain.cli.report.facts import Facts, Predicted
 from sparsetrain.cli.report.style import STYLE
@@ -244,26 +244,24 @@ def _settings(manifest: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of a command, or what a manifest says where there was none."""
     extra = manifest.get("extra") or {}
     if isinstance(extra.get("settings"), dict):
-        return _flat({"files": extra.get("files") or {}, **extra["settings"]})
+        return _set({"files": extra.get("files") or {}, **extra["settings"]})
     model, run = manifest.get("model") or {}, manifest.get("run") or {}
     optimizer = manifest.get("optimizer") or {}
-    return _flat({"model": model, "optimizer": optimizer, "fit": run.get("plan") or {}})
+    return _set({"model": model, "optimizer": optimizer, "fit": run.get("plan") or {}})
 
 
 def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:
     named = {name: manifest[name] for name in ("target", "precision", "seed") if name in manifest}
-    return _flat({**named, **(manifest.get("versions") or {})})
+    return _set({**named, **(manifest.get("versions") or {})})
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _set(values: Mapping[str, Any]) -> dict[str, str]:
     """Return nested settings that are set as text, by names with dots."""
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            found |= _flat(value, f"{prefix}{name}.")
-        elif value not in (None, [], {}):
+    found = {}
+    for name, value in flat(values).items():
+        if value not in (None, [], {}):
             text = value if isinstance(value, str) else json.dumps(value)
-            found[f"{prefix}{name}"] = text if len(text) <= _CELL else text[:_CELL] + "…"
+            found[name] = text if len(text) <= _CELL else text[:_CELL] + "…"
     return found
 
 
