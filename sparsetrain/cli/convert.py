@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain convert`: raw logs to encoded parquet in bounded memory; resumable."""
 
-import re
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_share, format_table, note
@@ -16,8 +16,6 @@ from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.cores import available_cores
 from sparsetrain.training.progress import format_count, format_seconds
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 @with_settings("--schema", "--min-count", "--max-rows")
@@ -75,12 +73,10 @@ def convert(
 
 def parse_size(text: str) -> int:
     """Return the bytes of a size such as `1.5GB` (10^9) or `4GiB` (2^30)."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(f"--memory {text}: expected a size such as 1.5GB or 4GiB")
-    number, prefix, binary = match.groups()
-    power = " kmgt".index(prefix.lower() or " ")
-    return int(float(number) * (1024 if binary else 1000) ** power)
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise ConfigError(f"--memory {text}: expected a size such as 1.5GB or 4GiB") from None
 
 
 def _warn_bad_rows(summary: dict[str, Any], rule: str) -> None:
