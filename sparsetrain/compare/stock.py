@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """TVM's own dense training update of one table, as its users get it.
 
-`relax.transform.Gradient` of a sum of ``take`` makes a dense gradient: zeros as large as the
-table, to which rows are added. `relax.training.optimizer` makes a function from parameters and
-gradients to new parameters. Both are compiled by TVM's default pipeline, which schedules nothing
-for a CPU.
-
-The forward pass that `Gradient` keeps is compiled away: only the update is compared.
+`relax.transform.Gradient` makes ``take_backward`` of a ``take``, a dense gradient: zeros as large
+as the table, to which rows are added. `relax.training.optimizer` makes a function from parameters
+and gradients to new parameters. Both are compiled by TVM's default pipeline, which schedules
+nothing for a CPU.
 """
 
 from __future__ import annotations
@@ -67,21 +65,12 @@ def _module(case: Case, optimizer: Any) -> tvm.IRModule:
     ids = relax.Var("ids", relax.TensorType((case.lookups,), "int32"))
     cotangent = relax.Var("cotangent", relax.TensorType((case.lookups, case.width), "float32"))
     builder = relax.BlockBuilder()
-    with builder.function("loss", [table, ids, cotangent]):
+    with builder.function("backward", [table, ids, cotangent]):
         with builder.dataflow():
-            read = builder.emit(relax.op.take(table, ids, axis=0, mode="fast"))
-            loss = builder.emit_output(relax.op.sum(relax.op.multiply(read, cotangent)))
-        builder.emit_func_output(loss)
-    module = relax.transform.Gradient("loss", require_grads=table)(builder.get())
+            gradient = relax.op.grad.take_backward(cotangent, table, ids, axis=0)
+            output = builder.emit_output(gradient)
+        builder.emit_func_output(output)
     optimizer.init(table)
-    both = {"backward": _gradient_alone(module["loss_adjoint"]), "update": optimizer.get_function()}
-    module = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in both.items()})
-    return relax.transform.DeadCodeElimination()(module)
-
-
-def _gradient_alone(adjoint: relax.Function) -> relax.Function:
-    """Return the function ``(loss, (gradient,))`` with the gradient as its only result."""
-    (block,) = adjoint.body.blocks
-    gradient = adjoint.body.body.fields[1].fields[0]
-    body = relax.SeqExpr([block], gradient)
-    return relax.Function(adjoint.params, body, gradient.ty)
+    module = builder.get()
+    module["update"] = optimizer.get_function().with_attr("global_symbol", "update")
+    return module
