@@ -60,7 +60,7 @@ AXES = {
     "shared tables": Axis(
         r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 20
     ),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 21),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 20),
     "text that is a number": Axis(
         r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 10
     ),

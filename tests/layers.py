@@ -24,12 +24,12 @@ class Part(NamedTuple):
 PARTS = {
     "errors": Part("every error, with its exit code"),
     "system": Part("files, locks, memory, threads; argument checks; tables of HTML"),
-    "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
     "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
     "runtime": Part("tensors, devices, threads and compiled libraries of TVM", "system", True),
     "parsing": Part("kernels that read fields of text", "kernels runtime system", True),
     "data": Part("click logs to batches: schema, readers, encoder, conversion", "parsing system"),
+    "metrics": Part("scores of predictions and of rankings, batch by batch", "data system"),
     "sparse_tensor": Part("RowSparse, coalescing and its kernels", "kernels runtime system", True),
     "ops": Part(
         "operators on ids and ragged rows, and the shapes operators require",

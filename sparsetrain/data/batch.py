@@ -246,12 +246,6 @@ def _rows(batch: Batch, begin: int, end: int) -> Batch:
         None if array is None else array[begin:end] for array in (batch.labels, batch.weights)
     )
     if isinstance(batch.ids, tuple):
-        bags = tuple(_bags(feature, begin, end) for feature in batch.ids)
+        bags = tuple(bags.take(slice(begin, end)) for bags in batch.ids)
         return Batch._trusted(batch.dense[begin:end], bags, labels, weights)
     return Batch._trusted(batch.dense[begin:end], batch.ids[begin:end], labels, weights)
-
-
-def _bags(feature: Ragged, begin: int, end: int) -> Ragged:
-    first, last = int(feature.offsets[begin]), int(feature.offsets[end])
-    weights = None if feature.weights is None else feature.weights[first:last]
-    return Ragged(feature.ids[first:last], feature.offsets[begin : end + 1] - first, weights)

@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ragged`: bags of ids of one feature, and their validation.
+"""`Ragged`: bags of ids of one feature, on the host; everything that cuts, joins or checks them.
 
 The convention is `torch.nn.EmbeddingBag`'s with `include_last_offset=True`: bag `b` holds
 `ids[offsets[b]:offsets[b + 1]]`. `Ragged` itself checks nothing; `Batch` does, since it knows the
-number of rows and the feature.
+number of rows and the feature. Ids are int32 while rows are encoded, and int64 in a batch. Cost of
+gathering bags: one index array of their ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from sparsetrain.data.values.arrays import Array, as_array, first_negative, to_ids, to_weights
+from sparsetrain.data.values.arrays import (
+    Array,
+    as_array,
+    as_readonly,
+    first_negative,
+    to_ids,
+    to_weights,
+)
 from sparsetrain.errors import DataError
 
 
@@ -50,7 +61,11 @@ class Ragged:
         )
 
     def __repr__(self) -> str:
-        return f"<Ragged: bags={len(self.offsets) - 1}, ids={len(self.ids)}>"
+        return f"<Ragged: bags={len(self)}, ids={len(self.ids)}>"
+
+    def __len__(self) -> int:
+        """Return the number of bags, B."""
+        return max(0, len(self.offsets) - 1)
 
     def row_of(self, position: int) -> int:
         """Return the bag that `ids[position]` belongs to."""
@@ -58,7 +73,25 @@ class Ragged:
 
     def rows(self) -> Array:
         """Return the bag that each id belongs to, (N,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    def places(self) -> Array:
+        """Return the place of each id within its bag, (N,) from 0."""
+        return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
+
+    def take(self, index: Array | slice) -> Ragged:
+        """Return the bags at `index`; of a slice, whose step is 1, as a view."""
+        if not isinstance(index, slice):
+            return self.between(self.offsets[:-1][index], self.offsets[1:][index])
+        first, stop, _ = index.indices(len(self))
+        offsets = self.offsets[first : max(first, stop) + 1]
+        own = slice(offsets[0], offsets[-1])
+        weights = None if self.weights is None else self.weights[own]
+        return Ragged(self.ids[own], offsets - offsets[0], weights)
+
+    def first(self, count: int) -> Ragged:
+        """Return the first `count` ids of each bag, or all of a shorter one."""
+        return self._cut(self.offsets[:-1], np.minimum(self.offsets[:-1] + count, self.offsets[1:]))
 
     def last(self, count: int) -> Ragged:
         """Return the last `count` ids of each bag, or all of a shorter one."""
@@ -66,19 +99,16 @@ class Ragged:
 
     def without_first(self) -> Ragged:
         """Return each bag but for its first id; an empty one stays empty."""
-        starts, stops = self.offsets[:-1], self.offsets[1:]
-        return self._cut(np.minimum(starts + 1, stops), stops)
+        return self._cut(np.minimum(self.offsets[:-1] + 1, self.offsets[1:]), self.offsets[1:])
 
     def without_last(self) -> Ragged:
         """Return each bag but for its last id; an empty one stays empty."""
-        starts, stops = self.offsets[:-1], self.offsets[1:]
-        return self._cut(starts, np.maximum(stops - 1, starts))
+        return self._cut(self.offsets[:-1], np.maximum(self.offsets[1:] - 1, self.offsets[:-1]))
 
     def where(self, chosen: npt.ArrayLike) -> Ragged:
         """Return the places, within each bag, of the ids for which `chosen` (N,) is true."""
         found = np.flatnonzero(chosen)
-        offsets = np.searchsorted(found, self.offsets)
-        return Ragged(found - np.repeat(self.offsets[:-1], np.diff(offsets)), offsets)
+        return Ragged(self.places()[found], np.searchsorted(found, self.offsets))
 
     def at(self, places: Ragged) -> Ragged:
         """Return the ids at places within their bags, as `where` gives them."""
@@ -90,15 +120,80 @@ class Ragged:
         longer = np.insert(self.ids, self.offsets[1:], ids)
         return Ragged(longer, self.offsets + np.arange(len(self.offsets)))
 
+    def weighted(self) -> Ragged:
+        """Return the bags with a weight of 1 for each id where there are none."""
+        ones = np.ones(len(self.ids), np.float32)
+        return self if self.weights is not None else Ragged(self.ids, self.offsets, ones)
+
+    def as_lists(self, values: Any) -> pa.Array:
+        """Return a list column of these bags with other values (N,) in place of the ids."""
+        return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
+
+    def owned(self) -> Ragged:
+        """Return a copy in int64, read-only, as a batch holds it."""
+        ids, offsets = (np.array(array, np.int64) for array in (self.ids, self.offsets))
+        weights = None if self.weights is None else as_readonly(self.weights.copy())
+        return Ragged(as_readonly(ids), as_readonly(offsets), weights)
+
     def _cut(self, starts: Array, stops: Array) -> Ragged:
-        """Return of each bag the ids at `starts` to `stops`."""
+        """Return each bag's ids from its start to its stop, or itself if they are all."""
+        whole = (stops - starts).sum() == len(self.ids)
+        return self if whole else self.between(starts, stops)
+
+    def check_offsets(self, what: str, num_rows: int) -> None:
+        """Refuse offsets that do not cut the ids into so many bags.
+
+        Raises
+        ------
+        DataError
+            Which begins with `what`.
+        """
+        offsets, num_ids = self.offsets, len(self.ids)
+        if len(offsets) != num_rows + 1:
+            raise DataError(
+                f"{what}{len(offsets)} offsets for {num_rows} rows; "
+                "give rows + 1, the last being the number of ids"
+            )
+        if offsets[0] != 0 or offsets[-1] != num_ids:
+            raise DataError(
+                f"{what}offsets go from {offsets[0]} to {offsets[-1]}; "
+                f"they must go from 0 to the number of ids, {num_ids}"
+            )
+        falls = np.diff(offsets) < 0
+        if falls.any():
+            row = int(np.argmax(falls))
+            raise DataError(
+                f"{what}offsets fall at row {row}, from {offsets[row]} to {offsets[row + 1]}"
+            )
+
+    def between(self, starts: Array, stops: Array) -> Ragged:
+        """Return new bags, of the ids at each of `starts` to its stop."""
         lengths = stops - starts
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        if offsets[-1] == len(self.ids):
-            return self
+        offsets = offsets_of(lengths)
         kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
         weights = None if self.weights is None else self.weights[kept]
         return Ragged(self.ids[kept], offsets, weights)
+
+
+def one_each(ids: npt.ArrayLike) -> Ragged:
+    """Return bags of one id each."""
+    array = np.asarray(ids)
+    return Ragged(array, np.arange(len(array) + 1))
+
+
+def offsets_of(lengths: npt.ArrayLike) -> Array:
+    """Return where each of B bags begins, and the last ends, (B + 1,) int64."""
+    return np.cumsum(np.r_[0, lengths], dtype=np.int64)
+
+
+def concat_bags(pieces: Sequence[Ragged]) -> Ragged:
+    """Return the bags of all pieces, in order."""
+    weights = [piece.weights for piece in pieces if piece.weights is not None]
+    return Ragged(
+        np.concatenate([piece.ids for piece in pieces]),
+        offsets_of(np.concatenate([np.diff(piece.offsets) for piece in pieces])),
+        np.concatenate(weights) if weights else None,
+    )
 
 
 def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
@@ -113,30 +208,11 @@ def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
     what = f"feature {feature}: "
     ids = to_ids(bags.ids, what + "ids", 1)
     offsets = to_ids(bags.offsets, what + "offsets", 1)
-    _check_offsets(offsets, what, num_rows, len(ids))
     weights = None if bags.weights is None else to_weights(bags.weights, what + "weights", len(ids))
     owned = Ragged(ids, offsets, weights)
+    owned.check_offsets(what, num_rows)
     where = first_negative(ids)
     if where is not None:
         row, shown = owned.row_of(where[0]), bags.ids[where]
         raise DataError(f"ids: row {row}, feature {feature}: id {shown} is not in 0..2**63-1")
     return owned
-
-
-def _check_offsets(offsets: Array, what: str, num_rows: int, num_ids: int) -> None:
-    if len(offsets) != num_rows + 1:
-        raise DataError(
-            f"{what}{len(offsets)} offsets for {num_rows} rows; "
-            "give rows + 1, the last being the number of ids"
-        )
-    if offsets[0] != 0 or offsets[-1] != num_ids:
-        raise DataError(
-            f"{what}offsets go from {offsets[0]} to {offsets[-1]}; "
-            f"they must go from 0 to the number of ids, {num_ids}"
-        )
-    falls = np.diff(offsets) < 0
-    if falls.any():
-        row = int(np.argmax(falls))
-        raise DataError(
-            f"{what}offsets fall at row {row}, from {offsets[row]} to {offsets[row + 1]}"
-        )

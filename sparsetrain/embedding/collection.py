@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -231,7 +232,10 @@ def _locate_single(placement: Placement, ids: Any) -> tuple[np.ndarray, ...]:
 
 def _locate_bags(placement: Placement, bags: Any) -> tuple[np.ndarray, ...]:
     if isinstance(bags, np.ndarray):
-        bags = [_SingleIds(column) for column in bags.T]
+        bags = [
+            SimpleNamespace(ids=column, offsets=np.arange(len(column) + 1), weights=None)
+            for column in bags.T
+        ]
     chosen = [bags[position] for position in placement.features]
     rows = [
         np.add(bag.ids, first, dtype=placement.index_dtype, casting="unsafe")
@@ -244,15 +248,3 @@ def _locate_bags(placement: Placement, bags: Any) -> tuple[np.ndarray, ...]:
     if weights and len(weights) != len(chosen):
         raise ConfigError("per-sample weights must be given for all features of a batch or none")
     return (*located, np.concatenate(weights)) if weights else located
-
-
-@dataclass(frozen=True)
-class _SingleIds:
-    """One id per bag, seen as bags."""
-
-    ids: np.ndarray
-    weights: None = None
-
-    @property
-    def offsets(self) -> np.ndarray:
-        return np.arange(len(self.ids) + 1)

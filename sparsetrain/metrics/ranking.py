@@ -15,8 +15,10 @@ the number of items that a user chose, `h` how many of them have a rank of at mo
 - MAP: sum over the h of (number of chosen items up to this rank) / rank, by min(c, k)
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,20 +26,11 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.metrics.scores import Scores, ratio
 from sparsetrain.system.argument_checks import require_int
 
+if TYPE_CHECKING:  # importing it takes Arrow
+    from sparsetrain.data.ragged import Ragged
+
 METRICS = ("hr", "ndcg", "mrr", "recall", "precision", "map")
 _BLOCK = 1 << 22  # scores at once: 16 MB
-
-
-class Bags(Protocol):
-    """Lists of items, as `sparsetrain.data.Ragged` holds them."""
-
-    @property
-    def ids(self) -> np.ndarray:
-        """The items of all lists, one list after the other."""
-
-    @property
-    def offsets(self) -> np.ndarray:
-        """Where each list begins in `ids`, and their number last."""
 
 
 class RankingMetrics:
@@ -65,8 +58,8 @@ class RankingMetrics:
     def update(
         self,
         scores: np.ndarray,
-        chosen: Bags | None = None,
-        seen: Bags | None = None,
+        chosen: Ragged | None = None,
+        seen: Ragged | None = None,
         counts: np.ndarray | None = None,
     ) -> None:
         """Add users.
@@ -114,7 +107,7 @@ class RankingMetrics:
         self._users += int(np.count_nonzero(count))
         self._empty += int(np.count_nonzero(count == 0))
 
-    def merge(self, other: "RankingMetrics") -> None:
+    def merge(self, other: RankingMetrics) -> None:
         """Add the users that `other` has seen, of the same k; `other` stays as it is."""
         if self.k != other.k:
             raise ConfigError(f"metrics of k {other.k} cannot be merged into those of k {self.k}")
@@ -146,9 +139,9 @@ class RankingMetrics:
 def rank_items(
     users: np.ndarray,
     items: np.ndarray,
-    chosen: Bags,
+    chosen: Ragged,
     *,
-    seen: Bags | None = None,
+    seen: Ragged | None = None,
     counts: np.ndarray | None = None,
     k: int | Sequence[int] = 10,
 ) -> Scores:
@@ -185,43 +178,26 @@ def rank_items(
         )
     metrics = RankingMetrics(k)
     for name, bags in {"chosen": chosen, "seen": seen}.items():
-        if bags is not None and len(bags.offsets) != len(users) + 1:
-            raise ConfigError(f"{name} has {len(bags.offsets) - 1} lists for {len(users)} users")
+        if bags is not None and len(bags) != len(users):
+            raise ConfigError(f"{name} has {len(bags)} lists for {len(users)} users")
     if counts is not None and np.shape(counts) != (len(users),):
         raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
-    for begin, end in _blocks(len(users), max(1, _BLOCK // max(1, len(items)))):
-        own, others = (
-            None if bags is None else _Lists(bags, begin, end) for bags in (chosen, seen)
-        )
-        count = None if counts is None else counts[begin:end]
-        metrics.update(users[begin:end] @ items.T, own, others, count)
+    step = max(1, _BLOCK // max(1, len(items)))
+    for begin in range(0, len(users), step):
+        block = slice(begin, begin + step)
+        others = None if seen is None else seen.take(block)
+        count = None if counts is None else counts[block]
+        metrics.update(users[block] @ items.T, chosen.take(block), others, count)
     return metrics.result()
 
 
-def _blocks(count: int, size: int) -> Iterator[tuple[int, int]]:
-    for begin in range(0, count, size):
-        yield begin, min(begin + size, count)
-
-
-class _Lists:
-    """Lists [begin, end) of some."""
-
-    def __init__(self, bags: Bags, begin: int, end: int) -> None:
-        offsets = bags.offsets[begin : end + 1]
-        self.ids, self.offsets = bags.ids[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
-def _places(name: str, bags: Bags, shape: tuple[int, int]) -> np.ndarray:
+def _places(name: str, bags: Ragged, shape: tuple[int, int]) -> np.ndarray:
     """Return the places of listed items in flat scores (users, items)."""
     users, items = shape
-    ids, offsets = np.asarray(bags.ids), np.asarray(bags.offsets)
-    if len(offsets) != users + 1:
-        raise ConfigError(f"{name} has {len(offsets) - 1} lists for {users} rows of scores")
-    if offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets) < 0).any():
-        raise DataError(
-            f"{name}: its offsets must rise from 0 to the number of its ids, {len(ids)}"
-        )
-    row = np.repeat(np.arange(users), np.diff(offsets))
+    if len(bags) != users:
+        raise ConfigError(f"{name} has {len(bags)} lists for {users} rows of scores")
+    bags.check_offsets(f"{name}: ", users)
+    ids, row = bags.ids, bags.rows()
     outside = (ids < 0) | (ids >= items)
     if outside.any():
         at = int(outside.argmax())

@@ -59,9 +59,8 @@ class Draws:
 
     def _words(self, name: str, like: Like):
         if isinstance(like, Ragged):
-            rows = like.rows()
-            places = np.arange(len(rows)) - like.offsets[rows]
-            return self._hashed(name, rows, places), lambda found: Ragged(found, like.offsets)
+            words = self._hashed(name, like.rows(), like.places())
+            return words, lambda found: Ragged(found, like.offsets)
         array = np.asarray(like)
         rows, places = np.divmod(np.arange(array.size), max(array.size // len(array), 1))
         return self._hashed(name, rows, places), lambda found: found.reshape(array.shape)

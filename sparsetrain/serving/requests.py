@@ -122,6 +122,7 @@ def _from_arrow(array: Any, name: str) -> Column:
     import pyarrow.compute as pc
     import pyarrow.types as pt
 
+    from sparsetrain.data.ragged import offsets_of
     from sparsetrain.data.values import arrow_types
     from sparsetrain.data.values.location import Location
     from sparsetrain.data.values.numeric import exact_integers, fill_nulls, to_microseconds
@@ -129,7 +130,7 @@ def _from_arrow(array: Any, name: str) -> Column:
 
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-        edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        edges = offsets_of(lengths)
         return _from_arrow(array.flatten(), name)._replace(bags=edges)
     kind = arrow_types.kind_of(array.type)
     if pt.is_dictionary(array.type):

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsetrain import models
 from sparsetrain.data import Interactions
+from sparsetrain.data.ragged import offsets_of
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.sklearn.parameters import model_of, optimizer_of, seed_of
 from sparsetrain.training.trainer import Trainer
@@ -153,7 +154,7 @@ class Ranker(BaseEstimator):
         """Return NDCG@10 of the choices in `X` among all items that their users had not chosen."""
         check_is_fitted(self, "trainer_")
         log = self._read(X)
-        offsets = np.r_[0, np.cumsum(np.bincount(log.user))].astype(np.int64)
+        offsets = offsets_of(np.bincount(log.user))
         return float(self.trainer_.evaluate(self._rows(log.users, (offsets, log.item)))["ndcg@10"])
 
     def _read(self, X: Any) -> Interactions:
@@ -168,7 +169,7 @@ class Ranker(BaseEstimator):
         number = pc.index_in(users, value_set=self.log_.users).fill_null(-1).to_numpy()
         begin, end = (np.searchsorted(self.log_.user, number, side) for side in ("left", "right"))
         places = [np.arange(*ends) for ends in zip(begin, end, strict=True)]
-        offsets = np.r_[0, np.cumsum(end - begin)].astype(np.int64)
+        offsets = offsets_of(end - begin)
         seen = self.log_.item.take(pa.array(np.concatenate([*places, np.empty(0, np.int64)])))
         history = pa.LargeListArray.from_arrays(offsets, seen)
         item = pa.LargeListArray.from_arrays(*wanted)

@@ -5,8 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema, convert_files
-from sparsetrain.data.encode.bags import Bags, as_lists
+from sparsetrain.data import ColumnRule, Dataset, Encoder, Ragged, Schema, convert_files
+from sparsetrain.data.encode.bags import as_lists
 from sparsetrain.errors import DataError
 from tests.data.criteo_tables import write
 
@@ -58,7 +58,7 @@ def test_lists_become_bags_and_single_values_bags_of_one(rule, expected):
 def test_more_ids_than_a_list_column_can_count_are_refused():
     ids = np.broadcast_to(np.int64(0), 2**31)  # which take no memory
     with pytest.raises(DataError, match="lists of 2 rows hold 2,147,483,648 ids.*max_length"):
-        as_lists(Bags(ids, np.array([0, 1, 2**31]), None))
+        as_lists(Ragged(ids, np.array([0, 1, 2**31])))
 
 
 def test_weights_follow_their_ids_and_are_one_elsewhere():

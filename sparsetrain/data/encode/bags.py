@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags: list columns read, truncated and gathered.
+"""Bags: list columns read and truncated, and written.
 
 A null list is an empty bag, in a column of plain values too; a null inside a list is a missing
-value and gets the id that the column's rule gives to missing ones. Cost of gathering n bags: one
-index array of their ids.
+value and gets the id that the column's rule gives to missing ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.ragged import Ragged, offsets_of
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
-from sparsetrain.data.values.arrays import Array, as_readonly
+from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.data.values.text import as_bytes
@@ -29,63 +28,6 @@ Read = TypeVar("Read")
 _MOST_IDS = 2**31 - 1  # that the offsets of a list column can count
 
 
-class Bags(NamedTuple):
-    """n bags: ids (N,) integers, offsets (n + 1,) int64 from 0, weights (N,) float32 or None."""
-
-    ids: Array
-    offsets: Array
-    weights: Array | None
-
-    @property
-    def size(self) -> int:
-        """Bags, n."""
-        return len(self.offsets) - 1
-
-    def at(self, index: Array | slice) -> Bags:
-        """Return the bags at `index`; a slice must have step 1."""
-        if isinstance(index, slice):
-            first, stop, _ = index.indices(self.size)
-            offsets = self.offsets[first : max(first, stop) + 1]
-            chosen: Any = slice(offsets[0], offsets[-1])
-            offsets = offsets - offsets[0]
-        else:
-            lengths = np.diff(self.offsets)[index]
-            offsets = offsets_of(lengths)
-            chosen = np.arange(offsets[-1]) + np.repeat(
-                self.offsets[:-1][index] - offsets[:-1], lengths
-            )
-        weights = None if self.weights is None else self.weights[chosen]
-        return Bags(self.ids[chosen], offsets, weights)
-
-    def ragged(self) -> Ragged:
-        """Return the bags as what a batch holds, in int64, read-only."""
-        ids = as_readonly(np.array(self.ids, dtype=np.int64))
-        weights = None if self.weights is None else as_readonly(self.weights.copy())
-        return Ragged(ids, as_readonly(self.offsets.astype(np.int64)), weights)
-
-
-def offsets_of(lengths: Array) -> Array:
-    """Return where each of n bags begins, and the last ends, (n + 1,) int64."""
-    return np.cumsum(np.r_[0, lengths], dtype=np.int64)
-
-
-def with_weights(bags: Bags) -> Bags:
-    """Return the bags with a weight of 1 for each id where there are none."""
-    if bags.weights is not None:
-        return bags
-    return bags._replace(weights=np.ones(len(bags.ids), np.float32))
-
-
-def concat_bags(pieces: list[Bags]) -> Bags:
-    """Return the bags of all pieces, in order."""
-    weights = [piece.weights for piece in pieces if piece.weights is not None]
-    return Bags(
-        np.concatenate([piece.ids for piece in pieces]),
-        offsets_of(np.concatenate([np.diff(piece.offsets) for piece in pieces])),
-        np.concatenate(weights) if weights else None,
-    )
-
-
 def read_bags(
     array: Any,
     factors: Any | None,
@@ -94,7 +36,7 @@ def read_bags(
     location: Location,
     *,
     distinct: bool = False,
-) -> Bags:
+) -> Ragged:
     """Return the bags of a list column, or of a plain one (a bag for each value).
 
     `factors` is the list column with the weight of each id; the rule says how many ids of a bag are
@@ -106,11 +48,10 @@ def read_bags(
     if distinct:
         first, lengths = _first_of_equal(array)
         ids, weights = ids[first], None if weights is None else weights[first]
-    if rule.max_length is None or not len(lengths) or lengths.max() <= rule.max_length:
-        return Bags(ids, offsets_of(lengths), weights)
-    kept = _kept(lengths, rule.max_length, rule.keep)
-    short = np.minimum(lengths, rule.max_length)
-    return Bags(ids[kept], offsets_of(short), None if weights is None else weights[kept])
+    bags = Ragged(ids, offsets_of(lengths), weights)
+    if rule.max_length is None:
+        return bags
+    return bags.first(rule.max_length) if rule.keep == "first" else bags.last(rule.max_length)
 
 
 def as_list_column(array: Any, nan: NanRule) -> Any:
@@ -181,16 +122,7 @@ def _read_weights(values: Any, location: Location) -> Array:
     return weights.astype(np.float32)
 
 
-def _kept(lengths: Array, limit: int, keep: str) -> Array:
-    """Return which ids stay, (N,) bool, when each bag keeps its first or last `limit`."""
-    starts = offsets_of(lengths)[:-1]
-    position = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-    if keep == "first":
-        return position < limit
-    return position >= np.repeat(lengths - limit, lengths)
-
-
-def as_lists(bags: Bags) -> tuple[pa.Array, pa.Array | None]:
+def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
     """Return the bags as list columns of int32 ids and, if there are any, float32 weights.
 
     Raises
@@ -200,7 +132,7 @@ def as_lists(bags: Bags) -> tuple[pa.Array, pa.Array | None]:
     """
     if bags.offsets[-1] > _MOST_IDS:
         raise DataError(
-            f"lists of {len(bags.offsets) - 1:,} rows hold {bags.offsets[-1]:,} ids, more than "
+            f"lists of {len(bags):,} rows hold {bags.offsets[-1]:,} ids, more than "
             f"{_MOST_IDS:,}: limit them by max_length in a schema file"
         )
     offsets = pa.array(bags.offsets.astype(np.int32))

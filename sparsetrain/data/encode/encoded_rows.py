@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.encode.bags import Bags, concat_bags
+from sparsetrain.data.ragged import Ragged, concat_bags
 from sparsetrain.data.values.arrays import Array
 
-Ids = Array | tuple[Bags, ...]
+Ids = Array | tuple[Ragged, ...]
 
 
 class Rows(NamedTuple):
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     Attributes
     ----------
     dense : (n, F_dense) float32
-    ids : (n, F) int32, or F `Bags` of n bags each
+    ids : (n, F) int32, or F `Ragged` of n bags each
     labels : (n,) or (n, T) float32 or None
     weights : (n,) float32 or None
     """
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     def at(self, index: Array | slice) -> Rows:
         """Return the rows at `index`: a view for a slice where that can be, a copy for an array."""
         ids: Ids = (
-            tuple(bags.at(index) for bags in self.ids)
+            tuple(bags.take(index) for bags in self.ids)
             if isinstance(self.ids, tuple)
             else _at(self.ids, index)
         )
@@ -60,7 +60,7 @@ class Rows(NamedTuple):
         """Return the rows as a batch; all but the ids may share their memory."""
         dense, of_rows = np.ascontiguousarray(self.dense), (self.labels, self.weights)
         if isinstance(self.ids, tuple):
-            return Batch._trusted(dense, tuple(bags.ragged() for bags in self.ids), *of_rows)
+            return Batch._trusted(dense, tuple(bags.owned() for bags in self.ids), *of_rows)
         return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), *of_rows)
 
 

@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from sparsetrain.data.encode.bags import Bags, as_list_column, read_bags, with_weights
+from sparsetrain.data.encode.bags import as_list_column, read_bags
 from sparsetrain.data.encode.dense import EncodedDense, RawDense
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
+from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.shared_tables import owners_of
@@ -307,7 +308,7 @@ def _read_bags(
     columns: Columns,
     location: Location,
     distinct: int | None,
-) -> tuple[Bags, ...]:
+) -> tuple[Ragged, ...]:
     bags, nan = [], rules.settings.nan_rule
     for index, name, rule in _category_rules(rules, columns):
         factors = columns.weights_of(index)
@@ -320,5 +321,5 @@ def _read_bags(
             location.of_column(name),
             distinct=index == distinct and not columns.encoded,  # rare values have one id there
         )
-        bags.append(with_weights(read) if rules.has_weights else read)
+        bags.append(read.weighted() if rules.has_weights else read)
     return tuple(bags)

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sparsetrain.data.encode.bags import Bags, concat_bags
 from sparsetrain.data.encode.encoded_rows import Ids, PermutedRows, Rows
+from sparsetrain.data.ragged import Ragged, concat_bags
 from sparsetrain.data.values.arrays import Array
 
 
@@ -65,7 +65,7 @@ class _Window:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._arrays: dict[str, Array] = {}
-        self._bags: list[tuple[Bags, ...]] = []
+        self._bags: list[tuple[Ragged, ...]] = []
         self.size = 0
 
     def add_(self, piece: Rows) -> None:
