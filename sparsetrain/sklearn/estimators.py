@@ -7,15 +7,14 @@ of numbers is dense.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import (
@@ -28,7 +27,7 @@ from sklearn.utils.validation import (
 
 from sparsetrain import data
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.sklearn.parameters import batch_size_of, model_of, optimizer_of, seed_of
+from sparsetrain.sklearn.parameters import Trained
 from sparsetrain.sklearn.saved import (
     CLASSES,
     ESTIMATOR,
@@ -45,11 +44,11 @@ from sparsetrain.sklearn.saved import (
 from sparsetrain.sklearn.tables import array_columns, free_name, named_columns, rows_and_labels
 from sparsetrain.training.fit import EarlyStopping
 from sparsetrain.training.load import load
-from sparsetrain.training.trainer import Trainer
 
 
-class _Estimator(BaseEstimator, ABC):
-    """What both estimators share.
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Estimator(Trained, ABC):
+    """What both estimators of a label share.
 
     Parameters
     ----------
@@ -100,47 +99,15 @@ class _Estimator(BaseEstimator, ABC):
         Only after a frame.
     """
 
-    _kind: Any
-    _kept: Mapping[str, Field]
+    schema: Any = None
+    min_count: int = 2
+    max_rows: int | None = None
+    patience: int | None = None
+    validation_fraction: float = 0.1
+    warm_start: bool = False
 
-    def __init__(
-        self,
-        model: Any = "dlrm",
-        *,
-        dim: int = 16,
-        model_options: Mapping[str, Any] | None = None,
-        optimizer: str = "adagrad",
-        lr: float = 0.02,
-        optimizer_options: Mapping[str, Any] | None = None,
-        epochs: int = 1,
-        batch_size: int | str = "auto",
-        schema: Any = None,
-        min_count: int = 2,
-        max_rows: int | None = None,
-        patience: int | None = None,
-        validation_fraction: float = 0.1,
-        warm_start: bool = False,
-        random_state: Any = None,
-        target: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.dim = dim
-        self.model_options = model_options
-        self.optimizer = optimizer
-        self.lr = lr
-        self.optimizer_options = optimizer_options
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.schema = schema
-        self.min_count = min_count
-        self.max_rows = max_rows
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.target = target
-        self.verbose = verbose
+    _kind: ClassVar[Any]
+    _kept: ClassVar[Mapping[str, Field]]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -238,7 +205,7 @@ class _Estimator(BaseEstimator, ABC):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
         """Return rows to train on; `new` ones decide the schema."""
-        model_of(self.model, self.model_options)  # a wrong name is told before data are read
+        self._model()  # a wrong name is told before data are read
         columns = self._columns(X, reset=new)
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
         check_consistent_length(labels, next(iter(columns.values())))
@@ -288,21 +255,17 @@ class _Estimator(BaseEstimator, ABC):
 
     def _train(self, rows: Any, count: int, held_out: Any, epochs: int, *, new: bool) -> Any:
         if new:
-            self.trainer_ = self._trainer(rows)
+            encoder = self._encoder(rows)
+            made, options = self._model()
+            model = made(dim=self.dim, **encoder.model_arguments, **options)
+            self.trainer_ = self._trainer(model, encoder)
         stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
-        self.history_ = self.trainer_.fit(
-            rows,
-            validation=held_out,
-            epochs=epochs,
-            batch_size=batch_size_of(self.batch_size, count),
-            early_stopping=stopping,
-            progress="auto" if self.verbose else None,
-        )
+        self._fit(rows, count, validation=held_out, epochs=epochs, early_stopping=stopping)
         self.n_iter_ = self.trainer_.epochs
         return self
 
-    def _trainer(self, rows: Any) -> Trainer:
-        encoder = data.Encoder.fit(
+    def _encoder(self, rows: Any) -> data.Encoder:
+        return data.Encoder.fit(
             rows,
             min_count=self.min_count,
             max_rows=self.max_rows,
@@ -310,20 +273,10 @@ class _Estimator(BaseEstimator, ABC):
             treat_as="raw",
             schema_file=self.schema_,
         )
-        made, options = model_of(self.model, self.model_options)
-        model = made(dim=self.dim, **encoder.model_arguments, **options)
-        optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
-        return Trainer(model, optimizer, target=self.target, seed=self._seed(), encoder=encoder)
-
-    def _seed(self) -> int:
-        return seed_of(self.random_state)
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         return self.trainer_.predict(self._columns(X, reset=False))
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "trainer_")
 
     @abstractmethod
     def _labels(
@@ -332,15 +285,14 @@ class _Estimator(BaseEstimator, ABC):
         """Return what the trainer learns of `y`, and the weights of rows."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClickClassifier(ClassifierMixin, _Estimator):
     """Predicts one of two classes, such as a click."""
 
+    class_weight: Any = None
+
     _kind = "binary"
     _kept = {**KEPT, "classes_": CLASSES}
-
-    def __init__(self, model: Any = "dlrm", *, class_weight: Any = None, **options: Any) -> None:
-        super().__init__(model, **options)
-        self.class_weight = class_weight
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -383,6 +335,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         return (y == self.classes_[1]).astype(np.float32), weights
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RatingRegressor(RegressorMixin, _Estimator):
     """Predicts a number, such as a rating; it is shifted and scaled for the training."""
 
@@ -404,12 +357,6 @@ class RatingRegressor(RegressorMixin, _Estimator):
         return ((y - self.y_center_) / self.y_scale_).astype(np.float32), weights
 
 
-# scikit-learn reads parameters from the signature.
-_shared = inspect.signature(_Estimator.__init__)
-_own = inspect.signature(ClickClassifier.__init__).parameters["class_weight"]
-ClickClassifier.__init__.__signature__ = _shared.replace(  # type: ignore[attr-defined]
-    parameters=[*_shared.parameters.values(), _own]
-)
 for _made in (ClickClassifier, RatingRegressor):
     _made.__doc__ = f"{_made.__doc__}{(_Estimator.__doc__ or '').partition('.')[2]}"
 

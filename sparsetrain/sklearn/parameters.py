@@ -1,50 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of estimators as what they stand for: a class, an optimizer, a seed."""
+"""`Trained`: parameters that all estimators have, and the training that they stand for.
+
+Constructors are those of dataclasses, whose signatures scikit-learn reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from sparsetrain import models, optim
+from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.options import check_options, is_own, require_options
+from sparsetrain.training.trainer import Trainer
 
 
-def class_of(model: Any) -> type:
-    """Return the class that a parameter `model` stands for."""
-    made = models.MODELS.get(model, model)
-    if not isinstance(made, type):
-        raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
-    return made
+@dataclass(kw_only=True, eq=False, repr=False)
+class Trained(BaseEstimator):
+    """An estimator around a trainer; each says what its parameters mean."""
 
+    model: Any = field(default="dlrm", kw_only=False)
+    dim: int = 16
+    model_options: Mapping[str, Any] | None = None
+    optimizer: str = "adagrad"
+    lr: float = 0.02
+    optimizer_options: Mapping[str, Any] | None = None
+    epochs: int = 1
+    batch_size: Any = "auto"
+    random_state: Any = None
+    target: str = "auto"
+    verbose: bool = False
 
-def model_of(model: Any, options: Mapping[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-    """Return the class and its options, which the parameters stand for, checked by name."""
-    made, given = class_of(model), dict(options or {})
-    if "dim" in given:
-        raise ConfigError("model_options has 'dim', which is an argument of the estimator itself")
-    if issubclass(made, models.Model):
-        require_options(made, given)
-        if is_own(made):
-            given = check_options(made, given)
-    return made, given
+    def _model(self) -> tuple[Any, dict[str, Any]]:
+        """Return the model's class and options; wrong names are told before data are read."""
+        self._optimizer()
+        made, given = models.MODELS.get(self.model, self.model), dict(self.model_options or {})
+        if not isinstance(made, type):
+            raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
+        if "dim" in given:
+            raise ConfigError(
+                "model_options has 'dim', which is an argument of the estimator itself"
+            )
+        if issubclass(made, models.Model):
+            require_options(made, given)
+            if is_own(made):
+                given = check_options(made, given)
+        return made, given
 
+    def _optimizer(self) -> optim.Optimizer:
+        name, options = self.optimizer, {"lr": self.lr, **(self.optimizer_options or {})}
+        if name not in optim.OPTIMIZERS:
+            known = ", ".join(optim.OPTIMIZERS)
+            raise ConfigError(f"optimizer is {name!r:.60}; give one of {known}")
+        return optim.OPTIMIZERS[name](**options)
 
-def optimizer_of(name: str, lr: float, options: Mapping[str, Any] | None) -> optim.Optimizer:
-    """Return the optimizer that the parameters stand for."""
-    if name not in optim.OPTIMIZERS:
-        raise ConfigError(f"optimizer is {name!r:.60}; give one of {', '.join(optim.OPTIMIZERS)}")
-    return optim.OPTIMIZERS[name](**{"lr": lr, **(options or {})})
+    def _seed(self) -> int:
+        """Return a seed by scikit-learn's rules."""
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _trainer(self, model: Any, encoder: Encoder) -> Trainer:
+        return Trainer(
+            model, self._optimizer(), target=self.target, seed=self._seed(), encoder=encoder
+        )
+
+    def _fit(self, rows: Any, count: int, **options: Any) -> Any:
+        """Train on `count` rows by `trainer_`; `options` are other arguments of its `fit`."""
+        self.history_ = self.trainer_.fit(
+            rows,
+            batch_size=batch_size_of(self.batch_size, count),
+            progress="auto" if self.verbose else None,
+            **options,
+        )
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "trainer_")
 
 
 def batch_size_of(given: Any, rows: int) -> Any:
     """Return the size of a batch of so many rows."""
     return min(128, max(8, rows // 32)) if given == "auto" else given
-
-
-def seed_of(random_state: Any) -> int:
-    """Return a seed by scikit-learn's rules."""
-    return int(check_random_state(random_state).randint(2**31 - 1))

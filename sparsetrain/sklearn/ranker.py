@@ -4,24 +4,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sparsetrain import models
 from sparsetrain.data import Interactions
 from sparsetrain.data.ragged import offsets_of
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.sklearn.parameters import model_of, optimizer_of, seed_of
-from sparsetrain.training.trainer import Trainer
+from sparsetrain.sklearn.parameters import Trained
 
 
-class Ranker(BaseEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class Ranker(Trained):
     """Ranks all items for a user, by a model of queries and items.
 
     It learns from pairs, a frame with a row for each choice, and has no `y`: checks of
@@ -65,60 +64,29 @@ class Ranker(BaseEstimator):
     history_ : History
     """
 
-    def __init__(
-        self,
-        model: Any = "bpr",
-        *,
-        dim: int = 32,
-        model_options: Mapping[str, Any] | None = None,
-        optimizer: str = "adam",
-        lr: float = 0.01,
-        optimizer_options: Mapping[str, Any] | None = None,
-        epochs: int = 20,
-        batch_size: int = 256,
-        user: str = "user",
-        item: str = "item",
-        time: str | None = None,
-        random_state: Any = None,
-        target: str = "auto",
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.dim = dim
-        self.model_options = model_options
-        self.optimizer = optimizer
-        self.lr = lr
-        self.optimizer_options = optimizer_options
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.user = user
-        self.item = item
-        self.time = time
-        self.random_state = random_state
-        self.target = target
-        self.verbose = verbose
+    model: Any = field(default="bpr", kw_only=False)
+    dim: int = 32
+    optimizer: str = "adam"
+    lr: float = 0.01
+    epochs: int = 20
+    batch_size: int = 256
+    user: str = "user"
+    item: str = "item"
+    time: str | None = None
 
-    def fit(self, X: Any, y: None = None) -> Ranker:
+    def fit(self, X: Any, y: None = None) -> Any:
         """Learn from choices, a row of `X` for each: a frame, or what `Interactions.read` takes."""
-        made, given = model_of(self.model, self.model_options)
+        made, given = self._model()
         if getattr(made, "forward", None) is not models.Model.forward:
             raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
-        optimizer = optimizer_of(self.optimizer, self.lr, self.optimizer_options)
         self.log_ = self._read(X)
         split = self.log_.split_random(0, 0, each=made.training_rows)
         encoder = split.encoder()
         rows = dict(zip(encoder.columns, encoder.rows, strict=True))
         known = {"history"} & {*inspect.signature(made).parameters}  # lets BPR leave out seen items
         options = {**dict.fromkeys(known, "history"), **given}
-        model, seed = made(rows, dim=self.dim, **options), seed_of(self.random_state)
-        self.trainer_ = Trainer(model, optimizer, target=self.target, seed=seed, encoder=encoder)
-        self.history_ = self.trainer_.fit(
-            split.train,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            progress="auto" if self.verbose else None,
-        )
-        return self
+        self.trainer_ = self._trainer(made(rows, dim=self.dim, **options), encoder)
+        return self._fit(split.train, len(split.train), epochs=self.epochs)
 
     def recommend(
         self, users: Any, k: int = 10, *, include_seen: bool = False
@@ -137,7 +105,7 @@ class Ranker(BaseEstimator):
         tuple of (n, k) objects and (n, k) float32
             Where fewer than k items are left, the others are None and their scores -inf.
         """
-        check_is_fitted(self, "trainer_")
+        check_is_fitted(self)
         users = pa.array(users)
         wanted = np.zeros(len(users) + 1, np.int64), self.log_.item[:0]
         rows = self._rows(users, wanted)
@@ -152,7 +120,7 @@ class Ranker(BaseEstimator):
 
     def score(self, X: Any, y: None = None) -> float:
         """Return NDCG@10 of the choices in `X` among all items that their users had not chosen."""
-        check_is_fitted(self, "trainer_")
+        check_is_fitted(self)
         log = self._read(X)
         offsets = offsets_of(np.bincount(log.user))
         return float(self.trainer_.evaluate(self._rows(log.users, (offsets, log.item)))["ndcg@10"])
