@@ -8,7 +8,7 @@ a call costs about a microsecond. On a terminal it is a bar, elsewhere one line 
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, TextIO
 
 from sparsetrain.errors import ConfigError
 
@@ -16,7 +16,7 @@ from sparsetrain.errors import ConfigError
 _SMOOTHING_BATCHES = 50
 
 
-class Progress(Protocol):
+class Progress:
     """What `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
 
     All four are needed: a note comes seldom, and mostly after the last batch.
@@ -38,23 +38,11 @@ class Progress(Protocol):
 _CALLS = ("start", "advance", "note", "finish")
 
 
-class Silent:
+class Silent(Progress):
     """Shows nothing."""
 
-    def start(self, total: int | None, title: str = "") -> None:
-        """Do nothing."""
 
-    def advance(self, rows: int, loss: float) -> None:
-        """Do nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-
-class Lines:
+class Lines(Progress):
     """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
 
     The rate is that of the batches after the first, which waits for kernels to be compiled. The
@@ -69,24 +57,21 @@ class Lines:
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._interval, self._clock = interval, clock
-        self._begin(None, "")
 
     def start(self, total: int | None, title: str = "") -> None:
         """Begin counting."""
-        self._begin(total, title)
-
-    def _begin(self, total: int | None, title: str) -> None:
         self._total, self._title = total, title
-        self._began = now = self._clock()
-        self._due = now + self._interval
+        self._began = self._clock()
+        self._due = self._began + self._interval
         self._rows = self._batches = 0
-        self._first: tuple[int, float] | None = None  # rows of the first batch, when it ended
+        self._first = 0, self._began  # rows of the first batch, when it ended
         self._loss = 0.0
 
     def advance(self, rows: int, loss: float) -> None:
         """Count a batch; show the state if that is due."""
         now = self._clock()
-        self._first = self._first or (rows, now)
+        if not self._batches:
+            self._first = rows, now
         self._rows += rows
         self._batches += 1
         self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
@@ -100,36 +85,32 @@ class Lines:
 
     def finish(self) -> None:
         """Print what the whole run came to, the first batch included."""
-        seconds = self._clock() - self._began
         if self._rows:
-            rate = self._rows / seconds if seconds > 0 else None
-            done = self._described(format_count(self._rows, "row"), rate)
-            self.note(f"{done}, took {format_seconds(seconds)}")
+            text, _ = self._line(format_count(self._rows, "row"), 0, self._began)
+            self.note(f"{text}, took {format_seconds(self._clock() - self._began)}")
 
     def _show(self) -> None:
-        self.note(self._describe())
+        self.note(self._state())
 
-    def _describe(self) -> str:
+    def _state(self) -> str:
         """Return the state in one line; what is not known is left out."""
-        done, rate = format_count(self._rows, "row"), None
+        done = format_count(self._rows, "row")
         if self._total:
             of_total = format_count(self._total, "row")
             done = f"{self._rows:,} of {of_total} ({self._rows / self._total:.0%})"
-        rows, ended = self._first or (0, self._began)
-        seconds = self._clock() - ended
-        if self._rows > rows and seconds > 0:
-            rate = (self._rows - rows) / seconds
-        text = self._described(done, rate)
+        text, rate = self._line(done, *self._first)
         if rate and self._total is not None:
-            left = max(self._total - self._rows, 0) / rate
-            text += f", {format_seconds(left)} left"
+            text += f", {format_seconds(max(self._total - self._rows, 0) / rate)} left"
         return text
 
-    def _described(self, done: str, rate: float | None) -> str:
+    def _line(self, done: str, before: int, since: float) -> tuple[str, float]:
+        """Return rows, rate and loss in a line, and the rate of the rows since then, 0 if none."""
+        seconds = self._clock() - since
+        rate = (self._rows - before) / seconds if seconds > 0 else 0.0
         parts = [f"{self._title}: {done}" if self._title else done]
-        parts += [f"{rate:,.0f} rows/s"] if rate is not None else []
+        parts += [f"{rate:,.0f} rows/s"] if rate else []
         parts += [f"loss {self._loss:.4f}"] if self._batches else []
-        return ", ".join(parts)
+        return ", ".join(parts), rate
 
 
 class Bar(Lines):
@@ -141,10 +122,8 @@ class Bar(Lines):
 
     _bar: Any = None
 
-    def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(stream, 0.1, clock)
+    def __init__(self, stream: TextIO | None = None, **options: Any) -> None:
+        super().__init__(stream, 0.1, **options)
 
     def start(self, total: int | None, title: str = "") -> None:
         """Draw the empty bar."""
@@ -153,10 +132,8 @@ class Bar(Lines):
         from rich.progress import Progress as RichProgress
 
         super().start(total, title)
-        columns, console = (
-            (BarColumn(), TextColumn("{task.description}")),
-            Console(file=self._stream),
-        )
+        columns = BarColumn(), TextColumn("{task.description}")
+        console = Console(file=self._stream)
         self._bar = RichProgress(*columns, console=console, auto_refresh=False)
         self._bar.add_task("starting", total=total)
         self._bar.start()
@@ -177,7 +154,7 @@ class Bar(Lines):
 
     def _show(self) -> None:
         (task,) = self._bar.task_ids
-        self._bar.update(task, completed=self._rows, description=self._describe())
+        self._bar.update(task, completed=self._rows, description=self._state())
         self._bar.refresh()
 
 
