@@ -4,6 +4,9 @@
 An operator that moves, repeats or joins what it is given adds no number of its own, so its result
 is the table under another shape. A read of rows of it is row-sparse, and the operators carry that
 back; a read of anything else is refused by the rules.
+
+A cut (a slice, a part of a split) may have a dense cotangent unless it is a small part: of half of
+the elements or more, a dense one at most doubles the memory of what was read.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 from tvm import relax, tirx
 from tvm.relax import op
+from tvm_ffi import structural_equal
 
 from sparsetrain.ad.bindings import used_vars
 from sparsetrain.ad.cotangent import emit
@@ -76,6 +80,13 @@ def _is_one(x: relax.Expr) -> bool:
     return all(isinstance(n, tirx.IntImm) and int(n) == 1 for n in x.ty.shape)
 
 
+def is_small_part(part: Any, whole: Any) -> bool:
+    """Whether an extent is less than half of another; a letter may be."""
+    if not isinstance(part, tirx.IntImm):
+        return not structural_equal(part, whole)
+    return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
+
+
 def are_rows(x: relax.Expr, rows: Rows) -> bool:
     """Whether what was read of `x` are rows of its last axis; its shape is known then."""
     extents = list(x.ty.shape)
@@ -90,7 +101,7 @@ def row_sparse_copies(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> RowSp
 
 
 def require_most_read(call: Any, cotangent: Any) -> None:
-    """Refuse parts of a split parameter that are less than half of it, of which no other is read.
+    """Refuse small parts of a split parameter of which no other is read.
 
     Raises
     ------
@@ -107,7 +118,7 @@ def require_most_read(call: Any, cotangent: Any) -> None:
         ty.shape[axis] for ty, c in zip(call.ty.fields, cotangent, strict=True) if c is not None
     ]
     columns = axis % len(x.ty.shape) == len(x.ty.shape) - 1 and source is x
-    if not columns and 2 * sum(map(int, read)) < int(whole):
+    if not columns and is_small_part(tirx.IntImm("int64", sum(map(int, read))), whole):
         raise ConfigError(
             f"relax.split of parameter {source.name!r}, of which most is not read, has a dense "
             "cotangent: slice the rows that are, or put ad.densify around it to accept a dense one"

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 from tvm_ffi import structural_equal
 
-from sparsetrain.ad.copied_rows import copied_parameter
+from sparsetrain.ad.copied_rows import copied_parameter, is_small_part
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reading import fields, numbers
 from sparsetrain.ad.rules import row_sparse_cotangent
@@ -55,8 +55,7 @@ slice_cotangent = define_op(
 def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent.
 
-    Of less than half of a parameter's rows it is row-sparse; else a dense one at most doubles what
-    was read.
+    Of a small part of a parameter's rows it is row-sparse, see `copied_rows`.
     """
     x = call.args[0]
     try:
@@ -77,7 +76,7 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
             "cotangent: slice the parameter itself, or put ad.densify around it to accept a dense "
             "one"
         )
-    if 0 in axes and _is_small_part(output, x):
+    if 0 in axes and _is_part_of_rows(output, x):
         row, *columns = sorted(zip(axes, begin, strides, strict=True))
         places = builder.emit_te(_rows_read, x, cotangent, *row[1:])
         if columns:
@@ -93,20 +92,14 @@ def _is_part(output: relax.Expr, x: relax.Expr, source: relax.Var, axes: Sequenc
     """Whether less than half of the rows are left, or a letter; columns of a row are none."""
     last = len(x.ty.shape) - 1
     columns = {last} if structural_equal(x.ty.shape[last], source.ty.shape[-1]) else set()
-    return any(_is_less(output.ty.shape[n], x.ty.shape[n]) for n in axes if n not in columns)
+    return any(is_small_part(output.ty.shape[n], x.ty.shape[n]) for n in axes if n not in columns)
 
 
-def _is_less(part: Any, whole: Any) -> bool:
-    if not isinstance(part, tirx.IntImm):
-        return not structural_equal(part, whole)
-    return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
-
-
-def _is_small_part(output: relax.Expr, x: relax.Expr) -> bool:
+def _is_part_of_rows(output: relax.Expr, x: relax.Expr) -> bool:
     """Whether `x` is a parameter of known shape, and less than half of its rows, or a letter."""
     if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in x.ty.shape):
         return False
-    return _is_less(output.ty.shape[0], x.ty.shape[0])
+    return is_small_part(output.ty.shape[0], x.ty.shape[0])
 
 
 def _rows_read(x: te.Tensor, cotangent: te.Tensor, begin: int, step: int) -> te.Tensor:
