@@ -108,8 +108,9 @@ def evaluate(
     no_items = _no_items(model, len(items))
     negatives, weights = _checked(negatives, negative_weights, len(items)), negative_weights
     first = 0
-    target = None if model._columns is None else model._columns[model.target]
-    for number, batch in enumerate(dataset.batches(_rows_at_once(items), distinct=target)):
+    if model._columns is not None:
+        dataset = dataset.with_distinct(model._columns[model.target])
+    for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
         if number and stop is not None and stop():
             return None
         scores = _scores(predictor, batch, items, no_items)

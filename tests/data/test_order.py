@@ -54,9 +54,7 @@ def test_the_batch_size_may_change_on_the_way(dataset):
 
 def test_a_skipped_row_group_is_not_read(dataset, monkeypatch):
     read = []
-    monkeypatch.setattr(
-        Dataset, "_part", lambda self, index, distinct: read.append(index) or iter(())
-    )
+    monkeypatch.setattr(Dataset, "_part", lambda self, index: read.append(index) or iter(()))
     list(dataset.batches(64, position=Position(0, 64 * 10, 10), prefetch=0))
     assert read == list(range(10, 16))
 

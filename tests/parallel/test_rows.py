@@ -85,9 +85,9 @@ def test_one_part_is_read_in_the_order_of_one_process(tmp_path):
 def test_a_rank_reads_its_own_row_groups(tmp_path):
     dataset, read = written(tmp_path, 3 * BATCH, 1), []
 
-    def part(index, distinct):
+    def part(index):
         read.append(index)
-        return type(dataset)._part(dataset, index, distinct)
+        return type(dataset)._part(dataset, index)
 
     dataset._part = part
     own = SharedRows(dataset, Comm(), PARTS, range(1))

@@ -7,7 +7,9 @@ value and gets the id that the column's rule gives to missing ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.ragged import Ragged, offsets_of
+from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
@@ -34,20 +37,14 @@ def read_bags(
     rule: ColumnRule,
     encode: Callable[[Any, Location], Array],
     location: Location,
-    *,
-    distinct: bool = False,
 ) -> Ragged:
     """Return the bags of a list column, or of a plain one (a bag for each value).
 
     `factors` is the list column with the weight of each id; the rule says how many ids of a bag are
-    kept, and which; `encode` makes ids of the flat values and their location. If `distinct`, a bag
-    keeps the first of equal values alone.
+    kept, and which; `encode` makes ids of the flat values and their location.
     """
     ids, lengths = read_values(array, encode, location)
     weights = None if factors is None else _weights(factors, lengths, rule, location)
-    if distinct:
-        first, lengths = _first_of_equal(array)
-        ids, weights = ids[first], None if weights is None else weights[first]
     bags = Ragged(ids, offsets_of(lengths), weights)
     if rule.max_length is None:
         return bags
@@ -98,15 +95,37 @@ def _flat(array: Any) -> tuple[Any, Array]:
     return array.flatten(), lengths
 
 
-def _first_of_equal(array: Any) -> tuple[Array, Array]:
-    """Return the places of values that differ from all before in their bag, and new lengths."""
-    values, lengths = _flat(array)
+def with_distinct(part: Part, column: str, weights: str | None) -> Part:
+    """Return a part whose lists in a column hold a value once, at its first place."""
+    return replace(part, read=partial(_read_distinct, part, column, weights))
+
+
+def _read_distinct(
+    part: Part, column: str, weights: str | None, names: Sequence[str], coded: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    for location, piece in part.pieces(names, [name for name in coded if name != column]):
+        if arrow_types.is_bag(piece.schema.field(column).type):
+            piece = _distinct(piece, column, weights)
+        yield piece if location.numbers is None else with_numbers(piece, location.numbers)
+
+
+def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.RecordBatch:
+    values, lengths = _flat(piece.column(column))
     if pa.types.is_dictionary(values.type):  # it may hold a value twice
         values = values.dictionary_decode()
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths)), lengths)
     first = np.sort(np.unique(rows * (len(codes) + 1) + codes, return_index=True)[1])
-    return first, np.bincount(rows[first], minlength=len(lengths))
+    offsets = pa.array(offsets_of(np.bincount(rows[first], minlength=len(lengths))))
+    flat = {column: values}
+    if weights is not None:
+        flat[weights], found = _flat(piece.column(weights))
+        if (found != lengths).any():
+            return piece  # which the encoder refuses
+    for name, array in flat.items():
+        made = pa.LargeListArray.from_arrays(offsets, array.take(pa.array(first)))
+        piece = piece.set_column(piece.schema.get_field_index(name), name, made)
+    return piece
 
 
 def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:

@@ -255,12 +255,8 @@ class Rules:
         piece: pa.RecordBatch,
         columns: Columns,
         location: Location,
-        distinct: int | None = None,
     ) -> Rows:
-        """Encode a record batch whose columns are known; the loader's inner step.
-
-        `distinct` is the number of a category column whose bags keep the first of equal values.
-        """
+        """Encode a record batch whose columns are known; the loader's inner step."""
         dense = self.dense_rule(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
         )
@@ -272,7 +268,7 @@ class Rules:
             else None
         )
         ids = (
-            _read_bags(self, piece, columns, location, distinct)
+            _read_bags(self, piece, columns, location)
             if self.has_bags
             else _read_ids(self, piece, columns, location)
         )
@@ -307,7 +303,6 @@ def _read_bags(
     piece: pa.RecordBatch,
     columns: Columns,
     location: Location,
-    distinct: int | None,
 ) -> tuple[Ragged, ...]:
     bags, nan = [], rules.settings.nan_rule
     for index, name, rule in _category_rules(rules, columns):
@@ -319,7 +314,6 @@ def _read_bags(
             rules.schema.rule(rules.columns[index]),
             rule.encode,
             location.of_column(name),
-            distinct=index == distinct and not columns.encoded,  # rare values have one id there
         )
         bags.append(read.weighted() if rules.has_weights else read)
     return tuple(bags)

@@ -15,6 +15,7 @@ and cut into batches by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
-from sparsetrain.data.encode.bags import read_values
+from sparsetrain.data.encode.bags import read_values, with_distinct
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
@@ -77,7 +78,6 @@ class _Plan(NamedTuple):
     buffer_rows: int
     workers: int
     stretch: Stretch
-    distinct: int | None
 
     @property
     def first_row(self) -> int:
@@ -142,6 +142,20 @@ class Dataset:
         """Whether all values are encoded as they are read."""
         return bool(self._parts) and not any(columns.encoded for _, columns in self._parts)
 
+    def with_distinct(self, number: int) -> Dataset:
+        """Return these rows, a list in category column `number` with each raw value once."""
+        made = copy(self)
+        made._parts = [
+            (part, columns)
+            if columns.encoded  # where rare values have one id
+            else (
+                with_distinct(part, columns.categories[number], columns.weights_of(number)),
+                columns,
+            )
+            for part, columns in self._parts
+        ]
+        return made
+
     @property
     def layout(self) -> str:
         """One line that says which columns were found; of several layouts, each."""
@@ -179,7 +193,6 @@ class Dataset:
         buffer_rows: int = BUFFER_ROWS,
         workers: int = 1,
         stretch: Stretch = WHOLE,
-        distinct: int | None = None,
     ) -> Iterator[Batch]:
         """Yield one epoch, or the rest of one.
 
@@ -209,8 +222,6 @@ class Dataset:
         stretch : Stretch
             Rows to read instead of all, of a source that knows how many it has. Positions count
             rows within it.
-        distinct : int, optional
-            Number of a category column whose bags keep the first of equal raw values alone.
 
         Raises
         ------
@@ -228,7 +239,7 @@ class Dataset:
             require_int(name, value, least)
         if isinstance(self._source, BatchSource):
             return islice(self._source.batches(), start.batch, None)
-        plan = _Plan(batch_size, seed, start, buffer_rows, workers, stretch, distinct)
+        plan = _Plan(batch_size, seed, start, buffer_rows, workers, stretch)
         make = partial(self._batches, plan, drop_last, prefetch)
         return prefetched(make, prefetch) if prefetch else make()
 
@@ -270,19 +281,18 @@ class Dataset:
         rows = None if self.num_rows is None else plan.stretch.rows(self.num_rows)
         order, skip = skip_parts(order, sizes, plan.first_row + (rows.start if rows else 0))
         if plan.workers == 1 or any(size is None or size > HELD_ROWS for size in sizes):
-            pieces = (piece for index in order for piece in self._part(index, plan.distinct))
+            pieces = (piece for index in order for piece in self._part(index))
         else:
-            read = partial(self._part, distinct=plan.distinct)
-            whole = ordered_map(lambda index: list(read(index)), order, plan.workers)
+            whole = ordered_map(lambda index: list(self._part(index)), order, plan.workers)
             pieces = (piece for part in whole for piece in part)
         left = skip_rows(pieces, skip)
         yield from left if rows is None else first_rows(left, len(rows) - plan.first_row)
 
-    def _part(self, index: int, distinct: int | None = None) -> Iterator[Rows]:
+    def _part(self, index: int) -> Iterator[Rows]:
         encoder = self._encoder
         assert encoder is not None
         part, columns = self._parts[index]
         for location, piece in part.pieces(columns.names, columns.categories):
-            rows = encoder.encode_piece(piece, columns, location, distinct)
+            rows = encoder.encode_piece(piece, columns, location)
             self._meter.add(rows)
             yield rows
