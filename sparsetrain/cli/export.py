@@ -127,7 +127,7 @@ def serve(
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until FOLDER is opened for the first time
     try:
-        from sparsetrain.serving.server import Limits
+        from sparsetrain.serving.limits import Limits
         from sparsetrain.serving.server import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(

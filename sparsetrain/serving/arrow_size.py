@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from sparsetrain.data.values import arrow_types
 from sparsetrain.errors import DataError
-from sparsetrain.serving.request_size import Most
+from sparsetrain.serving.limits import Most
 
 _DICTIONARY, _RECORDS = 2, 3  # kinds of a message
 _KIND, _HEADER, _DATA = 1, 2, 1  # fields of a message; of a dictionary

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any, cast
 
 from sparsetrain.errors import DataError, first_line
-from sparsetrain.serving.request_size import Most
+from sparsetrain.serving.limits import Most
 
 _ROW = 1 << 17  # bytes
 _FORM = 'give {"rows": [{"column": value, ...}, ...]}, at least one row and no other key'

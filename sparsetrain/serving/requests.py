@@ -18,8 +18,8 @@ import numpy as np
 
 from sparsetrain.errors import DataError, first_line
 from sparsetrain.serving.json_rows import read_rows
+from sparsetrain.serving.limits import Most
 from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, as_column, bad_column
-from sparsetrain.serving.request_size import Most
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"

@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,12 @@ from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sparsetrain.errors import DataError, NumericalError, SparsetrainError, first_line
+from sparsetrain.serving.limits import Limits, Most, TooLarge
 from sparsetrain.serving.model import Model
-from sparsetrain.serving.request_size import Most, TooLarge
 from sparsetrain.serving.requests import READERS
 
 WATCHED = ("/health", "/metrics")
 _SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
-_VALUES = 2_000_000, 20  # most of a request; or as many times its rows
 _HELD = 3  # times the bytes of a request: those that all large ones hold, and all large answers
 _PIECE = 1 << 15  # bytes that are parsed, or written, at a time
 _IDLE = 1.0  # seconds in which a client passes a piece, or others may have its memory
@@ -62,28 +60,6 @@ _LONG_HEAD = (
     b"content-type: application/json\r\ncontent-length: 47\r\n\r\n"
     b'{"error": "the headers have more than 32 KiB"}\n'
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a client may take.
-
-    Attributes
-    ----------
-    body : int
-        Bytes of a request, compressed or not.
-    seconds : float
-        For a request and its answer; an idle connection is closed after as many.
-    connections : int
-        At once; further ones are answered with 503.
-    rows : int
-        Of a request. It has at most 2,000,000 values or 20 times as many, its answer too.
-    """
-
-    body: int = 16 << 20
-    seconds: float = 10.0
-    connections: int = 512
-    rows: int = 100_000
 
 
 class _Client:
@@ -160,7 +136,7 @@ class Service:
     def __init__(self, folder: Path, asked: asyncio.Event, limits: Limits | None = None) -> None:
         self.folder, self.model = folder, Model(folder)
         limits = limits or Limits()
-        self.most = Most(limits.rows, max(_VALUES[0], _VALUES[1] * limits.rows), limits.body)
+        self.most = limits.most
         self._answers = MemoryBudget((_HELD - 1) * limits.body)
         self._waiting = MemoryBudget(limits.body)  # answers that wait for room among those
         self._turn = asyncio.Lock()  # of large requests

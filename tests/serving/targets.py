@@ -16,8 +16,9 @@ from itertools import count
 from pathlib import Path
 
 from sparsetrain.serving.delta import apply
+from sparsetrain.serving.limits import Limits
 from sparsetrain.serving.manifest import FILE
-from sparsetrain.serving.server import Limits, serve
+from sparsetrain.serving.server import serve
 
 CONNECTIONS = 3
 KEPT, SECONDS = 10, 0.1  # versions; between two deltas

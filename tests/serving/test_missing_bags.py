@@ -10,8 +10,8 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.serving.export import export
+from sparsetrain.serving.limits import Most
 from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, Model, as_column
-from sparsetrain.serving.request_size import Most
 from sparsetrain.serving.requests import from_arrow, from_json
 from tests.serving import test_model_features as features
 from tests.serving.logs import BAGS, frame, rows_of

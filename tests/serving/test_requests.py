@@ -16,7 +16,7 @@ import pytest
 from sparsetrain.errors import DataError
 from sparsetrain.serving import json_rows, requests
 from sparsetrain.serving.json_rows import read_rows
-from sparsetrain.serving.request_size import Most, TooLarge
+from sparsetrain.serving.limits import Most, TooLarge
 from sparsetrain.serving.requests import from_arrow, from_json, to_json
 from tests.serving.attacks import (
     arrow_bombs,
