@@ -84,8 +84,10 @@ class Embedding(nn.Module):
         else:
             column = nn.op.reshape(ids.weights, (ids.weights.shape[0], 1))
             divisor = ids.replace(column if by == "mean" else column * column).sum()  # (B, 1)
-        nothing = nn.wrap_nested(op.equal(divisor._expr, _zeros(ids)._expr), "nothing")
-        divisor = nn.op.where(nothing, _ones(ids), divisor)
+        rows = ids.ends.shape[0], 1
+        zeros = nn.op.zeros(rows, "float32")
+        nothing = nn.wrap_nested(op.equal(divisor._expr, zeros._expr), "nothing")
+        divisor = nn.op.where(nothing, nn.op.ones(rows, "float32"), divisor)
         return total / (divisor if by == "mean" else nn.op.sqrt(divisor))
 
     def _bag(self, ids: RaggedTensor, mode: str) -> nn.Tensor:
@@ -96,11 +98,3 @@ class Embedding(nn.Module):
         )
         bags = nn.op.wrap_nested(pooled, "embedding")
         return nn.op.reshape(bags, (ids.ends.shape[0], self.width))
-
-
-def _ones(ids: RaggedTensor) -> nn.Tensor:
-    return nn.op.ones((ids.ends.shape[0], 1), "float32")
-
-
-def _zeros(ids: RaggedTensor) -> nn.Tensor:
-    return nn.op.zeros((ids.ends.shape[0], 1), "float32")

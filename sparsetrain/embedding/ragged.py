@@ -64,7 +64,8 @@ class RaggedTensor:
 
     def mean(self) -> nn.Tensor:
         """Mean of each row's vectors: (B, D); 0 for a row without any."""
-        return self.sum() / nn.op.maximum(self.lengths(), _one(self))
+        rows = self.ends.shape[0], 1
+        return self.sum() / nn.op.maximum(self.lengths(), nn.op.ones(rows, "float32"))
 
     def lengths(self) -> nn.Tensor:
         """Number of tokens of each row: (B, 1) float32."""
@@ -124,7 +125,3 @@ _mapped: ContextVar[RaggedTensor | None] = ContextVar("tokens that are mapped", 
 def mapped_tokens() -> RaggedTensor | None:
     """Return the tokens whose values a layer gets, None outside of `RaggedTensor.map`."""
     return _mapped.get()
-
-
-def _one(tokens: RaggedTensor) -> nn.Tensor:
-    return nn.op.ones((tokens.ends.shape[0], 1), "float32")

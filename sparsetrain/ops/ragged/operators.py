@@ -64,10 +64,12 @@ def _expand_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return call_kernel(builder, made, "ragged_expand", list(call.args), call.ty)
 
 
-_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _by(kernels.sum_kernel))
-_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _by(kernels.max_kernel))
-_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _by(kernels.last_kernel))
-_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
+# Tokens (N, D) and ends (B,) -> (B, D), 0 for a row without any.
+ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _by(kernels.sum_kernel))
+ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _by(kernels.max_kernel))
+ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _by(kernels.last_kernel))
+# Rows (B, D), ends (B,) and tokens (N, ...) to count -> the row of each token, (N, D).
+ragged_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
 max_cotangent = define_op(
     "ragged_max_cotangent",
     ("tokens", "ends", "top", "cotangent"),
@@ -81,7 +83,8 @@ last_cotangent = define_op(
     _by(kernels.last_cotangent_kernel),
 )
 
-_take = define_op(
+# Places (M,) int64 within rows, M in the B rows of `place_ends` -> (M, D); NaN outside of its row.
+ragged_take = define_op(
     "ragged_take",
     ("tokens", "ends", "places", "place_ends"),
     _like(0, 2),
@@ -95,49 +98,15 @@ take_cotangent = define_op(
 )
 
 
-def ragged_sum(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
-    """Sum of the tokens of each row: (N, D) and (B,) -> (B, D); 0 for a row without any."""
-    return _sum(tokens, ends)
-
-
-def ragged_max(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
-    """Largest number of each row and column: (N, D) and (B,) -> (B, D); 0 for an empty row."""
-    return _max(tokens, ends)
-
-
-def ragged_last(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
-    """Last token of each row: (N, D) and (B,) -> (B, D); 0 for an empty row."""
-    return _last(tokens, ends)
-
-
-def ragged_expand(rows: relax.Expr, ends: relax.Expr, like: relax.Expr) -> relax.Expr:
-    """The row of each token: (B, D), (B,) and tokens (N, ...) to count -> (N, D)."""
-    return _expand(rows, ends, like)
-
-
-def ragged_take(
-    tokens: relax.Expr, ends: relax.Expr, places: relax.Expr, place_ends: relax.Expr
-) -> relax.Expr:
-    """Tokens at places (M,) int64 within their rows, M in the B rows of `place_ends` -> (M, D).
-
-    A place outside its row gives NaN.
-    """
-    return _take(tokens, ends, places, place_ends)
-
-
 def _positions_type(call: Any) -> relax.Type:
     _check("ragged_positions", *call.args)
     return relax.TensorType((call.args[0].ty.shape[0],), "int64")
 
 
-_positions = define_op(
+# Tokens (N, D) and ends (B,) -> the number of each within its row, (N,) int64 from 0.
+ragged_positions = define_op(
     "ragged_positions", ("tokens", "ends"), _positions_type, _by(kernels.positions_kernel)
 )
-
-
-def ragged_positions(tokens: relax.Expr, ends: relax.Expr) -> relax.Expr:
-    """Number of each token within its row, from 0: (N, D) and (B,) -> (N,) int64."""
-    return _positions(tokens, ends)
 
 
 def _attention_of(call: Any) -> Attention:
