@@ -13,33 +13,25 @@ from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.encode.hash_table import own_slots
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _NUMBER = np.dtype([("key", "<i8"), ("id", "<i4"), ("unused", "<i4")])
 _TEXT = np.dtype([("at", "<i8"), ("hash", "<u4"), ("id", "<i4")])
 
 
-def _slots_of(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the slot of each key (n,), given hashes (n,) uint64, and the bits of a slot."""
-    bits = max(1, (2 * len(hashes)).bit_length())
-    taken = np.full(1 << bits, -1, np.int64)
-    found = ((hashes * _GOLDEN) >> np.uint64(64 - bits)).astype(np.int64)
-    left = np.arange(len(hashes))
-    while len(left):
-        free = taken[found[left]] < 0
-        taken[found[left[free]]] = left[free]  # of keys that share a slot, one stays
-        left = left[taken[found[left]] != left]
-        found[left] = (found[left] + 1) & ((1 << bits) - 1)
-    return found, bits
+def _slots_of(keys: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the slot of each key (n,) of 64 bits, and the bits of a slot."""
+    bits = max(1, (2 * len(keys)).bit_length())
+    return own_slots(keys, bits), bits
 
 
 def _number_table(rule: Vocabulary) -> tuple[np.ndarray, int]:
-    places, bits = _slots_of(rule.numbers.view(np.uint64))
+    places, bits = _slots_of(rule.numbers)
     table = np.zeros(1 << bits, _NUMBER)
     table["key"][places], table["id"][places] = rule.numbers, rule.number_ids
     return table, bits

@@ -23,6 +23,23 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio: spreads both de
 _PLAIN_GOLDEN, _64_BITS = int(_GOLDEN), 2**64 - 1  # Python's numbers, for one key
 
 
+def first_slots(keys: Array, bits: int) -> Array:
+    """Return where each key (n,) of 64 bits is looked for first among 2**bits slots, (n,) int64."""
+    return ((keys.view(np.uint64) * _GOLDEN) >> np.uint64(64 - bits)).view(np.int64)
+
+
+def own_slots(keys: Array, bits: int) -> Array:
+    """Return a slot of its own for each key: the first free one from `first_slots` on."""
+    owners = np.full(1 << bits, -1, np.int32)
+    slots, left = first_slots(keys, bits), np.arange(len(keys), dtype=np.int32)
+    while len(left):
+        free = owners[slots[left]] < 0
+        owners[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
+        left = left[owners[slots[left]] != left]
+        slots[left] = (slots[left] + 1) & ((1 << bits) - 1)
+    return slots
+
+
 class IdTable:
     """An immutable map from distinct int64 keys (n,) to ids (n,) that fit int32.
 
@@ -32,7 +49,7 @@ class IdTable:
     def __init__(self, keys: Array, ids: Array, default: int) -> None:
         self._default, self._known = default, (keys, ids)
         self._bits = max(1, ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length())
-        self._shift, self._mask = np.uint64(64 - self._bits), (1 << self._bits) - 1
+        self._mask = (1 << self._bits) - 1
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its tables anew, whose memory is aligned."""
@@ -45,7 +62,7 @@ class IdTable:
         keys, ids = self._known
         there = np.zeros(1 << self._bits, np.int64)
         ids_there = np.full(1 << self._bits, self._default, np.int32)
-        slots = self._place(keys)
+        slots = own_slots(keys, self._bits)
         there[slots], ids_there[slots] = keys, ids
         return there, ids_there
 
@@ -57,27 +74,13 @@ class IdTable:
         words = aligned_empty(8 << self._bits).view(np.uint64)
         words[:] = self._default
         packed = keys[short].view(np.uint64) << np.uint64(32) | ids[short].view(np.uint64)
-        words[self._place(keys[short])] = packed
+        words[own_slots(keys[short], self._bits)] = packed
         return words
-
-    def _slots(self, keys: Array) -> Array:
-        return ((keys.view(np.uint64) * _GOLDEN) >> self._shift).view(np.int64)
-
-    def _place(self, keys: Array) -> Array:
-        """Return the slots (n,) of keys (n,)."""
-        owners = np.full(1 << self._bits, -1, np.int32)
-        slots, left = self._slots(keys), np.arange(len(keys), dtype=np.int32)
-        while len(left):
-            free = owners[slots[left]] < 0
-            owners[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
-            left = left[owners[slots[left]] != left]
-            slots[left] = (slots[left] + 1) & self._mask
-        return slots
 
     def find(self, keys: Array) -> Array:
         """Return the ids (n,) int32 of `keys` (n,) int64, in any order and with repeats."""
         there, ids_there = self._table
-        slots = self._slots(keys)
+        slots = first_slots(keys, self._bits)
         ids: Array = np.take(ids_there, slots)
         lost = np.flatnonzero((np.take(there, slots) != keys) & (ids != self._default))
         slots = slots[lost]
