@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.ragged import Ragged, one_each
 from sparsetrain.data.read.interaction_columns import read_columns
 from sparsetrain.data.read.split import timestamp
 from sparsetrain.data.read.windows import Unit, require_unit, window_name, window_starts
@@ -291,11 +292,8 @@ class Interactions:
         end = np.searchsorted(user, user[at], side="right") if each == "pair" else at
         if max_length is not None:
             begin = np.maximum(begin, end - max_length)
-        lengths = end - begin
-        before = np.cumsum(np.r_[0, lengths])
-        places = np.arange(before[-1]) + np.repeat(begin - before[:-1], lengths)
-        one = np.arange(len(at) + 1)
-        return self._rows(user[at], (before, kept[places]), (one, kept[at]), ages)
+        history = one_each(kept).between(begin, end)
+        return self._rows(user[at], history, one_each(kept[at]), ages)
 
     def _held_out(self, part: Array, number: int, ages: bool) -> pa.Table:
         """Return a row for each user with items in a part, behind those of the parts before."""
@@ -304,24 +302,21 @@ class Interactions:
         history, item = (self._of_users(chosen, users) for chosen in (part < number, own))
         return self._rows(users, history, item, ages)
 
-    def _of_users(self, chosen: Array, users: Array) -> tuple[Array, Array]:
-        """Return offsets by user and places of the chosen interactions of users."""
+    def _of_users(self, chosen: Array, users: Array) -> Ragged:
+        """Return the places of the chosen interactions of each user."""
         places = np.flatnonzero(chosen & np.isin(self.user, users))
         ends = np.searchsorted(self.user[places], users, side="right")
-        return np.r_[0, ends].astype(np.int64), places
+        return Ragged(places, np.r_[0, ends])
 
-    def _rows(self, user: Array, history: Any, item: Any, ages: bool) -> pa.Table:
-        """Return a table of rows whose lists are given by offsets and places."""
+    def _rows(self, user: Array, history: Ragged, item: Ragged, ages: bool) -> pa.Table:
+        """Return a table of rows whose lists are those of interactions at these places."""
         columns = {"user": self.users.take(pa.array(user))}
-        for name, (offsets, places) in {"history": history, "item": item}.items():
-            values = self.item.take(pa.array(places))
-            columns[name] = pa.LargeListArray.from_arrays(offsets, values)
+        for name, places in {"history": history, "item": item}.items():
+            columns[name] = places.as_lists(self.item.take(pa.array(places.ids)))
         if ages:
             assert self.time is not None
-            offsets, times = history[0], self.time[history[1]]
-            lengths = np.diff(offsets)
-            last = np.repeat(times[offsets[1:][lengths > 0] - 1], lengths[lengths > 0])
-            columns[AGE] = pa.LargeListArray.from_arrays(offsets, last - times)
+            times = self.time[history.ids]
+            columns[AGE] = history.as_lists(times[history.offsets[history.rows() + 1] - 1] - times)
         return pa.table(columns)
 
 

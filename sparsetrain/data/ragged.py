@@ -89,6 +89,14 @@ class Ragged:
         weights = None if self.weights is None else self.weights[own]
         return Ragged(self.ids[own], offsets - offsets[0], weights)
 
+    def between(self, starts: Array, stops: Array) -> Ragged:
+        """Return new bags, of the ids at each of `starts` to its stop."""
+        lengths = stops - starts
+        offsets = offsets_of(lengths)
+        kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        weights = None if self.weights is None else self.weights[kept]
+        return Ragged(self.ids[kept], offsets, weights)
+
     def first(self, count: int) -> Ragged:
         """Return the first `count` ids of each bag, or all of a shorter one."""
         return self._cut(self.offsets[:-1], np.minimum(self.offsets[:-1] + count, self.offsets[1:]))
@@ -135,11 +143,6 @@ class Ragged:
         weights = None if self.weights is None else as_readonly(self.weights.copy())
         return Ragged(as_readonly(ids), as_readonly(offsets), weights)
 
-    def _cut(self, starts: Array, stops: Array) -> Ragged:
-        """Return each bag's ids from its start to its stop, or itself if they are all."""
-        whole = (stops - starts).sum() == len(self.ids)
-        return self if whole else self.between(starts, stops)
-
     def check_offsets(self, what: str, num_rows: int) -> None:
         """Refuse offsets that do not cut the ids into so many bags.
 
@@ -166,13 +169,10 @@ class Ragged:
                 f"{what}offsets fall at row {row}, from {offsets[row]} to {offsets[row + 1]}"
             )
 
-    def between(self, starts: Array, stops: Array) -> Ragged:
-        """Return new bags, of the ids at each of `starts` to its stop."""
-        lengths = stops - starts
-        offsets = offsets_of(lengths)
-        kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
-        weights = None if self.weights is None else self.weights[kept]
-        return Ragged(self.ids[kept], offsets, weights)
+    def _cut(self, starts: Array, stops: Array) -> Ragged:
+        """Return each bag's ids from its start to its stop, or itself if they are all."""
+        whole = (stops - starts).sum() == len(self.ids)
+        return self if whole else self.between(starts, stops)
 
 
 def one_each(ids: npt.ArrayLike) -> Ragged:

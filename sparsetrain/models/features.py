@@ -15,7 +15,7 @@ import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.ragged import Ragged, one_each
 from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
 
@@ -31,8 +31,7 @@ def bags_of(batch: Batch, column: int) -> Ragged:
     """The ids of a column as bags, which are of one id in a batch without bags."""
     if not isinstance(batch.ids, np.ndarray):
         return batch.ids[column]
-    ids = np.ascontiguousarray(batch.ids[:, column])
-    return Ragged(ids, np.arange(len(ids) + 1))
+    return one_each(np.ascontiguousarray(batch.ids[:, column]))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsetrain import models
 from sparsetrain.data import Interactions
-from sparsetrain.data.ragged import offsets_of
+from sparsetrain.data.ragged import offsets_of, one_each
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.sklearn.parameters import Trained
 
@@ -136,9 +136,7 @@ class Ranker(Trained):
             raise DataError(f"users are {users.type}, unlike those of fit: {error}") from None
         number = pc.index_in(users, value_set=self.log_.users).fill_null(-1).to_numpy()
         begin, end = (np.searchsorted(self.log_.user, number, side) for side in ("left", "right"))
-        places = [np.arange(*ends) for ends in zip(begin, end, strict=True)]
-        offsets = offsets_of(end - begin)
-        seen = self.log_.item.take(pa.array(np.concatenate([*places, np.empty(0, np.int64)])))
-        history = pa.LargeListArray.from_arrays(offsets, seen)
+        seen = one_each(np.arange(len(self.log_))).between(begin, end)
+        history = seen.as_lists(self.log_.item.take(pa.array(seen.ids)))
         item = pa.LargeListArray.from_arrays(*wanted)
         return pa.table({"user": users, "history": history, "item": item})

@@ -116,14 +116,14 @@ def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.Rec
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths)), lengths)
     first = np.sort(np.unique(rows * (len(codes) + 1) + codes, return_index=True)[1])
-    offsets = pa.array(offsets_of(np.bincount(rows[first], minlength=len(lengths))))
+    bags = Ragged(first, offsets_of(np.bincount(rows[first], minlength=len(lengths))))
     flat = {column: values}
     if weights is not None:
         flat[weights], found = _flat(piece.column(weights))
         if (found != lengths).any():
             return piece  # which the encoder refuses
     for name, array in flat.items():
-        made = pa.LargeListArray.from_arrays(offsets, array.take(pa.array(first)))
+        made = bags.as_lists(array.take(pa.array(first)))
         piece = piece.set_column(piece.schema.get_field_index(name), name, made)
     return piece
 
