@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.read.tables import as_table, by_column, is_pandas, is_table, names_in
-from sparsetrain.data.schema.column_names import require_column
+from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError
+
+_GIVEN = "given", Location("table")  # columns, and where
 
 
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
@@ -25,11 +27,11 @@ def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
     Of an array, whose columns have no names, None.
     """
     if is_pandas(X):
-        _require_distinct([*map(str, X.columns)])
+        require_columns(names := [*map(str, X.columns)], names, *_GIVEN)
         return X, {str(name): X[name] for name in X.columns}
     if is_table(X):
         table: Any = as_table(X, Schema())
-        _require_distinct(table.column_names)
+        require_columns(table.column_names, table.column_names, *_GIVEN)
         return table, {name: table[name].combine_chunks() for name in table.column_names}
     if names := names_in(X):
         by_name = by_column(X)
@@ -67,11 +69,6 @@ def free_name(name: str, taken: Mapping[str, Any]) -> str:
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2
-
-
-def _require_distinct(names: list[str]) -> None:
-    for name in names if len({*names}) < len(names) else ():
-        require_column(names, name, "given", Location("table"))
 
 
 def _plain(values: np.ndarray) -> Any:

@@ -161,8 +161,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
     if _is_named(data):
         nan_is_null = not isinstance(data, Mapping)
         names = _names(data, schema)
-        for name in names if len({*names}) < len(names) else ():
-            require_column(names, name, "given", Location("table"))
+        require_columns(names, names, "given", Location("table"))
         return _from_columns({name: data[name] for name in names}, nan_is_null)
     return _imported(data) if _is_arrow(data) else None
 
