@@ -14,12 +14,6 @@ from sparsetrain.metrics.labels import LabelMetrics as LabelMetrics
 from sparsetrain.metrics.ranking import RankingMetrics as RankingMetrics
 from sparsetrain.metrics.ranking import rank_items as rank_items
 from sparsetrain.metrics.regression import RegressionMetrics as RegressionMetrics
+from sparsetrain.system.exports import public_names as _public_names
 
-__all__ = [
-    *("ClassMetrics", "ClickMetrics", "GroupedAUC", "LabelMetrics", "RankingMetrics"),
-    *("RegressionMetrics", "rank_items"),
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __dir__ = _public_names(globals())

@@ -111,7 +111,7 @@ class Comm:
         purpose: str = "agreement",
     ) -> np.ndarray:
         """Send ``counts[r]`` rows of `array` to rank r, in the order of ranks; fill `out` alike."""
-        give, take = _spans(counts), _spans(received)
+        give, take = spans(counts), spans(received)
         out[take[self.rank]] = array[give[self.rank]]
         self._move(
             [(r, array[give[r]]) for r in self._others if counts[r]],
@@ -130,18 +130,18 @@ class Comm:
 
         Each rank sums a share, so that one sends 2 n (size - 1) / size numbers.
         """
-        spans = _spans(np.diff(len(buffer) * np.arange(self.size + 1) // self.size))
-        own = buffer[spans[self.rank]]
+        shared = spans(np.diff(len(buffer) * np.arange(self.size + 1) // self.size))
+        own = buffer[shared[self.rank]]
         if self.size == 1:
             return
         shares = self._shares(len(own), buffer.dtype)
         shares[self.rank] = own
         others, purpose = self._others, "dense sums"
         self._move(
-            [(r, buffer[spans[r]]) for r in others], [(r, shares[r]) for r in others], purpose
+            [(r, buffer[shared[r]]) for r in others], [(r, shares[r]) for r in others], purpose
         )
         own[...] = tree(list(shares), np.add)
-        self._move([(r, own) for r in others], [(r, buffer[spans[r]]) for r in others], purpose)
+        self._move([(r, own) for r in others], [(r, buffer[shared[r]]) for r in others], purpose)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the plain JSON values of all ranks, by rank, on every rank."""
@@ -150,7 +150,7 @@ class Comm:
         out = np.empty(int(sizes.sum()), np.uint8)
         everyone = np.tile(own, self.size)
         self.exchange(everyone, [own.size] * self.size, out, sizes.tolist())
-        return [json.loads(out[span].tobytes()) for span in _spans(sizes)]
+        return [json.loads(out[span].tobytes()) for span in spans(sizes)]
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
         """Return the arrays of all ranks on every rank; rank r has ``counts[r]`` rows, or none."""
@@ -158,7 +158,7 @@ class Comm:
         out = np.empty((sum(received), *rows.shape[1:]), rows.dtype)
         everyone = np.concatenate([rows] * self.size)
         self.exchange(everyone, [len(rows)] * self.size, out, received)
-        return [out[span] for span in _spans(received)]
+        return [out[span] for span in spans(received)]
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank."""
@@ -204,7 +204,8 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _spans(counts: Any) -> list[slice]:
+def spans(counts: Any) -> list[slice]:
+    """Places of parts of these lengths, one behind another."""
     ends = np.cumsum(counts).tolist()
     return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 

@@ -15,7 +15,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.embedding.kernels import lookup_kernel
 from sparsetrain.errors import ConfigError
-from sparsetrain.parallel.comm import Comm, tree
+from sparsetrain.parallel.comm import Comm, spans, tree
 from sparsetrain.parallel.kernels import find_keys, find_places
 from sparsetrain.parallel.plan import StoragePlan
 from sparsetrain.runtime import NDArray
@@ -149,11 +149,10 @@ class Exchange:
         num_rows = self._num_rows
         if self._size <= 2:
             return RowSparse(self.rows, values, num_rows)
-        ends = np.cumsum(self.answered).tolist()
         rows, numbers = runtime.as_numpy(self.rows), runtime.as_numpy(values)
         parts: list[Any] = [
-            RowSparse.from_numpy(rows[first:end], numbers[first:end], num_rows)
-            for first, end in zip([0, *ends], ends, strict=False)
+            RowSparse.from_numpy(rows[part], numbers[part], num_rows)
+            for part in spans(self.answered)
         ]
         while len(parts) > 2:
             parts = [tree(parts[n : n + 2], _joined) for n in range(0, len(parts), 2)]

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from sparsetrain.errors import ConfigError
+from sparsetrain.parallel.comm import spans
 
 DEALT = -1  # in place of an owner
 Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
@@ -59,9 +58,8 @@ class StoragePlan(NamedTuple):
 
     def slices(self, rank: int) -> dict[str, slice]:
         """Return the rows of each table in the storage of a rank."""
-        ends = np.cumsum([table.held(rank, self.size) for table in self.tables]).tolist()
-        spans = zip(self.tables, [0, *ends], ends, strict=False)
-        return {table.name: slice(first, end) for table, first, end in spans}
+        places = spans([table.held(rank, self.size) for table in self.tables])
+        return {table.name: place for table, place in zip(self.tables, places, strict=True)}
 
     def rows(self, rank: int) -> int:
         """Return the rows that a rank has; at least one, for kernels take no empty table."""

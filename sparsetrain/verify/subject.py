@@ -23,6 +23,7 @@ from sparsetrain.runtime.tensors import editable_numpy
 from sparsetrain.training.load import load
 from sparsetrain.training.step import loss_inputs
 from sparsetrain.training.trainer import Trainer
+from sparsetrain.verify.widen import as_array
 
 BATCH_SIZE, BATCHES = 128, 6
 _SYNTHETIC_ROWS = 4096
@@ -83,11 +84,7 @@ class Subject:
     def rows(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The rows of each storage that a batch reads, each once and sorted."""
         read = self.model.rows_read(inputs)
-        return {name: np.unique(_array(rows)) for name, rows in read.items()}
-
-
-def _array(value: Any) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else runtime.as_numpy(value)
+        return {name: np.unique(as_array(rows)) for name, rows in read.items()}
 
 
 def new_subject(folder: Path) -> Subject:

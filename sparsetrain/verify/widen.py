@@ -60,11 +60,12 @@ def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
 
 def widen_arrays(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Copy float arrays and tensors into float64; integers stay."""
-    plain = {name: _array(value) for name, value in arrays.items()}
+    plain = {name: as_array(value) for name, value in arrays.items()}
     return {n: a if a.dtype.kind in "iu" else a.astype(_WIDE) for n, a in plain.items()}
 
 
-def _array(value: Any) -> np.ndarray:
+def as_array(value: Any) -> np.ndarray:
+    """View an array or a tensor as an array."""
     return value if isinstance(value, np.ndarray) else as_numpy(value)
 
 
