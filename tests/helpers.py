@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sparsetrain import checkpoint
 from sparsetrain.runtime import as_numpy
 from sparsetrain.sparse_tensor import RowSparse
 
@@ -18,6 +19,13 @@ def slow_except(quick: Collection, cases: Iterable) -> list:
     values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
     slow = pytest.mark.slow
     return [case if case in quick else pytest.param(*v, marks=slow) for case, v in values]
+
+
+def read_checkpoint(folder: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return all arrays of a checkpoint, in the order of the save, and its manifest."""
+    return checkpoint.whole(
+        folder, lambda saved: ({name: saved.read(name) for name in saved.kinds}, saved.manifest)
+    )
 
 
 def assert_same_bits(found: Any, expected: np.ndarray) -> None:

@@ -84,7 +84,7 @@ PARTS = {
     ),
     "serving": Part(
         "exported models: a library in C, its use from Python, deltas, an HTTP server",
-        "compiler data models runtime system training",
+        "checkpoint compiler data models runtime system training",
         True,
     ),
     "parallel": Part(

@@ -19,7 +19,7 @@ from typing import IO
 from sparsetrain.checkpoint.manifest import ARRAY_FILE, FILE, MAX_BYTES, parse
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.argument_checks import require_path
-from sparsetrain.system.file_locks import locked_draft, remove_dead
+from sparsetrain.system.file_locks import locked_draft, remove_dead, sync
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
@@ -40,7 +40,7 @@ def restore(target: Path) -> None:
     old = aside(target)
     if not os.path.lexists(target) and (old / FILE).exists():
         os.rename(old, target)
-        sync_folder(target.parent)
+        sync(target.parent)
     if os.path.lexists(old):
         remove(old)
     _remove_drafts(target)
@@ -93,7 +93,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 def publish(folder: Path, target: Path) -> None:
     """Put a complete `folder` where `target` is; the old one goes last."""
     old = aside(target)
-    sync_folder(folder)
+    sync(folder)
     replacing = os.path.lexists(target)
     if replacing:
         os.rename(target, old)
@@ -104,20 +104,11 @@ def publish(folder: Path, target: Path) -> None:
             with contextlib.suppress(OSError):
                 os.rename(old, target)
         raise
-    sync_folder(target.parent)
+    sync(target.parent)
     if replacing:
         # The save is done; if something keeps the old folder, the next save says so.
         with contextlib.suppress(OSError):
             remove(old)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def remove(folder: Path) -> None:

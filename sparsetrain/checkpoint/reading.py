@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 
@@ -74,21 +74,19 @@ class Saved:
             raise ResourceError(
                 f"{self._target} (array {name!r}) needs {size / 1e9:.2f} GB of memory"
             ) from None
-        self.read_into(name, out)
+        self.fill({name: out})
         return out
 
-    def read_into(self, name: str, out: np.ndarray) -> None:
-        """Fill `out`, of the array's shape and dtype; after an error its content is undefined.
+    def fill(self, targets: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays of the shapes and dtypes of saved ones, a few files at a time.
+
+        After an error their content is undefined.
 
         Raises
         ------
         CheckpointError
-            If any of the bytes is not what was saved, or `out` is of another kind.
+            If any of the bytes is not what was saved, or an array is of another kind.
         """
-        self.fill({name: out})
-
-    def fill(self, targets: Mapping[str, np.ndarray]) -> None:
-        """Fill several arrays, a few files at a time, as `read_into` does one."""
         parts = []
         for name, out in targets.items():
             if (out.shape, out.dtype.newbyteorder("=")) != self.kinds[name]:
@@ -183,35 +181,6 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
     target = folders.located(folder)
     with _reading(target), _open(target) as saved:
         yield saved
-
-
-def read(folder: str | PathLike[str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the manifest that `write` was given.
-
-    Parameters
-    ----------
-    folder : path
-        Where the checkpoint was saved.
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-        In the order in which they were saved, C-contiguous and little-endian.
-    manifest : dict
-        The caller's part of the manifest.
-
-    Raises
-    ------
-    CheckpointError
-        If there is no checkpoint, or any of its bytes is not what was saved.
-    ResourceError
-        If memory does not suffice.
-    """
-
-    def all_of(saved: Saved) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return {name: saved.read(name) for name in saved.kinds}, saved.manifest
-
-    return whole(folder, all_of)
 
 
 def whole(folder: str | PathLike[str], use: Callable[[Saved], Found]) -> Found:

@@ -7,8 +7,8 @@ blocks; the disk holds the old and the new save for a moment.
 """
 
 import shutil
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,21 @@ def write(
     target, checked = folders.located(folder), _checked(arrays)
     pieces = _cut(checked, piece_bytes)
     dump([], manifest)  # before anything is written: can it be kept?
-    with errors_of(target):
-        folders.restore(target)
-        folders.require_replaceable(target)
-        require_room(target, sum(file_size(a.dtype.name, a.shape) for a in checked.values()))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with folders.draft(target) as draft:
-            _fill(draft, checked, pieces, manifest)
-            folders.publish(draft, target)
+    size = sum(file_size(a.dtype.name, a.shape) for a in checked.values())
+    with errors_of(target), replacing(target, size) as draft:
+        _fill(draft, checked, pieces, manifest)
+
+
+@contextmanager
+def replacing(target: Path, size: int) -> Iterator[Path]:
+    """Yield a folder for arrays of `size` bytes, which is put in place of `target` at the end."""
+    folders.restore(target)
+    folders.require_replaceable(target)
+    require_room(target, size)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with folders.draft(target) as draft:
+        yield draft
+        folders.publish(draft, target)
 
 
 def _fill(

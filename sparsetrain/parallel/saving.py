@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsetrain.checkpoint import Saved, errors_of, folders, require_room
+from sparsetrain.checkpoint import Saved, errors_of, folders
 from sparsetrain.checkpoint.array_file import file_size, write_blocks
 from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_shape
+from sparsetrain.checkpoint.writing import replacing
 from sparsetrain.errors import CheckpointError
 from sparsetrain.optim.state_dict import named_tables
 from sparsetrain.parallel.comm import Comm, as_bytes
@@ -64,16 +65,11 @@ def write(
     with errors_of(target):
         if comm.rank == 0:
             dump([], manifest)
-            folders.restore(target)
-            folders.require_replaceable(target)
-            require_room(target, sum(file_size(*_kind(piece)) for piece in pieces))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with folders.draft(target) as draft:
+            with replacing(target, sum(file_size(*_kind(piece)) for piece in pieces)) as draft:
                 require_shared(comm, draft)
                 entries = _write_pieces(shards, draft, arrays, pieces)
                 with folders.new_file(draft / FILE) as file:
                     file.write(dump(entries, manifest))
-                folders.publish(draft, target)
         else:
             _write_pieces(shards, require_shared(comm), arrays, pieces)
         comm.any(False)  # published
@@ -245,7 +241,7 @@ class ShardOf:
         for name, out in targets.items():
             table = self._table(name)
             if table is None:
-                self._saved.read_into(name, out)
+                self._saved.fill({name: out})
             elif len(out):
                 self._saved.read_rows(name, out, *table.on(shards.rank, shards.size))
 

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsetrain.checkpoint.array_file import write_array
 from sparsetrain.errors import CheckpointError
 from sparsetrain.serving import manifest
-from sparsetrain.serving.folders import new_folder, save_array
+from sparsetrain.serving.folders import new_folder
 from sparsetrain.system.file_locks import is_disk_full
 from sparsetrain.system.regular_files import read_regular_file, require_regular
 
@@ -153,8 +154,9 @@ def _write_rows(folder: Path, name: str, old: _Export, new: _Export) -> None:
             same = after[first:][part] == before[source:][part]
             changed[first:][part] = ~same.all(axis=1)
     found = np.flatnonzero(changed)
-    save_array(folder / f"{name}.rows.npy", found)
-    save_array(folder / f"{name}.values.npy", after[found])
+    for kind, array in (("rows", found), ("values", after[found])):
+        with open(folder / f"{name}.{kind}.npy", "wb") as file:
+            write_array(file, array)
 
 
 def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:

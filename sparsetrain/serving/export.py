@@ -11,10 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tvm import relax
 from tvm.target import Target
 
 from sparsetrain import runtime
+from sparsetrain.checkpoint.array_file import write_array
 from sparsetrain.compiler.precision import policy_for
 from sparsetrain.compiler.program import Program
 from sparsetrain.compiler.schedule import KINDS
@@ -24,13 +26,7 @@ from sparsetrain.runtime.host import cpu_level
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
 from sparsetrain.serving.encoder_tables import Values, encoder_records
-from sparsetrain.serving.folders import (
-    draft_beside,
-    new_folder,
-    require_new,
-    save_array,
-    write_array,
-)
+from sparsetrain.serving.folders import draft_beside, new_folder, require_new
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
 from sparsetrain.system.cores import default_level
@@ -111,7 +107,8 @@ def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -
     ]
     if function == "query":
         items = retrieval.item_vectors(model)
-        save_array(folder / manifest.ITEMS, items)
+        with open(folder / manifest.ITEMS, "wb") as written:
+            write_array(written, items)
         records.append(("vector", items.shape[1]))
     params = _write_params(folder, model, arguments[len(inputs) :])
     (folder / "values.bin").write_bytes(b"".join(values.parts))
@@ -150,8 +147,7 @@ def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Reco
     for number, name in enumerate(names):
         array = runtime.as_numpy(params[name])
         file = folder / f"{number:03}.bin"
-        with open(file, "wb") as written:
-            write_array(written, array)
+        file.write_bytes(np.ascontiguousarray(array).view(np.uint8).data)
         kind = str(params[name].dtype).rstrip("0123456789")
         records.append(
             ("param", file.name, _CODES[kind], 8 * array.itemsize, *map(int, array.shape))

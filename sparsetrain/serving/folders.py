@@ -15,12 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
-
-import numpy as np
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.file_locks import locked_draft, name_write_errors, remove_dead
+from sparsetrain.system.file_locks import locked_draft, name_write_errors, remove_dead, sync
 from sparsetrain.system.private_files import OTHERS, make_private
 
 _DRAFT = ".sparsetrain-draft-"
@@ -47,7 +44,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         for path in [*draft.iterdir(), draft]:
             _settle(path)
         os.replace(draft, out)
-        _sync(out.parent)
+        sync(out.parent)
 
 
 @contextmanager
@@ -76,30 +73,9 @@ def _prepare(place: Path) -> None:
         remove_dead(left, shutil.rmtree)
 
 
-def write_array(file: BinaryIO, array: np.ndarray) -> None:
-    """Write the bytes of an array; NumPy's own way does not say that the disk is full."""
-    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def save_array(path: Path, array: np.ndarray) -> None:
-    """As `np.save`."""
-    with open(path, "wb") as file:
-        head = np.lib.format.header_data_from_array_1_0(array)
-        np.lib.format.write_array_header_1_0(file, head)
-        write_array(file, array)
-
-
 def _settle(path: Path) -> None:
     """Let none but the owner write, whatever the umask is, and bring it to the disk."""
     mode = path.stat().st_mode
     if mode & OTHERS:
         path.chmod(stat.S_IMODE(mode) & ~OTHERS)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path)

@@ -92,11 +92,19 @@ def replaced_by(draft: Path, path: Path) -> Iterator[None]:
     try:
         with locked_draft(draft, partial(Path.touch, exist_ok=False)):
             yield
-        with open(draft, "rb") as written:
-            os.fsync(written.fileno())
+        sync(draft)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_dead(draft: Path, remove: Callable[[Path], None] = Path.unlink) -> None:

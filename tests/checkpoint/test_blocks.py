@@ -12,6 +12,7 @@ from sparsetrain import checkpoint
 from sparsetrain.checkpoint import array_file, folders
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.system import memory
+from tests.helpers import read_checkpoint
 
 ROWS = np.random.default_rng(0).integers(0, 256, (9001, 7)).astype(np.int32)
 ARRAYS = {
@@ -50,7 +51,7 @@ def test_a_flipped_byte_in_any_block_is_found(tmp_path, at):
     content[at] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"000\.npy"):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_thread_that_cannot_write_ends_the_save(tmp_path, monkeypatch, number,
     monkeypatch.setattr(folders, "new_file", failing)
     with pytest.raises(kind, match="cannot be written"):
         checkpoint.write(tmp_path / "run", {"a": ROWS}, {}, piece_bytes=50_000)
-    assert list(checkpoint.read(tmp_path / "run")[0]["a"]) == [0, 1, 2, 3, 4]
+    assert list(read_checkpoint(tmp_path / "run")[0]["a"]) == [0, 1, 2, 3, 4]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -19,6 +19,7 @@ from sparsetrain.checkpoint import folders, reading
 from sparsetrain.checkpoint import manifest as manifest_module
 from sparsetrain.checkpoint.array_file import DTYPES
 from sparsetrain.errors import CheckpointError, ResourceError
+from tests.helpers import read_checkpoint
 
 OLD = {"table": np.arange(12, dtype=np.float32).reshape(4, 3), "step": np.int64(1)}
 NEW = {"table": -np.arange(6, dtype=np.float32).reshape(2, 3), "ids": np.arange(5)}
@@ -47,7 +48,7 @@ def neighbours(folder: Path) -> list[str]:
 def test_every_dtype_comes_back(tmp_path):
     arrays = {name: np.arange(7).astype(dtype) for name, dtype in DTYPES.items()}
     arrays["float32"][:4] = [np.nan, -0.0, np.inf, 1e-45]
-    got, _ = checkpoint.read(saved(tmp_path / "run", arrays))
+    got, _ = read_checkpoint(saved(tmp_path / "run", arrays))
     assert_same_arrays(got, arrays)
     assert got["float32"].tobytes() == arrays["float32"].tobytes()
 
@@ -71,26 +72,26 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_comes_back_in_c_order(tmp_path, layout):
-    got, _ = checkpoint.read(saved(tmp_path / "run", {"a": LAYOUTS[layout]}))
+    got, _ = read_checkpoint(saved(tmp_path / "run", {"a": LAYOUTS[layout]}))
     assert_same_arrays(got, {"a": LAYOUTS[layout]})
     assert got["a"].flags.c_contiguous
     np.testing.assert_array_equal(np.load(tmp_path / "run" / "000.npy"), LAYOUTS[layout])
 
 
 def test_arrays_that_were_read_can_be_written_to(tmp_path):
-    got, _ = checkpoint.read(saved(tmp_path / "run"))
+    got, _ = read_checkpoint(saved(tmp_path / "run"))
     got["table"][:] = 0.0
 
 
 def test_the_manifest_comes_back(tmp_path):
     about = {"lr": 0.1, "names": ["é", "\ud800"], "deep": {"none": None, "yes": True}, "n": 2**70}
     checkpoint.write(tmp_path / "run", {}, about)
-    assert checkpoint.read(tmp_path / "run") == ({}, about)
+    assert read_checkpoint(tmp_path / "run") == ({}, about)
 
 
 def test_any_name_of_an_array_is_kept_but_never_used_as_a_file_name(tmp_path):
     arrays = dict.fromkeys(["../../etc/passwd", "a/b", "C:\\x", "é\n", "manifest.json"], np.ones(1))
-    got, _ = checkpoint.read(saved(tmp_path / "run", arrays))
+    got, _ = read_checkpoint(saved(tmp_path / "run", arrays))
     assert_same_arrays(got, arrays)
     files = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert files == ["000.npy", "001.npy", "002.npy", "003.npy", "004.npy", "manifest.json"]
@@ -100,7 +101,7 @@ def test_folders_above_are_made_and_links_are_followed(tmp_path):
     saved(tmp_path / "a" / "b" / "run")
     (tmp_path / "latest").symlink_to(tmp_path / "a" / "b" / "run")
     saved(tmp_path / "latest", NEW)
-    assert_same_arrays(checkpoint.read(tmp_path / "a" / "b" / "run")[0], NEW)
+    assert_same_arrays(read_checkpoint(tmp_path / "a" / "b" / "run")[0], NEW)
     assert (tmp_path / "latest").is_symlink()
 
 
@@ -134,7 +135,7 @@ def test_a_large_array_is_cut_by_rows_and_comes_back_whole(tmp_path, case):
     checkpoint.write(tmp_path / "run", {"a": array, "b": np.ones(3)}, {}, piece_bytes=1000)
     listed = json.loads((tmp_path / "run" / "manifest.json").read_text())["arrays"]
     assert [entry["rows"] for entry in listed if entry["name"] == "a"] == rows
-    got, _ = checkpoint.read(tmp_path / "run")
+    got, _ = read_checkpoint(tmp_path / "run")
     assert_same_arrays(got, {"a": array, "b": np.ones(3)})
 
 
@@ -160,7 +161,7 @@ def test_an_array_is_read_into_memory_of_any_layout(tmp_path, layout):
         out = np.frombuffer(bytearray(1 + wanted.nbytes), np.int32, offset=1).reshape(wanted.shape)
     out[...] = 0
     with checkpoint.opened(tmp_path / "run") as found:
-        found.read_into("a", out)
+        found.fill({"a": out})
     np.testing.assert_array_equal(out, wanted)
 
 
@@ -169,7 +170,7 @@ def test_memory_of_another_kind_is_refused(tmp_path):
         checkpoint.opened(saved(tmp_path / "run")) as found,
         pytest.raises(CheckpointError, match="saved array 'table' is"),
     ):
-        found.read_into("table", np.empty((4, 3)))
+        found.fill({"table": np.empty((4, 3))})
 
 
 def test_no_arrays_are_filled_too(tmp_path):
@@ -227,7 +228,7 @@ def test_killed_while_replacing_the_old_or_the_new_one_is_there(tmp_path):
     for step in range(steps):
         folder = saved(tmp_path / str(step) / "run")
         assert not killed_save(folder, NEW, step)
-        arrays, about = checkpoint.read(folder)
+        arrays, about = read_checkpoint(folder)
         assert about["epoch"] in (1, 2)
         assert_same_arrays(arrays, OLD if about["epoch"] == 1 else NEW)
         outcomes.append(about["epoch"])
@@ -241,10 +242,10 @@ def test_killed_while_saving_for_the_first_time_there_is_nothing_or_all(tmp_path
         folder.parent.mkdir()
         killed_save(folder, NEW, step)
         if folder.exists():
-            assert_same_arrays(checkpoint.read(folder)[0], NEW)
+            assert_same_arrays(read_checkpoint(folder)[0], NEW)
         else:
             with pytest.raises(CheckpointError, match="there is no checkpoint at"):
-                checkpoint.read(folder)
+                read_checkpoint(folder)
 
 
 def test_the_next_save_clears_what_a_killed_one_left(tmp_path):
@@ -253,7 +254,7 @@ def test_the_next_save_clears_what_a_killed_one_left(tmp_path):
         killed_save(folder, NEW, step)
         third = saved(folder, {"c": np.ones(3)}, {"epoch": 3})
         assert neighbours(folder) == ["run"]
-        assert checkpoint.read(third)[1] == {"epoch": 3}
+        assert read_checkpoint(third)[1] == {"epoch": 3}
 
 
 def test_killed_twice_in_a_row_a_save_is_still_there(tmp_path):
@@ -263,7 +264,7 @@ def test_killed_twice_in_a_row_a_save_is_still_there(tmp_path):
             folder = saved(tmp_path / f"{first}-{second}" / "run")
             killed_save(folder, NEW, first)
             killed_save(folder, NEW, second)
-            arrays, about = checkpoint.read(folder)
+            arrays, about = read_checkpoint(folder)
             assert_same_arrays(arrays, OLD if about["epoch"] == 1 else NEW)
 
 
@@ -276,7 +277,7 @@ def test_a_half_deleted_old_one_never_comes_back(tmp_path):
         folders.restore(folder)
         left.add(folder.exists())
         if folder.exists():
-            assert_same_arrays(checkpoint.read(folder)[0], OLD)
+            assert_same_arrays(read_checkpoint(folder)[0], OLD)
     assert left == {True, False}
 
 
@@ -295,7 +296,7 @@ def test_a_failed_save_leaves_the_old_one_and_no_litter(tmp_path, monkeypatch, c
         with pytest.raises(kind, match=re.escape(f"{folder}: cannot be written: ")):
             checkpoint.write(folder, NEW, {})
     assert neighbours(folder) == ["run"]
-    assert_same_arrays(checkpoint.read(folder)[0], OLD)
+    assert_same_arrays(read_checkpoint(folder)[0], OLD)
 
 
 def test_a_failed_second_rename_puts_the_old_one_back(tmp_path, monkeypatch):
@@ -311,7 +312,7 @@ def test_a_failed_second_rename_puts_the_old_one_back(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="cannot be written"):
         checkpoint.write(folder, NEW, {})
     assert neighbours(folder) == ["run"]
-    assert_same_arrays(checkpoint.read(folder)[0], OLD)
+    assert_same_arrays(read_checkpoint(folder)[0], OLD)
 
 
 def test_the_draft_of_a_save_under_way_is_left_alone(tmp_path):
@@ -332,7 +333,7 @@ def test_a_save_during_a_read_gives_the_old_or_the_new_one(tmp_path, monkeypatch
         return parse(text)
 
     monkeypatch.setattr(reading, "parse", replace_then_parse)
-    arrays, about = checkpoint.read(folder)
+    arrays, about = read_checkpoint(folder)
     assert about == {"epoch": 2}
     assert_same_arrays(arrays, NEW)
 
@@ -384,7 +385,7 @@ def test_what_is_not_a_checkpoint_is_not_replaced(tmp_path, make, message):
 
 def test_an_empty_folder_is_a_fine_target(tmp_path):
     (tmp_path / "run").mkdir()
-    assert_same_arrays(checkpoint.read(saved(tmp_path / "run"))[0], OLD)
+    assert_same_arrays(read_checkpoint(saved(tmp_path / "run"))[0], OLD)
 
 
 def test_the_root_is_no_target():
@@ -436,7 +437,7 @@ def test_a_flipped_bit_anywhere_is_found_or_harmless(tmp_path):
             bad[position] ^= 1 << (position % 8)
             path.write_bytes(bad)
             try:
-                arrays, about = checkpoint.read(folder)
+                arrays, about = read_checkpoint(folder)
             except CheckpointError as error:
                 assert str(path) in str(error)
             else:  # white space between tokens
@@ -453,7 +454,7 @@ def test_a_file_cut_off_or_grown_is_found(tmp_path, name):
     for bad in (good[:0], good[:1], good[: len(good) // 2], good[:-4], good + b"xxxx"):
         path.write_bytes(bad)
         with pytest.raises(CheckpointError, match=re.escape(str(path))):
-            checkpoint.read(tmp_path / "run")
+            read_checkpoint(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["000.npy", "manifest.json"])
@@ -462,7 +463,7 @@ def test_a_missing_file_is_named(tmp_path, name):
     with pytest.raises(
         CheckpointError, match=f"run is not a complete checkpoint: {name} is missing"
     ):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 def swap_for_link(path: Path) -> None:
@@ -486,17 +487,17 @@ def swap_for_pipe(path: Path) -> None:
 def test_only_regular_files_are_read(tmp_path, swap, name):
     swap(saved(tmp_path / "run") / name)
     with pytest.raises(CheckpointError, match=f"{name} is not a regular file"):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 def test_a_place_without_checkpoint_says_so(tmp_path):
     with pytest.raises(CheckpointError, match=f"there is no checkpoint at {tmp_path / 'no'}"):
-        checkpoint.read(tmp_path / "no")
+        read_checkpoint(tmp_path / "no")
     with pytest.raises(CheckpointError, match=r"manifest\.json is missing"):
-        checkpoint.read(tmp_path)
+        read_checkpoint(tmp_path)
     make_file(tmp_path / "file")
     with pytest.raises(CheckpointError, match="file cannot be read: Not a directory"):
-        checkpoint.read(tmp_path / "file")
+        read_checkpoint(tmp_path / "file")
 
 
 def forge(folder: Path, change: Callable[[dict], object]) -> None:
@@ -559,7 +560,7 @@ def of_array(**fields: object) -> Callable[[dict], object]:
 def test_a_forged_manifest_is_refused(tmp_path, change, message):
     forge(saved(tmp_path / "run"), change)
     with pytest.raises(CheckpointError, match=re.escape(message)):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -568,14 +569,14 @@ def test_a_forged_manifest_is_refused(tmp_path, change, message):
 def test_a_manifest_that_is_no_object_is_refused(tmp_path, text):
     (saved(tmp_path / "run") / "manifest.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=r"manifest\.json: it is not"):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 def test_a_manifest_beyond_the_limit_is_not_read_to_its_end(tmp_path):
     with open(saved(tmp_path / "run") / "manifest.json", "ab") as file:
         file.truncate(1 << 40)
     with pytest.raises(CheckpointError, match=r"manifest\.json: "):
-        checkpoint.read(tmp_path / "run")
+        read_checkpoint(tmp_path / "run")
 
 
 def test_a_pickle_in_an_array_file_is_never_loaded(tmp_path):
@@ -585,4 +586,4 @@ def test_a_pickle_in_an_array_file_is_never_loaded(tmp_path):
     data = (folder / "000.npy").read_bytes().ljust(size, b"\0")[:size]
     (folder / "000.npy").write_bytes(data)
     with pytest.raises(CheckpointError, match="the header is not that of float32"):
-        checkpoint.read(folder)
+        read_checkpoint(folder)

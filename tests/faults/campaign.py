@@ -29,7 +29,6 @@ if __name__ == "__main__":
     os.environ.setdefault("TVM_NUM_THREADS", "1")  # a forked child has no other
 
 import sparsetrain as st  # noqa: E402
-from sparsetrain import checkpoint  # noqa: E402
 from sparsetrain.errors import SparsetrainError  # noqa: E402
 from tests.faults import failing_calls  # noqa: E402
 from tests.faults.commands import (  # noqa: E402
@@ -45,6 +44,7 @@ from tests.faults.commands import (  # noqa: E402
     result,
     run,
 )
+from tests.helpers import read_checkpoint  # noqa: E402
 
 
 def files(options: argparse.Namespace, counts: Counter) -> None:
@@ -106,7 +106,7 @@ def _loaded(folder: Path) -> Any:
     """All that the files of a run say."""
     run = st.Run(folder)
     log = run.log()
-    arrays, manifest = checkpoint.read(run.latest or folder)
+    arrays, manifest = read_checkpoint(run.latest or folder)
     return log, manifest, {name: array.tobytes() for name, array in arrays.items()}
 
 

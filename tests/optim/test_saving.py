@@ -16,6 +16,7 @@ from sparsetrain import checkpoint, optim
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.optim import state_factory
 from tests import small_dlrm
+from tests.helpers import read_checkpoint
 from tests.optim.loop import CASES, END, TABLES, Loop, case
 from tests.small_dlrm import assert_same_state
 
@@ -41,7 +42,7 @@ def ended(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_another_process_goes_on_to_the_bits_of_an_uninterrupted_loop(ended, name, tmp_path):
     case(name).train(END).save(tmp_path / "whole")
-    (arrays, about), (expected, its) = map(checkpoint.read, (ended / name, tmp_path / "whole"))
+    (arrays, about), (expected, its) = map(read_checkpoint, (ended / name, tmp_path / "whole"))
     assert_same_state(arrays, expected)
     assert about == its and about["step"] == END
 
@@ -114,7 +115,7 @@ def test_killed_at_any_moment_it_leaves_a_whole_save(tmp_path):
 
 def _step(folder: Path) -> int:
     with contextlib.suppress(CheckpointError):
-        return checkpoint.read(folder)[1]["step"]
+        return read_checkpoint(folder)[1]["step"]
     return 0
 
 
@@ -211,7 +212,7 @@ MANIFESTS = {
 def test_a_manifest_is_not_believed(tmp_path, change):
     values, message = MANIFESTS[change]
     case("sgd float32").save(tmp_path / "run")
-    arrays, about = checkpoint.read(tmp_path / "run")
+    arrays, about = read_checkpoint(tmp_path / "run")
     checkpoint.write(tmp_path / "run", arrays, {**about, **values})
     _refused(case("sgd float32", seed=1), tmp_path / "run", message)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import sparsetrain as st
-from sparsetrain import checkpoint
 from sparsetrain.parallel.group import Group
 from sparsetrain.system.launcher import is_torchrun
+from tests.helpers import read_checkpoint
 from tests.parallel.ends import ROOT, launch
 from tests.parallel.threads import all_of, run_ranks
 
@@ -102,7 +102,7 @@ def digest(data, case, group, folder):
     trainer = st.Trainer(model, optimizer, seed=1, loss_scale=scale, parallel=group)
     losses = [float(trainer.step(batch)) for batch in batches(data, case, changes)]
     trainer.save(folder)
-    arrays, manifest = checkpoint.read(folder)
+    arrays, manifest = read_checkpoint(folder)
     assert manifest["steps"] >= STEPS - 20 and (
         (scale is None) or manifest["loss_scale"]["overflows"]
     )

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
-from sparsetrain import checkpoint
 from sparsetrain.parallel.group import Group
 from sparsetrain.parallel.step import ShardedStep
 from sparsetrain.parallel.traffic import Watch
-from tests.helpers import slow_except
+from tests.helpers import read_checkpoint, slow_except
 from tests.parallel.threads import all_of, run_ranks
 from tests.small_dlrm import bags
 
@@ -156,7 +155,7 @@ def trained(folder, case, parallel=None, times=1):
 def on_ranks(folder, case, size, shard, times):
     losses = all_of(run_ranks(size, lambda c: trained(folder, case, Group(c, shard, 4), times)))
     assert all(each == losses[0] for each in losses)
-    return losses[0], *checkpoint.read(folder)
+    return losses[0], *read_checkpoint(folder)
 
 
 def same(one, other):
@@ -185,7 +184,7 @@ def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     found = []
     for parallel in (None, st.parallel.local(parts=1)):
         folder = tmp_path / str(parallel is None)
-        found.append((trained(folder, CASES[name], parallel), *checkpoint.read(folder)))
+        found.append((trained(folder, CASES[name], parallel), *read_checkpoint(folder)))
     same(*found)
 
 
@@ -225,6 +224,6 @@ def test_any_number_of_ranks_shares_out_three_parts_or_six(tmp_path):
     def run(size):
         folder = tmp_path / str(size)
         all_of(run_ranks(size, lambda c: trained(folder, case, Group(c, "auto", 6))))
-        return [], *checkpoint.read(folder)
+        return [], *read_checkpoint(folder)
 
     same(run(3), run(6))

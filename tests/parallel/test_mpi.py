@@ -11,8 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 import sparsetrain as st
-from sparsetrain import checkpoint
-from tests.helpers import slow_except
+from tests.helpers import read_checkpoint, slow_except
 from tests.parallel import random_kills
 from tests.parallel.ends import (
     CAUSES,
@@ -57,8 +56,8 @@ def test_processes_train_to_the_bits_of_one(tmp_path, by, ranks, threads, shard,
     )
     assert job.returncode == 0, errors
     losses = trained(tmp_path / "one", CASES[QUICK], st.parallel.local(parts=4), times)
-    one = losses, *checkpoint.read(tmp_path / "one")
-    same(([*map(float, printed.split())], *checkpoint.read(tmp_path / "saved")), one)
+    one = losses, *read_checkpoint(tmp_path / "one")
+    same(([*map(float, printed.split())], *read_checkpoint(tmp_path / "saved")), one)
 
 
 def test_the_command_trains_in_two_processes_and_goes_on_in_one(tmp_path):

@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 
 import sparsetrain as st
-from sparsetrain import checkpoint
 from sparsetrain.parallel.group import Group
-from tests.helpers import slow_except
+from tests.helpers import read_checkpoint, slow_except
 from tests.parallel.threads import all_of, run_ranks
 
 ROWS, BATCH = 300, 64
@@ -74,7 +73,7 @@ def on(size, *arguments, parts=4, **options):
 
 def arrays_of(folder):
     return {
-        name: array.tobytes() for name, array in checkpoint.read(st.Run(folder).latest)[0].items()
+        name: array.tobytes() for name, array in read_checkpoint(st.Run(folder).latest)[0].items()
     }
 
 

@@ -18,6 +18,7 @@ from sparsetrain.training import predictor, trained_model
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.run import Run, chosen, folder
 from tests import small_dlrm
+from tests.helpers import read_checkpoint
 from tests.small_dlrm import assert_same_state
 
 RULE = st.EarlyStopping(patience=2)
@@ -267,7 +268,7 @@ def test_predictions_are_those_of_the_checkpoint_that_is_meant(tmp_path, kind):
 def test_a_run_that_goes_on_may_prune_its_latest_while(tmp_path, monkeypatch, rule, at):
     run, opened = Run(tmp_path / "run", keep=1), checkpoint.opened
     fit(make(), epochs=3, rule=rule, run=run)
-    arrays, manifest = checkpoint.read(run.latest)
+    arrays, manifest = read_checkpoint(run.latest)
     times = []
 
     def after_a_save(path):

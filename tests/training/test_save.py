@@ -10,6 +10,7 @@ import sparsetrain as st
 from sparsetrain import checkpoint, errors
 from sparsetrain.errors import CheckpointError, ConfigError
 from tests import small_dlrm
+from tests.helpers import read_checkpoint
 from tests.small_dlrm import assert_same_state
 
 OPTIMIZERS = {
@@ -98,7 +99,7 @@ def test_numbers_of_numpy_are_saved_as_numbers(tmp_path):
 
 
 def test_the_callers_own_values_are_kept_beside_it(folder):
-    _, manifest = checkpoint.read(folder)
+    _, manifest = read_checkpoint(folder)
     assert manifest["extra"] == {"note": "mine"}
 
 
@@ -226,7 +227,7 @@ CHANGES = {
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_folder_that_does_not_hold_together_is_refused(folder, case):
     change, message = CHANGES[case]
-    arrays, manifest = checkpoint.read(folder)
+    arrays, manifest = read_checkpoint(folder)
     manifest = copy.deepcopy(manifest)
     change(arrays, manifest)
     checkpoint.write(folder, arrays, manifest)

@@ -7,17 +7,16 @@ finds the old name or the new one, and a whole checkpoint behind either.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.checkpoint import new_file, sync_folder
 from sparsetrain.checkpoint.folders import aside
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.argument_checks import require_path
+from sparsetrain.system.file_locks import replaced_by, sync
 from sparsetrain.system.regular_files import read_regular_file
 from sparsetrain.training.run.lock import FILE as LOCK
 
@@ -55,15 +54,9 @@ def read_pointer(folder: Path, name: str) -> str | None:
 def write_pointer(folder: Path, name: str, target: str) -> None:
     """Let `name` point to the checkpoint `target`, durably."""
     draft = folder / f".{name}.new-{secrets.token_hex(4)}"
-    try:
-        with new_file(draft) as file:
-            file.write(f"{target}\n".encode())
-        os.replace(draft, folder / name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-    sync_folder(folder)
+    with replaced_by(draft, folder / name):
+        draft.write_text(f"{target}\n")
+    sync(folder)
 
 
 def checkpoint_in(
