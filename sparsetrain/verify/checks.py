@@ -22,7 +22,7 @@ from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.training.step import loss_inputs
 from sparsetrain.training.trainer import Trainer
 from sparsetrain.verify.killed import check_killed
-from sparsetrain.verify.outcome import Outcome, count_other_bits
+from sparsetrain.verify.outcome import Outcome, count_other_bits, same_bits
 from sparsetrain.verify.subject import Subject, flip_bit_
 from sparsetrain.verify.widen import widen_arrays, widen_function
 
@@ -119,12 +119,8 @@ def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
         )
         others, total = others + differ, total + count
     names = ", ".join(_RATES)
-    return Outcome(
-        f"{total:,} weights and slots of {names}, {len(subject.batches)} steps",
-        0,
-        others,
-        "other bits",
-    )
+    steps = len(subject.batches)
+    return same_bits(f"{total:,} weights and slots of {names}, {steps} steps", others)
 
 
 def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
@@ -158,7 +154,7 @@ def check_untouched(subject: Subject, inject: bool) -> Outcome:
     if not rows:
         return Outcome("every row was touched", skipped=True)
     compared = f"{rows:,} rows ({total:,} numbers) beside {named:,} that adam changed"
-    return Outcome(compared, 0, others, "other bits")
+    return same_bits(compared, others)
 
 
 def _rows_of(trainer: Trainer, masks: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -226,12 +222,8 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
         set_num_threads(most)
     counted = [count_other_bits(results[0], other) for other in results[1:]]
     others = sum(differ for differ, _ in counted)
-    return Outcome(
-        f"{counted[0][1]:,} weights and slots: {most} threads, 1 thread, {most} again",
-        0,
-        others,
-        "other bits",
-    )
+    numbers = f"{counted[0][1]:,} weights and slots"
+    return same_bits(f"{numbers}: {most} threads, 1 thread, {most} again", others)
 
 
 def check_cuda(subject: Subject, inject: bool) -> Outcome:

@@ -13,7 +13,7 @@ from sparsetrain.errors import ResourceError
 from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
 from sparsetrain.verify.child import STEPS, class_name, fit
-from sparsetrain.verify.outcome import Outcome, count_other_bits
+from sparsetrain.verify.outcome import Outcome, count_other_bits, same_bits
 from sparsetrain.verify.subject import Subject, flip_bit_
 
 _POLL, _PATIENCE = 0.002, 120.0  # seconds
@@ -33,12 +33,10 @@ def check_killed(subject: Subject, inject: bool) -> Outcome:
         fit(resumed, subject.data, Run(run), resume=True)
         fit(whole, subject.data, None)
         others, total = count_other_bits(whole.state_dict(), resumed.state_dict())
-    return Outcome(
+    return same_bits(
         f"{total:,} numbers after {whole.steps} steps: straight, and resumed from step "
         f"{killed_at} of a process that signal {-status} ended",
-        0,
         others,
-        "other bits",
         fails=killed_at >= whole.steps or whole.steps != resumed.steps,
     )
 

@@ -47,6 +47,11 @@ class Outcome:
         return {"compared": self.compared, **numbers, "ok": self.ok}
 
 
+def same_bits(compared: str, others: int, *, fails: bool = False) -> Outcome:
+    """Return the outcome of numbers of which `others` have other bits, where none may."""
+    return Outcome(compared, 0, others, "other bits", fails)
+
+
 def count_other_bits(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
