@@ -36,16 +36,6 @@ def as_readonly(array: Array) -> Array:
     return array
 
 
-def _one_per_row(value: object, name: str, num_rows: int) -> tuple[Array, Array]:
-    """An array (B,) as it was given, and in float32."""
-    array = as_array(value, name)
-    if array.shape != (num_rows,):
-        raise DataError(
-            f"{name} must be ({num_rows},) as dense has it, their shape is {array.shape}"
-        )
-    return array, to_float32(array, name)
-
-
 def to_float32(array: Array, what: str) -> Array:
     """Copy to float32; what does not fit becomes inf, which the callers look for."""
     if array.dtype.kind not in _NUMBERS:
@@ -76,7 +66,12 @@ def to_dense(value: object) -> Array:
 
 def to_row_weights(value: object, num_rows: int) -> Array:
     """Return the weights of rows as (B,) float32, all finite and 0 or more."""
-    array, weights = _one_per_row(value, "weights", num_rows)
+    array = as_array(value, "weights")
+    if array.shape != (num_rows,):
+        raise DataError(
+            f"weights must be ({num_rows},) as dense has it, their shape is {array.shape}"
+        )
+    weights = to_float32(array, "weights")
     row = first_bad_weight(weights)
     if row is not None:
         raise DataError(f"weights: row {row}: {describe_bad_weight(array[row])}")
