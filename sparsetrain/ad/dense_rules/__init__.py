@@ -7,9 +7,7 @@ Registered with `defvjp` as a user's rules are; `tests/ad` checks each against c
 from sparsetrain.ad.dense_rules import (
     attention,
     batch_norm,
-    binary,
     by_ids,
-    copies,
     dropout,
     einsum,
     elementwise,
@@ -18,16 +16,15 @@ from sparsetrain.ad.dense_rules import (
     ragged,
     reductions,
     shapes,
-    softmax_loss,
 )
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
-from sparsetrain.ad.dense_rules.softmax_loss import linear_cross_entropy as linear_cross_entropy
+from sparsetrain.ad.dense_rules.losses import linear_cross_entropy as linear_cross_entropy
 from sparsetrain.ad.rules import defvjp
 
 _MODULES = (
-    *(elementwise, binary, by_ids, shapes, copies, reductions),
+    *(elementwise, by_ids, shapes, reductions),
     *(einsum, normalization, attention, losses, dropout, batch_norm),
-    *(ragged, softmax_loss),
+    ragged,
 )
 for _module in _MODULES:
     for _name, _rule in _module.RULES.items():

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropies: of logits of clicks, which is an operator of ours, and of classes."""
+"""Cross-entropies: of logits of clicks, of classes, and of products with all rows of a table.
+
+The last is one array of (N, V) numbers. Its scores s are overwritten by ``softmax(s) - one_hot(y)``
+in the forward pass, and these by their products with the cotangent in the reverse pass.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from tvm import relax, te, tirx
 from tvm.relax import op
+from tvm.script.ir_builder import tirx as T
 from tvm.sym import Analyzer
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reductions import mean_cotangent
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import define_op
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.relax_op import compiles_for, define_op
+from sparsetrain.sparse_tensor.kernels import column_tiles
 
 
 def _bce_type(call: Any) -> relax.Type:
@@ -93,8 +101,140 @@ def _nll_loss(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any)
     return [predictions] + [None] * (len(call.args) - 1)
 
 
+LANES = 16
+
+
+@cache
+def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
+    """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
+
+    In parallel over rows; each is summed lane by lane, then the lanes one after the other.
+    """
+    whole, rest = divmod(width, LANES)
+
+    def number(value: float) -> Any:
+        return tirx.const(value, dtype)
+
+    with kernel("softmax_loss") as built:
+        (rows,) = extents(1)
+        scores = buffer("scores", (rows, width), dtype)
+        items = buffer("items", (rows,), id_dtype)
+        loss = buffer("loss", (rows,), dtype)
+
+        def fold(n: Any, start: float, combine: Any, update: Any) -> Any:
+            lanes = T.alloc_buffer((LANES,), dtype, scope="local")
+            with T.vectorized(0, LANES) as lane:
+                T.buffer_store(lanes, number(start), [lane])
+            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+                update(n, v * LANES + lane)
+                T.buffer_store(lanes, combine(lanes[lane], scores[n, v * LANES + lane]), [lane])
+            for lane in range(rest):
+                update(n, whole * LANES + lane)
+                value = combine(lanes[lane], scores[n, whole * LANES + lane])
+                T.buffer_store(lanes, value, [lane])
+            total = T.alloc_buffer((1,), dtype, scope="local")
+            T.buffer_store(total, lanes[0], [0])
+            for lane in range(1, LANES):
+                T.buffer_store(total, combine(total[0], lanes[lane]), [0])
+            return total[0]
+
+        with T.parallel(0, rows) as n:
+            item = T.Bind(tirx.Cast("int64", items[n]))
+            wanted = T.alloc_buffer((1,), dtype, scope="local")
+            T.buffer_store(wanted, scores[n, item], [0])
+            top = fold(n, float("-inf"), tirx.max, lambda n, v: None)
+            total = fold(
+                n,
+                0.0,
+                lambda a, b: a + b,
+                lambda n, v: T.buffer_store(scores, tirx.exp(scores[n, v] - top), [n, v]),
+            )
+            T.buffer_store(loss, tirx.log(total) + top - wanted[0], [n])
+            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+                at = v * LANES + lane
+                T.buffer_store(scores, scores[n, at] / total, [n, at])
+            for lane in range(rest):
+                at = whole * LANES + lane
+                T.buffer_store(scores, scores[n, at] / total, [n, at])
+            T.buffer_store(scores, scores[n, item] - number(1), [n, item])
+    return built.get()
+
+
+@cache
+def scale_rows_kernel(width: int, dtype: str) -> tirx.PrimFunc:
+    """``weights[n, v] *= factors[n]``."""
+    tiles, lanes = column_tiles(width)
+    with kernel("scale_rows") as built:
+        (rows,) = extents(1)
+        weights, factors = buffer("weights", (rows, width), dtype), buffer("f", (rows,), dtype)
+        with T.parallel(0, rows) as n, T.serial(0, tiles) as t, T.vectorized(0, lanes) as lane:
+            at = t * lanes + lane
+            T.buffer_store(weights, weights[n, at] * factors[n], [n, at])
+    return built.get()
+
+
+def _loss_type(call: Any) -> relax.Type:
+    scores = call.args[0].ty
+    if compiles_for("cuda"):
+        raise ConfigError("linear_cross_entropy has kernels for the CPU alone: target='cpu'")
+    return relax.TupleType([relax.TensorType((scores.shape[0],), scores.dtype), scores])
+
+
+def _loss_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    scores, items = (argument.ty for argument in call.args)
+    made = softmax_loss_kernel(int(scores.shape[1]), str(scores.dtype), str(items.dtype))
+    place = builder.add_func(made, "softmax_loss")
+    return op.call_tir_inplace(place, relax.Tuple(call.args), [-1, 0], list(call.ty.fields))
+
+
+def _scale_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    weights = call.args[0].ty
+    made = scale_rows_kernel(int(weights.shape[1]), str(weights.dtype))
+    place = builder.add_func(made, "scale_rows")
+    return op.call_tir_inplace(place, relax.Tuple(call.args), [0], [weights])
+
+
+# Both overwrite their first argument, so nothing else may read it.
+_softmax_loss = define_op("softmax_loss", ("scores", "items"), _loss_type, _loss_kernel)
+_scale_rows = define_op("scale_rows", ("w", "f"), lambda call: call.args[0].ty, _scale_kernel)
+
+
+def linear_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) -> relax.Expr:
+    """``log sum_v exp(x[n] . table[v]) - x[n] . table[items[n]]``.
+
+    Parameters
+    ----------
+    x : (N, D) float
+    table : (V, D) float
+    items : (N,) integers in [0, V)
+
+    Returns
+    -------
+    (N,) float
+
+    Raises
+    ------
+    ConfigError
+        If a shape is another.
+    """
+    types = [argument.ty for argument in (x, table, items)]
+    if [len(ty.shape) for ty in types] != [2, 2, 1]:
+        raise ConfigError(
+            f"linear_cross_entropy takes (N, D), (V, D) and (N,), not {', '.join(map(str, types))}"
+        )
+    scores = emit(op.matmul(x, emit(op.permute_dims(table))))
+    return relax.TupleGetItem(emit(_softmax_loss(scores, items)), 0)
+
+
+def _softmax_cross_entropy(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
+    """Backward: each row of ``softmax(s) - one_hot(y)`` times its cotangent."""
+    weights = emit(relax.TupleGetItem(output, 1))
+    return [_scale_rows(weights, emit(relax.TupleGetItem(emit(cotangent), 0))), None]
+
+
 RULES = {
     "relax.sparsetrain.bce_with_logits": _bce,
     "relax.nn.cross_entropy_with_logits": _cross_entropy,
     "relax.nn.nll_loss": _nll_loss,
+    "relax.sparsetrain.softmax_loss": _softmax_cross_entropy,
 }
