@@ -16,7 +16,7 @@ from sparsetrain.ad.cotangent import emit
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing.reads import PLACES, Rows
 from sparsetrain.ops.operand_shapes import is_zero
-from sparsetrain.sparse_tensor.operators import scatter_add_rows
+from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.models.deep_model import DeepModel
+from sparsetrain.models.field_model import DeepModel
 from sparsetrain.system.argument_checks import require_int
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.deep_model import DeepModel
+from sparsetrain.models.field_model import DeepModel
 from sparsetrain.models.interaction.cross import CrossNetwork, VectorCrossLayer
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the models over fields: a vector for each id and for each dense feature of a row.
+"""Bases of the models over fields: a vector for each id and for each dense feature of a row.
 
 The vector of a dense feature is its value times a learnt one, as ``x_i v_i`` in factorization
 machines (Rendle 2010). A model with first-order weights has them as the first columns of its
@@ -19,6 +19,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.values.labels import num_logits
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.initialize import Draw, normal
+from sparsetrain.models.mlp import MLP
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int
@@ -97,3 +98,37 @@ class FieldModel(ClickModel):
     def flat(self, vectors: nn.Tensor) -> nn.Tensor:
         """(B, M, dim) -> (B, M dim)."""
         return nn.op.reshape(vectors, (vectors.shape[0], self.num_fields * self.dim))
+
+
+class DeepModel(FieldModel):
+    """Model over fields with an MLP, ``self.mlp``, from ``[v_1, ..., v_M]`` to the logits.
+
+    Parameters
+    ----------
+    rows, num_dense
+        As in `ClickModel`.
+    dim : int
+        Width of the vectors v.
+    hidden : sequence of int
+        Hidden widths of the MLP.
+    dropout : float
+        Rate of its dropout.
+    batch_norm : bool
+        Whether it has batch norm.
+    **rest
+        As in `ClickModel`.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        dim: int = 16,
+        hidden: Sequence[int] = (64, 64),
+        num_dense: int = 13,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        **rest: Any,
+    ) -> None:
+        super().__init__(rows, dim, num_dense, **rest)
+        widths = [self.num_fields * self.dim, *self._options["hidden"], self.num_labels]
+        self.mlp = MLP(widths, last_relu=False, dropout=dropout, batch_norm=batch_norm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.models.deep_model import DeepModel
+from sparsetrain.models.field_model import DeepModel
 
 
 class WideDeep(DeepModel):

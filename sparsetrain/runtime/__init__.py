@@ -3,7 +3,7 @@
 
 The machine: `host`, `gpu`, `targets`, `threads`, `machine`. Memory: `tensors`, `workspace`
 (of a program), `device_pool`, `staging` and `streams` (to a GPU). Code: `compiling`, with
-`lowering`, `exponential`, `parallel`, `object_files` and `library_cache` (both on disk).
+`lowering`, `exponential`, `object_files` and `library_cache` (both on disk).
 Signals: `interrupts`. TVM itself, without PyTorch: `import_tvm`.
 """
 

@@ -4,25 +4,32 @@
 With another optimizer, or tables of other sizes, nearly all kernels of a program stay the same.
 LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
 kernels call each other, the program is compiled as a whole, to the same code. A separate kernel
-costs about 30 ms more on one core of an EPYC (Zen 3). All cores compile; each kernel has its own
-TVM module and LLVM context, so its code does not depend on the number of threads.
+costs about 30 ms more on one core of an EPYC (Zen 3).
+
+All cores compile; each kernel has its own TVM module and LLVM context, so its code does not depend
+on the number of threads. Most of LLVM's work releases Python's lock. Each thread has the caller's
+target and a pass context like the caller's, since TVM keeps both by thread. Passes with instruments
+run on the caller's thread: an instrument expects one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.transform import PassContext
+from tvm.target import Target
 from tvm.tirx.build import codegen_build
 
-from sparsetrain.runtime import library_cache, lowering
-from sparsetrain.runtime.parallel import MAX_THREADS, run_parallel
+from sparsetrain.runtime import library_cache, lowering, threads
 
 
 class CrossKernelCallError(Exception):
@@ -99,3 +106,44 @@ def _require_alone(kernel: tirx.PrimFunc) -> None:
     tvm_ffi.structural_walk(kernel.body, (tvm.ir.GlobalVar, called.append))
     if called:
         raise CrossKernelCallError(called[0].name_hint)
+
+
+MAX_THREADS = 8  # LLVM holds some ten megabytes for each
+
+Result = TypeVar("Result")
+
+
+def run_parallel(tasks: Sequence[Callable[[], Result]], most: int = MAX_THREADS) -> list[Result]:
+    """Return the tasks' results in order; no thread is left behind.
+
+    Tasks run no kernel and do not wait for each other. There are at most `most` threads, and never
+    more than kernels may have. The first error is raised, and tasks not begun are dropped.
+    """
+    count, context = min(threads.max_worker_threads(), most, len(tasks)), PassContext.current()
+    if count < 2 or context.instruments:
+        return [task() for task in tasks]
+    target = Target.current(allow_none=True)
+    with ThreadPoolExecutor(count, thread_name_prefix="sparsetrain-compile") as pool:
+        try:
+            results = [_submit(pool, partial(_run, task, context, target)) for task in tasks]
+            return [result() for result in results]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _submit(pool: ThreadPoolExecutor, task: Callable[[], Result]) -> Callable[[], Result]:
+    """Start a task and return the function that waits for its result; the task if no thread can."""
+    try:
+        return pool.submit(copy_context().run, task).result
+    except RuntimeError:  # the main thread has ended and waits for this one, or there are too many
+        return task
+
+
+def _run(task: Callable[[], Result], context: PassContext, target: Target | None) -> Result:
+    # A copy of the context, since passes write into theirs.
+    own = PassContext(
+        context.opt_level, context.required_pass, context.disabled_pass, None, context.config
+    )
+    with own, target or nullcontext():
+        return task()

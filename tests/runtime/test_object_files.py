@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 import sparsetrain as st
 from sparsetrain.kernels.builder import buffer, kernel
-from sparsetrain.runtime import library_cache, object_files, parallel
+from sparsetrain.runtime import library_cache, object_files
 from sparsetrain.runtime.host import host_target
 from tests import small_dlrm
 from tests.helpers import assert_same_bits, slow_except
@@ -102,10 +102,10 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
     load = object_files._load_static
     monkeypatch.setattr(object_files, "_load_static", noting)
-    monkeypatch.setattr(parallel.threads, "max_worker_threads", lambda: threads)
+    monkeypatch.setattr(object_files.threads, "max_worker_threads", lambda: threads)
     found = kept("found")  # a file is named by its content, too
     assert len(found) == 10 and len(set(used)) > 2
-    monkeypatch.setattr(parallel.threads, "max_worker_threads", lambda: 1)
+    monkeypatch.setattr(object_files.threads, "max_worker_threads", lambda: 1)
     assert found == kept("one by one")
 
 

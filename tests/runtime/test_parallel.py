@@ -12,7 +12,7 @@ import pytest
 import tvm
 
 from sparsetrain.runtime import threads
-from sparsetrain.runtime.parallel import run_parallel
+from sparsetrain.runtime.object_files import run_parallel
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
 
@@ -60,7 +60,7 @@ def test_the_first_error_is_told_and_what_was_not_begun_is_left_out(cores):
 LATE = """
 import threading
 from sparsetrain.runtime import threads
-from sparsetrain.runtime.parallel import run_parallel
+from sparsetrain.runtime.object_files import run_parallel
 threads.max_worker_threads = lambda: 4
 def work():
     threading.main_thread().join()

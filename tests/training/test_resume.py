@@ -13,7 +13,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import CheckpointError, ConfigError, ResourceError
-from sparsetrain.training.loggers.trackers import scalars
+from sparsetrain.training.loggers import scalars
 from sparsetrain.training.run import read_log
 from tests import small_dlrm
 from tests.helpers import slow_except

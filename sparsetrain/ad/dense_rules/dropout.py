@@ -15,8 +15,7 @@ from tvm.relax import op
 from sparsetrain.ad.dense_rules.reading import constant
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import define_op
-from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND
-from sparsetrain.kernels.table_formats.words import times, uint, word
+from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, times, uint, word
 
 _ELEMENTWISE = 0
 _LAYER = 0x632BE5AB  # odd: multiples mod 2^32 are all different

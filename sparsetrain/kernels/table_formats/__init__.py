@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Number formats of tables: half precision, rounded by chance, and rows of int8."""
 
-from sparsetrain.kernels.table_formats.int8_rows import quantize_rows_ as quantize_rows_
 from sparsetrain.kernels.table_formats.names import FOR_PREDICTION as FOR_PREDICTION
 from sparsetrain.kernels.table_formats.names import TABLE_DTYPES as TABLE_DTYPES
 from sparsetrain.kernels.table_formats.names import TableDtype as TableDtype
@@ -15,6 +14,7 @@ from sparsetrain.kernels.table_formats.names import numpy_dtype as numpy_dtype
 from sparsetrain.kernels.table_formats.names import seen_as as seen_as
 from sparsetrain.kernels.table_formats.names import target_word as target_word
 from sparsetrain.kernels.table_formats.noise import keys_of as keys_of
+from sparsetrain.kernels.table_formats.stored import quantize_rows_ as quantize_rows_
 from sparsetrain.kernels.table_formats.stored import read_element as read_element
 from sparsetrain.kernels.table_formats.stored import stored_width as stored_width
 from sparsetrain.kernels.table_formats.stored import width_of as width_of

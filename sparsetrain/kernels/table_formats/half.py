@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.table_formats.names import BITS
-from sparsetrain.kernels.table_formats.words import uint, word
+from sparsetrain.kernels.table_formats.noise import uint, word
 
 MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
 

@@ -19,7 +19,7 @@ from sparsetrain.errors import ConfigError
 TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]
 
 BITS = "uint16"  # how kernels see a half
-INT8_ROWS = "uint8"  # dtype of the array of a table of "int8", see `int8_rows`
+INT8_ROWS = "uint8"  # dtype of the array of a table of "int8", see `stored`
 EXTRA = 8  # bytes of a row of int8 beside its numbers
 
 

@@ -6,12 +6,9 @@
 - `lock`: the single writer
 - `state`: progress of the run, which a checkpoint keeps
 - `log`: metrics, as JSON lines and CSV
-- `fingerprint`: the digest of the data, to be compared on resuming
 """
 
 from sparsetrain.training.run.checkpoints import checkpoint_in as checkpoint_in
-from sparsetrain.training.run.fingerprint import fingerprint as fingerprint
-from sparsetrain.training.run.fingerprint import require_same as require_same
 from sparsetrain.training.run.folder import Run as Run
 from sparsetrain.training.run.folder import chosen as chosen
 from sparsetrain.training.run.folder import is_free as is_free

@@ -7,7 +7,7 @@ import pytest
 from tvm import tirx
 
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
-from sparsetrain.compiler.schedule.amx.tiling import choose_shape
+from sparsetrain.compiler.schedule.amx.matmul import choose_shape
 from sparsetrain.compiler.schedule.product import Operand, Product
 
 SIZES = list(product((8, 13, 16, 64, 100, 367, 472, 512, 1024), repeat=2))

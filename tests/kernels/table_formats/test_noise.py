@@ -10,8 +10,14 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel, scalar
-from sparsetrain.kernels.table_formats.noise import element_bits, keys_of, row_bits
-from sparsetrain.kernels.table_formats.words import holding, times, uint
+from sparsetrain.kernels.table_formats.noise import (
+    element_bits,
+    holding,
+    keys_of,
+    row_bits,
+    times,
+    uint,
+)
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from tests.kernels.table_formats.in_numpy import random_bits

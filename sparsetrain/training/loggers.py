@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loggers that pass the lines of a run's log on to MLflow, TensorBoard, and Weights & Biases."""
+"""Loggers for ``Trainer.fit(on_log=...)``: TensorBoard, MLflow, Weights & Biases.
+
+A logger is any function of a line of the log: a dict with ``split`` ("train" or "valid"), ``step``,
+``epoch``, and what was measured.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from sparsetrain.errors import ConfigError
+
+__all__ = ["MLflow", "TensorBoard", "WandB"]
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
