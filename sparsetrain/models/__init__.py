@@ -7,7 +7,6 @@ from sparsetrain.models.attention import SelfAttention as SelfAttention
 from sparsetrain.models.attention import TransformerBlock as TransformerBlock
 from sparsetrain.models.autoint import AutoInt as AutoInt
 from sparsetrain.models.autoint import FieldAttention as FieldAttention
-from sparsetrain.models.batch_norm import BatchNorm as BatchNorm
 from sparsetrain.models.bert4rec import BERT4Rec as BERT4Rec
 from sparsetrain.models.click_model import ClickModel as ClickModel
 from sparsetrain.models.dcn import DCN as DCN
@@ -16,7 +15,6 @@ from sparsetrain.models.deepfm import DeepFM as DeepFM
 from sparsetrain.models.din import DIN as DIN
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.draws import Draws as Draws
-from sparsetrain.models.dropout import Dropout as Dropout
 from sparsetrain.models.esmm import ESMM as ESMM
 from sparsetrain.models.features import Dense as Dense
 from sparsetrain.models.features import Ids as Ids
@@ -31,10 +29,12 @@ from sparsetrain.models.hstu import HSTU as HSTU
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.interaction.cross import CrossNetwork as CrossNetwork
+from sparsetrain.models.layers import MLP as MLP
+from sparsetrain.models.layers import BatchNorm as BatchNorm
+from sparsetrain.models.layers import Dropout as Dropout
 from sparsetrain.models.lr import LR as LR
 from sparsetrain.models.matrix_factorization import BPR as BPR
 from sparsetrain.models.matrix_factorization import MatrixFactorization as MatrixFactorization
-from sparsetrain.models.mlp import MLP as MLP
 from sparsetrain.models.mmoe import MMoE as MMoE
 from sparsetrain.models.model import Model as Model
 from sparsetrain.models.options import options_of as options_of

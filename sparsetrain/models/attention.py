@@ -14,7 +14,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.ad import densify
 from sparsetrain.embedding import Embedding, RaggedTensor, lookup
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.dropout import Dropout, is_drawing
+from sparsetrain.models.layers import Dropout, is_drawing
 from sparsetrain.ops.ragged import ragged_attention
 from sparsetrain.system.argument_checks import require_int
 

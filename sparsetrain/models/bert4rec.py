@@ -16,8 +16,8 @@ from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions
 from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Ids, Places, Sequence
+from sparsetrain.models.layers import Dropout
 from sparsetrain.models.model import Model
 from sparsetrain.models.sasrec import transformer
 from sparsetrain.system.argument_checks import is_number

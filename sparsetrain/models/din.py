@@ -11,7 +11,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features
 from sparsetrain.models.config import require_rows
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
 
 

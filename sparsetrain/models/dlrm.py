@@ -21,7 +21,7 @@ from sparsetrain.models.interaction.options import (
     check_interaction,
     make_interaction,
 )
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 from sparsetrain.system.argument_checks import require_int
 
 

@@ -13,7 +13,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
 from sparsetrain.models.interaction.cross import side_by_side
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 
 
 class ESMM(ClickModel):

@@ -19,7 +19,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.values.labels import num_logits
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.initialize import Draw, normal
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int

@@ -10,7 +10,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.field_model import FieldModel
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 from sparsetrain.system.argument_checks import require_int
 
 

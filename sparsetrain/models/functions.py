@@ -16,9 +16,8 @@ from tvm.sym import Analyzer
 
 from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.dropout import FIRST_ROW, KEY
 from sparsetrain.models.features import Specs
-from sparsetrain.models.training_mode import training
+from sparsetrain.models.layers import FIRST_ROW, KEY, training
 
 OF_LOSS = ("labels", "row_weights")  # what a loss may take besides features
 # Exported function -> the method that it is.

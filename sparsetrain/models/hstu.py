@@ -12,8 +12,8 @@ from tvm.relax.frontend import nn
 from sparsetrain.ad import densify
 from sparsetrain.embedding import Embedding, RaggedTensor, lookup
 from sparsetrain.models.attention import Positions
-from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Sequence
+from sparsetrain.models.layers import Dropout
 from sparsetrain.models.sasrec import SASRec
 from sparsetrain.ops.ragged import ragged_silu_attention
 from sparsetrain.system.argument_checks import require_int

@@ -18,7 +18,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
 from sparsetrain.embedding.layer import Embedding
-from sparsetrain.models.modules import named_modules
+from sparsetrain.models.layers import named_modules
 
 BLOCK = 1 << 20
 

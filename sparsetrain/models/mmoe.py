@@ -12,7 +12,7 @@ from sparsetrain.data.values.labels import logit_columns
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.config import check_widths
 from sparsetrain.models.interaction.cross import side_by_side
-from sparsetrain.models.mlp import MLP
+from sparsetrain.models.layers import MLP
 
 
 class MMoE(ClickModel):

@@ -28,12 +28,11 @@ from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.config import plain_value
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.dropout import has_dropout
 from sparsetrain.models.feature_columns import column_of, find_features
 from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
-from sparsetrain.models.modules import named_modules
+from sparsetrain.models.layers import has_dropout, named_modules
 from sparsetrain.models.options import check_arguments
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock

@@ -17,7 +17,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
-from sparsetrain.models.modules import named_modules
+from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -15,8 +15,8 @@ from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions, TransformerBlock
 from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.dropout import Dropout
 from sparsetrain.models.features import Ids, Sequence
+from sparsetrain.models.layers import Dropout
 from sparsetrain.models.model import Model
 
 

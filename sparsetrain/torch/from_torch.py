@@ -84,7 +84,7 @@ class ImportedModel:
             if ends[0] != 0 or (np.diff(ends) < 0).any():
                 raise DataError(f"input {offsets!r} must rise from 0 to the number of {ids!r}")
         if self.draws:
-            from sparsetrain.models.dropout import dropout_inputs
+            from sparsetrain.models.layers import dropout_inputs
 
             named |= dropout_inputs(seed, step, 0)
         return named

@@ -18,6 +18,10 @@ from sparsetrain.errors import ConfigError
 __all__ = ["MLflow", "TensorBoard", "WandB"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a log's line, by names such as ``train/loss``."""
     return {

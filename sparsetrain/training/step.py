@@ -21,7 +21,7 @@ from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.batch import micro_batches
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.dropout import dropout_inputs
+from sparsetrain.models.layers import dropout_inputs
 from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
 from sparsetrain.optim.result import NO_SCALE, Scale
 from sparsetrain.optim.state_factory import adopt_state_

@@ -13,7 +13,7 @@ from sparsetrain.data import Ragged
 from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import ClickModel, Dropout, Model, SelfAttention, Sequence
-from sparsetrain.models.dropout import FIRST_ROW, KEY, dropout_inputs
+from sparsetrain.models.layers import FIRST_ROW, KEY, dropout_inputs
 from sparsetrain.runtime.targets import resolve_target
 from tests import small_dlrm
 
