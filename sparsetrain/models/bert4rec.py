@@ -14,16 +14,13 @@ from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions
-from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.features import Ids, Places, Sequence
-from sparsetrain.models.layers import Dropout
-from sparsetrain.models.model import Model
-from sparsetrain.models.sasrec import transformer
+from sparsetrain.models.features import Places, Sequence
+from sparsetrain.models.sasrec import SASRec, transformer
 from sparsetrain.system.argument_checks import is_number
 
 
-class BERT4Rec(Model):
+class BERT4Rec(SASRec):
     """Bidirectional transformer, trained on items that are hidden behind a mask.
 
     The loss of a hidden item is its cross-entropy in the softmax over all items,
@@ -32,29 +29,17 @@ class BERT4Rec(Model):
 
     Parameters
     ----------
-    rows
+    rows, dim, blocks, heads, history, item
         As in `SASRec`.
-    dim : int
-        Width of an item.
-    blocks : int
-        Number of transformer blocks.
-    heads : int
-        Attention heads of each block.
     length : int
         The most items of a history; one more token is the mask behind it.
     dropout : float
         Rate of the dropout of the input and in the blocks.
     hidden : float
         Share of the items that are hidden.
-    history : str
-        Column of the items so far, in order; it shares the table of `item`.
-    item : str
-        Column of the next item.
     """
 
     kind = "bert4rec"
-    target, seen = "item", "history"
-    training_rows = "user"
     densify = ("item.weight",)
     prepared = {
         "history": Sequence("item"),
@@ -74,19 +59,13 @@ class BERT4Rec(Model):
         history: str = "history",
         item: str = "item",
     ) -> None:
-        super().__init__()
-        require_rows(type(self).__name__, rows, item)
+        super().__init__(rows, dim, 0, heads, length, dropout, history, item)
         if not (is_number(hidden) and 0 <= hidden < 1):
             raise ConfigError(f"BERT4Rec: hidden is {hidden!r}; it must be at least 0 and below 1")
         self.mask, self.hidden = rows[item], hidden
         self.item = Embedding(rows[item] + 1, dim, deviation=0.02)
         self.positions = Positions(length + 1, dim)
         self.blocks = transformer(blocks, dim, heads, dropout, causal=False)
-        self.norm, self.dropout = nn.LayerNorm(dim), Dropout(dropout)
-        self.features = {
-            "history": Sequence("item", length, column=history),
-            "item": Ids("item", column=item),
-        }
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """Hide items: a share of all, and always the last one of every tenth row."""
@@ -103,20 +82,9 @@ class BERT4Rec(Model):
         """A mask behind every history."""
         return {"history": features["history"].append(self.mask)}
 
-    def encode(self, history: RaggedTensor) -> RaggedTensor:
-        """Ids (N,) -> vectors (N, D)."""
-        x = self.positions(self.item(history)).map(self.dropout)
-        for block in self.blocks:
-            x = block(x)
-        return x.map(self.norm)
-
-    def query(self, history: RaggedTensor) -> nn.Tensor:
-        """The vector of a history, (B, D)."""
-        return self.encode(history).last()
-
-    def items(self) -> nn.Tensor:
-        """Vectors of all items, (V, D), and of the mask."""
-        return self.item.weight
+    def vectors(self, history: RaggedTensor) -> RaggedTensor:
+        """As in `SASRec`, but not scaled."""
+        return self.item(history)
 
     def loss(self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor) -> nn.Tensor:
         """The mean over all hidden items."""

@@ -84,10 +84,13 @@ class SASRec(Model):
         negative = unseen(draws, whole, wanted, self.item_range())
         return {"wanted": wanted, "negative": negative}
 
+    def vectors(self, history: RaggedTensor) -> RaggedTensor:
+        """Ids (N,) -> vectors (N, D), which positions are added to."""
+        return self.item(history).map(lambda rows: rows * self.item.width**0.5)
+
     def encode(self, history: RaggedTensor) -> RaggedTensor:
-        """Ids (N,) -> vectors (N, D), each of the items up to there."""
-        x = self.item(history).map(lambda rows: rows * self.item.width**0.5)
-        x = self.positions(x).map(self.dropout)
+        """Ids (N,) -> vectors (N, D), each of what the blocks see from there."""
+        x = self.positions(self.vectors(history)).map(self.dropout)
         for block in self.blocks:
             x = block(x)
         return x.map(self.norm)
