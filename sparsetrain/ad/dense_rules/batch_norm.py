@@ -26,61 +26,19 @@ from sparsetrain.kernels.relax_op import define_op
 _ELEMENTWISE = {"op_pattern": 0}  # fuses with what comes before and behind
 
 
-def _type(call: Any) -> relax.Type:
-    x, gamma = call.args[:2]
-    return relax.TupleType([x.ty, gamma.ty, gamma.ty, gamma.ty])
-
-
 def _sums(like: te.Tensor, name: str, element: Any) -> te.Tensor:
     """Sums of elements over all axes but the last."""
     return topi.sum(te.compute(like.shape, element, name), [*range(len(like.shape) - 1)])
 
 
+def _means(like: te.Tensor, name: str, element: Any, result: str) -> te.Tensor:
+    total = _sums(like, name, element)
+    return te.compute(total.shape, lambda c: total[c] / _float(_count(like), like), result)
+
+
 def _count(x: te.Tensor) -> Any:
     """The number of rows, n."""
     return reduce(operator.mul, list(x.shape)[:-1], tirx.const(1, "int64"))
-
-
-def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    x, gamma, beta = call.args
-    epsilon = float(call.attrs["epsilon"])
-
-    def mean(x: te.Tensor) -> te.Tensor:
-        total = _sums(x, "values", lambda *i: x(*i))
-        return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "mean")
-
-    def variance(x: te.Tensor, mean: te.Tensor) -> te.Tensor:
-        def square(*i: Any) -> Any:
-            return (x(*i) - mean[i[-1]]) * (x(*i) - mean[i[-1]])
-
-        total = _sums(x, "squares", square)
-        return te.compute(total.shape, lambda c: total[c] / _float(_count(x), x), "variance")
-
-    def unbiased(variance: te.Tensor, x: te.Tensor) -> te.Tensor:
-        count = _count(x)
-        least = tirx.max(count - 1, tirx.const(1, "int64"))
-        factor = _float(count, variance) / _float(least, variance)
-        return te.compute(variance.shape, lambda c: variance[c] * factor, "unbiased")
-
-    def inverse(variance: te.Tensor) -> te.Tensor:
-        one, least = (tirx.const(number, variance.dtype) for number in (1, epsilon))
-        return te.compute(variance.shape, lambda c: one / tirx.sqrt(variance[c] + least), "inverse")
-
-    def normalize(
-        x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor
-    ) -> te.Tensor:
-        def element(*i: Any) -> Any:
-            return _normal(x, mean, inverse, i) * gamma[i[-1]] + beta[i[-1]]
-
-        return te.compute(x.shape, element, "normalize")
-
-    means = builder.emit(builder.call_te(mean, x))
-    variances = builder.emit(builder.call_te(variance, x, means))
-    inverses = builder.emit(builder.call_te(inverse, variances))
-    arguments = (x, gamma, beta, means, inverses)
-    y = builder.emit(builder.call_te(normalize, *arguments, primfunc_attrs=_ELEMENTWISE))
-    corrected = builder.emit(builder.call_te(unbiased, variances, x))
-    return relax.Tuple([y, means, inverses, corrected])
 
 
 def _float(count: Any, like: te.Tensor) -> Any:
@@ -89,6 +47,49 @@ def _float(count: Any, like: te.Tensor) -> Any:
 
 def _normal(x: te.Tensor, mean: te.Tensor, inverse: te.Tensor, i: Any) -> Any:
     return (x(*i) - mean[i[-1]]) * inverse[i[-1]]
+
+
+def _type(call: Any) -> relax.Type:
+    x, gamma = call.args[:2]
+    return relax.TupleType([x.ty, gamma.ty, gamma.ty, gamma.ty])
+
+
+def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    x, gamma, beta = call.args
+    epsilon = float(call.attrs["epsilon"])
+
+    def mean(x: te.Tensor) -> te.Tensor:
+        return _means(x, "values", lambda *i: x(*i), "mean")
+
+    def variance(x: te.Tensor, mean: te.Tensor) -> te.Tensor:
+        def square(*i: Any) -> Any:
+            return (x(*i) - mean[i[-1]]) * (x(*i) - mean[i[-1]])
+
+        return _means(x, "squares", square, "variance")
+
+    def unbiased(variance: te.Tensor, x: te.Tensor) -> te.Tensor:
+        least = tirx.max(_count(x) - 1, tirx.const(1, "int64"))
+        factor = _float(_count(x), variance) / _float(least, variance)
+        return te.compute(variance.shape, lambda c: variance[c] * factor, "unbiased")
+
+    def inverse(variance: te.Tensor) -> te.Tensor:
+        one, least = (tirx.const(number, variance.dtype) for number in (1, epsilon))
+        return te.compute(variance.shape, lambda c: one / tirx.sqrt(variance[c] + least), "inverse")
+
+    def normalize(*tensors: te.Tensor) -> te.Tensor:
+        x, gamma, beta, *of_columns = tensors
+
+        def element(*i: Any) -> Any:
+            return _normal(x, *of_columns, i) * gamma[i[-1]] + beta[i[-1]]
+
+        return te.compute(x.shape, element, "normalize")
+
+    means = builder.emit_te(mean, x)
+    variances = builder.emit_te(variance, x, means)
+    inverses = builder.emit_te(inverse, variances)
+    given = x, gamma, beta, means, inverses
+    y = builder.emit_te(normalize, *given, primfunc_attrs=_ELEMENTWISE)
+    return relax.Tuple([y, means, inverses, builder.emit_te(unbiased, variances, x)])
 
 
 _batch_norm = define_op("batch_norm", ("x", "gamma", "beta"), _type, _kernel)
@@ -122,36 +123,21 @@ def batch_norm(
     return y, emit(op.grad.no_grad(mean)), emit(op.grad.no_grad(corrected))
 
 
-def _backward_type(call: Any) -> relax.Type:
-    return call.args[0].ty
-
-
-def _sums_type(call: Any) -> relax.Type:
-    gamma = call.args[2].ty
-    return relax.TupleType([gamma, gamma])
-
-
 def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     def of_beta(g: te.Tensor) -> te.Tensor:
         return _sums(g, "cotangents", lambda *i: g(*i))
 
-    def of_gamma(g: te.Tensor, x: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
-        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, mean, inverse, i))
+    def of_gamma(g: te.Tensor, x: te.Tensor, *of_columns: te.Tensor) -> te.Tensor:
+        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of_columns, i))
 
-    sums = builder.call_te(of_beta, call.args[0]), builder.call_te(of_gamma, *call.args)
-    return relax.Tuple([builder.emit(each) for each in sums])
+    return relax.Tuple(
+        [builder.emit_te(of_beta, call.args[0]), builder.emit_te(of_gamma, *call.args)]
+    )
 
 
 def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    def of_x(
-        g: te.Tensor,
-        x: te.Tensor,
-        gamma: te.Tensor,
-        mean: te.Tensor,
-        inverse: te.Tensor,
-        of_gamma: te.Tensor,
-        of_beta: te.Tensor,
-    ) -> te.Tensor:
+    def of_x(*tensors: te.Tensor) -> te.Tensor:
+        g, x, gamma, mean, inverse, of_gamma, of_beta = tensors
         share = tirx.const(1, g.dtype) / _float(_count(g), g)
 
         def element(*i: Any) -> Any:
@@ -165,12 +151,15 @@ def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 _cotangent_sums = define_op(
-    "batch_norm_sums", ("cotangent", "x", "mean", "inverse"), _sums_type, _sums_kernel
+    "batch_norm_sums",
+    ("cotangent", "x", "mean", "inverse"),
+    lambda call: relax.TupleType([call.args[2].ty] * 2),
+    _sums_kernel,
 )
 _of_x = define_op(
     "batch_norm_backward",
     ("cotangent", "x", "gamma", "mean", "inverse", "of_gamma", "of_beta"),
-    _backward_type,
+    lambda call: call.args[0].ty,
     _input_kernel,
 )
 
