@@ -12,7 +12,7 @@ states, `saving` writes them to disk.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import cached_property
 from os import PathLike
 from typing import Any, Literal
@@ -27,10 +27,9 @@ from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup, Tables
 from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.rule import (
-    Mode,
     Number,
+    RowOptions,
     Rule,
-    Update,
     as_hyper_parameter,
     check_limit,
     value_at,
@@ -45,7 +44,7 @@ ON_NONFINITE = ("stop", "skip")
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(RowOptions):
     """An update rule with its options; the state lives outside, in `State`.
 
     Parameters
@@ -96,14 +95,9 @@ class Optimizer:
 
     formula: Formula
     hyper: Mapping[str, Number]
-    mode: Mode = "lazy"
-    max_replayed_steps: int | None = None
-    weight_decay: float = 0.0
-    decoupled: bool = False
-    clip_value: float | None = None
+    _: KW_ONLY
     clip_norm: float | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
-    update: Update | None = None
     average: float | Average | None = None
     groups: Sequence[ParamGroup] = ()
 
@@ -135,8 +129,8 @@ class Optimizer:
 
     def __repr__(self) -> str:
         """Name, numbers, and the options that are not as they are by default."""
-        _, _, *options = ((o.name, getattr(self, o.name), o.default) for o in fields(self))
-        chosen = {name: value for name, value, default in options if value != default}
+        options = [option for option in fields(self) if option.default is not MISSING]
+        chosen = {o.name: value for o in options if (value := getattr(self, o.name)) != o.default}
         numbers = [f"{name}={value!r}" for name, value in {**self.hyper, **chosen}.items()]
         return f"<Optimizer: {', '.join([self.formula.name, *numbers])}>"
 
@@ -145,17 +139,8 @@ class Optimizer:
         numbers: dict[str, Any] = dict(self.hyper)
         if self.average is not None:
             numbers[AVERAGE] = self.average
-        return Rule(
-            self.full_formula,
-            tuple(numbers.items()),
-            mode=self.mode,
-            max_replayed_steps=self.max_replayed_steps,
-            weight_decay=self.weight_decay,
-            decoupled=self.decoupled,
-            clip_value=self.clip_value,
-            scaled=scaled or self.clip_norm is not None,
-            update=self.update,
-        )
+        scaled = scaled or self.clip_norm is not None
+        return Rule(self.full_formula, tuple(numbers.items()), scaled, **self.row_options())
 
     @cached_property
     def full_formula(self) -> Formula:

@@ -21,9 +21,25 @@ Update = Literal["sparse", "dense"]
 UPDATES = get_args(Update)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """Options of an optimizer that may differ from rows to rows; `Optimizer` describes them."""
+
+    mode: Mode = "lazy"
+    max_replayed_steps: int | None = None
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    clip_value: float | None = None
+    update: Update | None = None
+
+    def row_options(self) -> dict[str, Any]:
+        """Return them by name."""
+        return {option.name: getattr(self, option.name) for option in fields(RowOptions)}
+
+
 @dataclass(frozen=True)
-class Rule:
-    """A formula with numbers, decay, clipping and mode.
+class Rule(RowOptions):
+    """A formula with numbers and options; an `update` of None leaves it to `with_update`.
 
     Parameters
     ----------
@@ -31,32 +47,13 @@ class Rule:
         What a step computes.
     hyper : tuple of (str, float or function of the step)
         Its hyper-parameters.
-    mode : {"lazy", "exact", "dense"}
-        Treatment of rows that a batch does not name; see `Optimizer`.
-    max_replayed_steps : int, optional
-        Most steps replayed for a row in exact mode.
-    weight_decay : float
-        0 for none.
-    decoupled : bool
-        Whether decay multiplies the weight instead of adding to the gradient.
-    clip_value : float, optional
-        Limit of each element of the gradient.
     scaled : bool
         Whether steps come with a factor for the gradient.
-    update : {"sparse", "dense"}, optional
-        Whether touched rows or all rows are updated, where both give the same bits; None leaves it
-        to `with_update`.
     """
 
     formula: Formula
     hyper: tuple[tuple[str, float | Function], ...]
-    mode: Mode = "lazy"
-    max_replayed_steps: int | None = None
-    weight_decay: float = 0.0
-    decoupled: bool = False
-    clip_value: float | None = None
     scaled: bool = False
-    update: Update | None = None
 
     def __post_init__(self) -> None:
         _check_options(self)
