@@ -86,7 +86,9 @@ class BERT4Rec(SASRec):
         """As in `SASRec`, but not scaled."""
         return self.item(history)
 
-    def loss(self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor) -> nn.Tensor:
+    def loss(  # type: ignore[override]  # it is called by names, which are those of features
+        self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor
+    ) -> nn.Tensor:
         """The mean over all hidden items."""
         x = self.encode(history).take(places).values
         return losses.mean(losses.full_softmax(x, self.item.weight, wanted.values))

@@ -45,7 +45,7 @@ def _float(count: Any, like: te.Tensor) -> Any:
     return tirx.Cast(like.dtype, count)
 
 
-def _normal(x: te.Tensor, mean: te.Tensor, inverse: te.Tensor, i: Any) -> Any:
+def _normal(i: Any, x: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> Any:
     return (x(*i) - mean[i[-1]]) * inverse[i[-1]]
 
 
@@ -80,7 +80,7 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         x, gamma, beta, *of_columns = tensors
 
         def element(*i: Any) -> Any:
-            return _normal(x, *of_columns, i) * gamma[i[-1]] + beta[i[-1]]
+            return _normal(i, x, *of_columns) * gamma[i[-1]] + beta[i[-1]]
 
         return te.compute(x.shape, element, "normalize")
 
@@ -128,7 +128,7 @@ def _sums_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         return _sums(g, "cotangents", lambda *i: g(*i))
 
     def of_gamma(g: te.Tensor, x: te.Tensor, *of_columns: te.Tensor) -> te.Tensor:
-        return _sums(g, "slopes", lambda *i: g(*i) * _normal(x, *of_columns, i))
+        return _sums(g, "slopes", lambda *i: g(*i) * _normal(i, x, *of_columns))
 
     return relax.Tuple(
         [builder.emit_te(of_beta, call.args[0]), builder.emit_te(of_gamma, *call.args)]
@@ -142,7 +142,7 @@ def _input_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
         def element(*i: Any) -> Any:
             c = i[-1]
-            shared = of_beta[c] * share + _normal(x, mean, inverse, i) * (of_gamma[c] * share)
+            shared = of_beta[c] * share + _normal(i, x, mean, inverse) * (of_gamma[c] * share)
             return gamma[c] * inverse[c] * (g(*i) - shared)
 
         return te.compute(g.shape, element, "of_x")
