@@ -26,13 +26,13 @@ from sparsetrain.embedding.collection import Placement, Pooling
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
-from sparsetrain.models.config import check_config
 from sparsetrain.models.features import Ids
 from sparsetrain.models.functions import by_name, check_logits, in_training, label_spec
 from sparsetrain.models.initialize import Draw, uniform
 from sparsetrain.models.labels import check_label_weights, loss_of_labels
 from sparsetrain.models.layers import FIRST_ROW, KEY
 from sparsetrain.models.model import Model
+from sparsetrain.models.options import check_config
 from sparsetrain.system.locks import with_builder_lock
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.config import check_widths
 from sparsetrain.models.interaction.options import (
     CROSS_OPTIONS,
     Interaction,
@@ -22,6 +21,7 @@ from sparsetrain.models.interaction.options import (
     make_interaction,
 )
 from sparsetrain.models.layers import MLP
+from sparsetrain.models.options import check_widths
 from sparsetrain.system.argument_checks import require_int
 
 

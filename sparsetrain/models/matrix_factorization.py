@@ -11,10 +11,10 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
 from sparsetrain.models import losses
-from sparsetrain.models.config import require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
+from sparsetrain.models.options import require_rows
 
 
 class MatrixFactorization(Model):

@@ -10,9 +10,9 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.data.values.labels import logit_columns
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.config import check_widths
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
+from sparsetrain.models.options import check_widths
 
 
 class MMoE(ClickModel):

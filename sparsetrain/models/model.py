@@ -26,14 +26,13 @@ from sparsetrain.data.values.labels import LabelKind, num_logits
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.models.config import plain_value
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of, find_features
 from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.layers import has_dropout, named_modules
-from sparsetrain.models.options import check_arguments
+from sparsetrain.models.options import check_arguments, plain_value
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 

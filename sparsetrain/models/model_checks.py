@@ -196,6 +196,23 @@ def _listed(kinds: Mapping[str, str | int]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in each.items())
 
 
+def check_group_feature(model: Model, group_by: str | None) -> None:
+    """Refuse a name that is not a feature with one id per row.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no such feature.
+    """
+    names = model.single_ids()
+    if group_by is not None and not model.label_kinds:
+        raise ConfigError("group_by is for scores of labels, which this model has not")
+    if group_by is not None and group_by not in names:
+        raise ConfigError(
+            f"group_by is {group_by!r}; it must be one of the features, {', '.join(names)}"
+        )
+
+
 def unused_parameters_error(model: Model, names: Sequence[str]) -> ConfigError:
     """Return the error for parameters that a model's loss does not depend on."""
     cls = type(model).__name__

@@ -9,9 +9,9 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features, losses
-from sparsetrain.models.config import require_rows
 from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
+from sparsetrain.models.options import require_rows
 
 
 class TwoTowers(Model):

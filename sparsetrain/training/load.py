@@ -21,7 +21,7 @@ from sparsetrain.kernels.table_formats import numpy_dtype, target_word
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class, table_dtype_of
 from sparsetrain.optim import OPTIMIZERS, Optimizer
-from sparsetrain.optim.config import from_config
+from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.optim.state_dict import ENCODER, check_kinds, named_arrays
 from sparsetrain.runtime.targets import resolve_target

@@ -24,6 +24,7 @@ from sparsetrain.metrics.labels import LabelMetrics
 from sparsetrain.models.functions import METHODS
 from sparsetrain.models.labels import prediction_names, predictions
 from sparsetrain.models.model_checks import (
+    check_group_feature,
     check_labels_of,
     export_checked,
     initialize_checked,
@@ -45,7 +46,6 @@ from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.html import describe
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.training import retrieval
-from sparsetrain.training.groups import check_group_feature, groups_of
 
 
 class TrainingState(NamedTuple):
@@ -239,7 +239,8 @@ class Predictor:
             if number and stop is not None and stop():
                 return None
             assert batch.labels is not None
-            metrics.update(scores, batch.labels, groups_of(self.model, batch, group_by))
+            groups = None if group_by is None else model.read(group_by, batch)
+            metrics.update(scores, batch.labels, groups)
         return metrics.result()
 
     def _labelled(self, batch: Batch) -> Batch:

@@ -22,8 +22,8 @@ import numpy as np
 from sparsetrain.data import Encoder
 from sparsetrain.errors import NumericalError
 from sparsetrain.optim import OPTIMIZERS
-from sparsetrain.optim.config import to_config
 from sparsetrain.optim.exact.rows import exact_tables
+from sparsetrain.optim.options import to_config
 from sparsetrain.optim.state_dict import ENCODER, describe_nonfinite
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.trained_model import TrainedModel

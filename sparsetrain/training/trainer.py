@@ -15,7 +15,7 @@ from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.data import Batch, Encoder
-from sparsetrain.models.model_checks import require_several_rows
+from sparsetrain.models.model_checks import check_group_feature, require_several_rows
 from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
@@ -30,7 +30,6 @@ from sparsetrain.training.fit import (
     check_fit_arguments,
     seen_of,
 )
-from sparsetrain.training.groups import check_group_feature
 from sparsetrain.training.grow_tables import copy_grown_, grown_model
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.training.quantized import QuantizedModel, quantize

@@ -6,8 +6,7 @@ import pytest
 
 from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.models.interaction import output_width
-from sparsetrain.models.interaction.cpu import backward_kernel, forward_kernel
-from sparsetrain.models.interaction.tile_shape import Tile, select_tile
+from sparsetrain.models.interaction.cpu import Tile, backward_kernel, forward_kernel, select_tile
 from sparsetrain.runtime import as_numpy, as_tensor, empty
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target

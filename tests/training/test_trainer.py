@@ -12,7 +12,6 @@ import pytest
 import sparsetrain as st
 from sparsetrain.data import Batch, Ragged
 from sparsetrain.errors import ConfigError, DataError, NumericalError, SparsetrainError
-from sparsetrain.training.groups import groups_of
 from tests import small_dlrm
 from tests.array_layouts import LAYOUTS
 from tests.heap import STATM, resident_bytes
@@ -538,7 +537,7 @@ def test_rows_are_grouped_by_the_ids_of_a_feature(scored):
 def test_bags_group_rows_only_where_each_has_one_id():
     model, batch = small_dlrm.model("sum"), small_dlrm.batch(9, kind="sum")
     with pytest.raises(DataError, match="feature C1: it has . ids"):
-        groups_of(model, batch, "C1")
+        model.read("C1", batch)
 
 
 def test_scores_do_not_depend_on_labels_or_on_the_batch_a_row_is_in(scored):

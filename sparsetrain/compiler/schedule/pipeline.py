@@ -21,7 +21,6 @@ from tvm.target import Target
 
 from sparsetrain.compiler.schedule import cuda, softmax
 from sparsetrain.compiler.schedule.amx import TileMatmul
-from sparsetrain.compiler.schedule.apply_rules import ApplyRules
 from sparsetrain.compiler.schedule.bf16 import HalfMatmul
 from sparsetrain.compiler.schedule.elementwise import Elementwise
 from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChecks
@@ -35,6 +34,7 @@ from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
 from sparsetrain.compiler.schedule.resizing import MarkResizing
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
+from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.shape_functions import SettleShapeFunctions
 from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
 from sparsetrain.compiler.schedule.transposes import CancelTranspose, FoldTransposeIntoMatmul

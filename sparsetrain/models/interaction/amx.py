@@ -20,11 +20,11 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import kernel
-from sparsetrain.kernels.llvm import streaming_stores
 from sparsetrain.models.interaction.amx_packing import (
     NUMBERS,
     PACKING,
@@ -58,6 +58,22 @@ STREAMED = 10 << 20
 _LEFT, _RIGHT = (4, 5), (6, 7)
 _FULL, _REST, _ONE = range(3)
 _LEFTS, _VECTORS = (3, 4, 5), 6
+# Stores are not ordered with others, those by which a thread says that its task is done included:
+# each task that wrote so ends with `_fence_`, or another thread may read what was there.
+_STREAMING = f"""
+declare void @llvm.x86.sse.sfence()
+define linkonce_odr i32 @sparsetrain_stream(ptr %to, <{LANES} x float> %numbers)
+    alwaysinline nounwind {{
+  store <{LANES} x float> %numbers, ptr %to, align 64, !nontemporal !0
+  ret i32 0
+}}
+
+define linkonce_odr i32 @sparsetrain_fence() alwaysinline nounwind {{
+  call void @llvm.x86.sse.sfence()
+  ret i32 0
+}}
+!0 = !{{i32 1}}
+"""
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
@@ -151,7 +167,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     steps = -(-vectors // NUMBERS)
     heights = [LANES, features % LANES or LANES, 1]
     products = [(part, _LEFTS[part], _VECTORS) for part in (_FULL, _REST, _ONE)]
-    helpers = PACKING + tiles(products) + symmetric(vectors) + streaming_stores.HELPERS
+    helpers = PACKING + tiles(products) + symmetric(vectors) + _STREAMING
     with kernel("interaction_backward") as built:
         arguments = backward_arguments(features, width)
         dense, embeddings, cotangent, to_dense, to_embeddings = arguments
@@ -172,7 +188,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
                     total = sums[0, lanes(v)] + cotangent[b, lanes(v)]
                     T.buffer_store(to_dense, total, [b, lanes(v)])
                 _write_(to_embeddings, sums, b)
-            streaming_stores.fence_()
+            _fence_()
             call_("amx_end")
     return built.get()
 
@@ -229,6 +245,22 @@ def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
 
     with T.If(to_embeddings.shape[0] * (4 * features * width) >= STREAMED):
         with T.Then():
-            each(lambda f, at, x: streaming_stores.stream_(to_embeddings, [b, f, at.base], x))
+            each(lambda f, at, x: _stream_(to_embeddings, [b, f, at.base], x))
         with T.Else():
             each(lambda f, at, x: T.buffer_store(to_embeddings, x, [b, f, at]))
+
+
+def _stream_(array: Any, place: list[Any], numbers: Any) -> None:
+    """Write a vector of `LANES` float32 past the caches, at a place that begins a line of 64 bytes.
+
+    A store into a cache reads the line first, and puts out another that might have been used again.
+    Past the caches it does neither, but whoever reads the result reads memory: that pays where the
+    result would not stay in the caches anyway.
+    """
+    to = T.address_of(tirx.BufferLoad(array, place))
+    T.evaluate(tirx.call_extern("int32", "sparsetrain_stream", to, numbers))
+
+
+def _fence_() -> None:
+    """End a task that wrote by `_stream_`."""
+    T.evaluate(tirx.call_extern("int32", "sparsetrain_fence"))

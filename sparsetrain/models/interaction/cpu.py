@@ -3,7 +3,8 @@
 
 Parallel: samples. Vectorised: forward the columns of the Gram matrix (the vectors are transposed,
 so that no dot product needs a sum across lanes), backward the width. A tile of rows shares the
-loads of the other operand and stays in registers for all F and D; forward it passes over the
+loads of the other operand and stays in registers for all F and D, with as many sums as these hold:
+a larger tile is loaded and stored at every step. Forward it passes over the
 columns in blocks of 16, without those above the diagonal.
 
 A kernel is parsed once for each F and D, which takes tens of milliseconds.
@@ -13,22 +14,63 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as build
 from tvm.target import Target
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.compiler.schedule.register_tile import vector_unit
+from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
 from sparsetrain.kernels.llvm.transpose import HELPER, LANES, PRAGMA, transpose
 from sparsetrain.models.interaction.cpu_common import round_up
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
-from sparsetrain.models.interaction.tile_shape import Tile, select_tile
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
+
+# Registers with independent sums, to hide the latency of an addition.
+_MIN_SUMS = 8
+_FLOAT_BITS = 32
+
+
+class Tile(NamedTuple):
+    """Sums in registers.
+
+    Parameters
+    ----------
+    accumulators : int
+        Vectors of `LANES` numbers.
+    registers : int
+        Registers of each.
+    max_lanes : int
+        Most columns of a tile backward.
+    """
+
+    accumulators: int
+    registers: int
+    max_lanes: int
+
+    def forward_rows(self, rows: int) -> list[int]:
+        """Heights of the fewest, almost equal tiles of `rows` rows."""
+        tiles = -(-rows // self.accumulators)
+        return [(n + 1) * rows // tiles - n * rows // tiles for n in range(tiles)]
+
+    def backward_rows(self, rows: int, lanes: int) -> int:
+        """Rows of a tile of `lanes` columns, with the least padding."""
+        vectors = round_up(lanes, LANES) // LANES
+        largest = max(1, min(rows, self.accumulators // vectors))
+        smallest = min(largest, -(-_MIN_SUMS // (self.registers * vectors)))
+        return min(range(smallest, largest + 1), key=lambda n: (round_up(rows, n), -n))
+
+
+def select_tile(unit: VectorUnit) -> Tile:
+    """Select the largest tile that leaves registers for a row of the other operand and a factor."""
+    registers = -(-LANES * _FLOAT_BITS // unit.bits)
+    fitting = (unit.registers - 1) // registers - 1
+    max_lanes = 4 * LANES if fitting >= LANES else LANES
+    return Tile(max(1, min(LANES, fitting)), registers, max_lanes)
 
 
 def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profile of a training step: time, operations and bytes of each kernel."""
 
-from sparsetrain.training.profile.recorder import Entry as Entry
+from sparsetrain.training.profile.recorder import RECORDED as RECORDED
+from sparsetrain.training.profile.recorder import WARM as WARM
 from sparsetrain.training.profile.recorder import Recorder as Recorder
+from sparsetrain.training.profile.recorder import Watch as Watch
+from sparsetrain.training.profile.result import Entry as Entry
 from sparsetrain.training.profile.result import KernelTime as KernelTime
 from sparsetrain.training.profile.result import StepProfile as StepProfile
 from sparsetrain.training.profile.result import kernel_times as kernel_times
-from sparsetrain.training.profile.watch import RECORDED as RECORDED
-from sparsetrain.training.profile.watch import WARM as WARM
-from sparsetrain.training.profile.watch import Watch as Watch

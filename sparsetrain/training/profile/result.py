@@ -10,9 +10,18 @@ from typing import Any
 
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.html import escape, table
-from sparsetrain.training.profile.recorder import Entry
 
 _HEAD = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
+
+
+@dataclass
+class Entry:
+    """Sums over the calls of one kernel in a step."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True)

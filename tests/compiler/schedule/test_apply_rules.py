@@ -7,10 +7,10 @@ import tvm_ffi
 from tvm import relax
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
-from sparsetrain.compiler.schedule import apply_rules
-from sparsetrain.compiler.schedule.apply_rules import ApplyRules
+from sparsetrain.compiler.schedule import rule as schedule_rules
 from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.pipeline import CPU_RULES
+from sparsetrain.compiler.schedule.rule import ApplyRules
 from tests.compiler.schedule.relax_programs import TARGETS, function, run_passes
 
 op = relax.op
@@ -54,7 +54,7 @@ def test_another_kernel_or_target_is(target, columns):
 
 
 def test_the_kernels_used_last_are_remembered(monkeypatch):
-    monkeypatch.setattr(apply_rules, "MOST_KERNELS", 2)
+    monkeypatch.setattr(schedule_rules, "MOST_KERNELS", 2)
     rule = Counting()
     for columns in (8, 16, 8, 24, 8, 16):
         scheduled(ApplyRules(rule), kernels(columns))
