@@ -33,7 +33,7 @@ class StopSignals:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        from sparsetrain.runtime.interrupts import let_pass
+        from sparsetrain.runtime.import_tvm import let_pass
 
         let_pass(Stopped)
         for number in _SIGNALS:

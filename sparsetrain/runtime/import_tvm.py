@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of TVM without PyTorch, which TVM imports where it is installed and can do without.
+"""Import of TVM: without PyTorch, and such that interrupts pass through it.
 
-It is most of the time that TVM's import takes then, and 200 MB. Packages import this one before
-anything else of TVM. PyTorch that is there already stays, and can be imported later.
+TVM imports PyTorch where it is installed and can do without. It is most of the time that TVM's
+import takes then, and 200 MB. Packages import this one before anything else of TVM. PyTorch that is
+there already stays, and can be imported later.
+
+A signal may come while TVM calls Python, as its passes do. TVM brings back exceptions whose type it
+knows; any other, Ctrl-C too, came back as ``RuntimeError('')``.
 """
 
 from __future__ import annotations
@@ -26,5 +30,14 @@ _finder = _WithoutTorch()
 sys.meta_path.insert(0, _finder)
 try:
     import tvm  # noqa: F401
+    import tvm_ffi
 finally:
     sys.meta_path.remove(_finder)
+
+
+def let_pass(kind: type[BaseException]) -> None:
+    """Let TVM bring back exceptions of this type, made anew of their text."""
+    tvm_ffi.register_error(kind.__name__, kind)
+
+
+let_pass(KeyboardInterrupt)

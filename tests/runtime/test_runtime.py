@@ -13,7 +13,7 @@ from sparsetrain import runtime
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime.host import host_target
-from sparsetrain.runtime.interrupts import let_pass
+from sparsetrain.runtime.import_tvm import let_pass
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import leading_rows
 from sparsetrain.sparse_tensor import RowSparse

@@ -27,12 +27,11 @@ from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChe
 from sparsetrain.compiler.schedule.fallback import Fallback
 from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
 from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
-from sparsetrain.compiler.schedule.hand_written import KeepHandWrittenKernels
+from sparsetrain.compiler.schedule.fusion import keep_hand_written_kernels, mark_resizing
 from sparsetrain.compiler.schedule.hoist_allocations import HoistAllocations
 from sparsetrain.compiler.schedule.lower_attention import LowerAttention
 from sparsetrain.compiler.schedule.matmul import Matmul
 from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
-from sparsetrain.compiler.schedule.resizing import MarkResizing
 from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.shape_functions import SettleShapeFunctions
@@ -121,9 +120,9 @@ def passes(
         relax.transform.DeadCodeElimination(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
-        KeepHandWrittenKernels(),
+        keep_hand_written_kernels(),
         relax.transform.AnnotateTIROpPattern(),
-        MarkResizing(),
+        mark_resizing(),
         relax.transform.FoldConstant(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),

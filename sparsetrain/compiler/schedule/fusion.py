@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes that keep kernels from fusing where TVM would make a wrong kernel of them.
+
+Hand-written ones come with the module, or from operators that are legalized into them. Fusion would
+undo the schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels without blocks or
+with 32-bit extents.
+
+TVM takes a kernel for elementwise if it reads the element of its own index. One that pads an array
+at its end does too, but a kernel fused of a product and the padding would write what the product
+computes, and leave the rest of the result as it was in memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.sym import Analyzer
+
+from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
+
+# OpPatternKind, which Python does not name; elementwise is 0.
+_BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
+
+
+def keep_hand_written_kernels() -> tvm.transform.Pass:
+    """Make hand-written kernels opaque."""
+    return _marking("KeepHandWrittenKernels", _OPAQUE, _is_hand_written)
+
+
+def mark_resizing() -> tvm.transform.Pass:
+    """Mark elementwise kernels injective that read an axis of another extent than they run over.
+
+    Padding and slices do; an axis of one element that is broadcast is read at 0.
+    """
+    return _marking("MarkResizing", _INJECTIVE, _resizes)
+
+
+def _marking(
+    name: str, pattern: int, is_meant: Callable[[tirx.PrimFunc], bool]
+) -> tvm.transform.Pass:
+    def run(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        functions = {
+            var: function.with_attr("op_pattern", pattern)
+            if isinstance(function, tirx.PrimFunc) and is_meant(function)
+            else function
+            for var, function in mod.functions_items()
+        }
+        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    return tvm.transform.module_pass(run, opt_level=0, name=name)
+
+
+def _is_hand_written(function: tirx.PrimFunc) -> bool:
+    scheduled = function.attrs and function.attrs.get("tirx.is_scheduled")
+    return bool(scheduled) or not (has_blocks(function) and has_wide_extents(function))
+
+
+def _resizes(function: tirx.PrimFunc) -> bool:
+    if function.attrs is None or int(function.attrs.get("op_pattern", _INJECTIVE)) > _BROADCAST:
+        return False
+    blocks: list[Any] = []
+    loads: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (s_tir.SBlock, blocks.append))
+    tvm_ffi.structural_walk(function.body, (tvm.ir.TensorLoad, loads.append))
+    axes = {axis.var: axis.dom.extent for block in blocks for axis in block.iter_vars}
+    equal = Analyzer().can_prove_equal
+    return any(
+        isinstance(index, tirx.Var) and index in axes and not equal(axes[index], extent)
+        for load in loads
+        for index, extent in zip(load.indices, load.source.ty.shape, strict=True)
+    )
