@@ -39,29 +39,21 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 }
 
 
-class Reshape(NamedTuple):
-    """One reshape that is right for some extents alone."""
+class Demand(NamedTuple):
+    """A pair of extents that an operator takes to be equal, or to be no more than the other.
 
-    given: Any
-    wanted: Any
-    shapes: str
-
-    def problem(self, extents: Mapping[str, int]) -> str | None:
-        """What is wrong with these extents, by the letters that stand for them."""
-        try:
-            given, wanted = _number(self.given, extents), _number(self.wanted, extents)
-        except ZeroDivisionError:
-            return f"a reshape of {self.shapes} divides by nothing"
-        if given == wanted:
-            return None
-        return f"a reshape of {self.shapes} has {given} numbers for {wanted}"
-
-
-class Equal(NamedTuple):
-    """One pair of extents that an operator takes to be equal, or to be no more than the other."""
+    Parameters
+    ----------
+    pair : Pair
+    words : str
+        The operator and its operands.
+    is_size : bool
+        Whether the two are the numbers that a reshape has and wants.
+    """
 
     pair: Pair
     words: str
+    is_size: bool = False
 
     def problem(self, extents: Mapping[str, int]) -> str | None:
         """What is wrong with these extents, by the letters that stand for them."""
@@ -72,17 +64,19 @@ class Equal(NamedTuple):
             return f"{self.words} divides by nothing"
         if found == wanted or (at_most and found < wanted):
             return None
+        if self.is_size:
+            return f"{self.words} has {found} numbers for {wanted}"
         relation = "at most" if at_most else "equal to"
         return f"{self.words} needs {format_shape([left])} {relation} {format_shape([right])}"
 
 
-def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape | Equal]:
+def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Demand]:
     """What is right for some values of the letters alone; each once."""
     known, analyzer = dict.fromkeys(letters, 1), Analyzer()
-    found: dict[str, Reshape | Equal] = {}
+    found: dict[str, Demand] = {}
     for binding in bindings:
         for demand in _demands(binding):
-            left, right = demand.pair[:2] if isinstance(demand, Equal) else demand[:2]
+            left, right, _ = demand.pair
             if analyzer.can_prove_equal(left, right):
                 continue
             if _is_known(left, known) and _is_known(right, known):
@@ -90,17 +84,17 @@ def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Reshape | 
     return list(found.values())
 
 
-def _demands(binding: Any) -> list[Reshape | Equal]:
+def _demands(binding: Any) -> list[Demand]:
     if name_of(binding.value) == "relax.reshape":
         before, after = shape_of(binding.value.args[0]), shape_of(binding.var)
         if before is None or after is None:
             return []
-        shapes = f"({format_shape(before)}) to ({format_shape(after)})"
-        return [Reshape(size_of(before), size_of(after), shapes)]
-    return [Equal(pair, describe_call(binding.value)) for pair in required_pairs(binding.value)]
+        words = f"a reshape of ({format_shape(before)}) to ({format_shape(after)})"
+        return [Demand(Pair(size_of(before), size_of(after)), words, is_size=True)]
+    return [Demand(pair, describe_call(binding.value)) for pair in required_pairs(binding.value)]
 
 
-def impossible(demands: Iterable[Reshape | Equal]) -> str | None:
+def impossible(demands: Iterable[Demand]) -> str | None:
     """What is wrong whatever the letters are; None where that depends on them, or nothing is."""
     for demand in demands:
         with suppress(KeyError):

@@ -29,26 +29,18 @@ _DTYPES = ("float32", "float64")
 _LONGEST = 8192
 
 
-def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _legalized(builder, call, logarithm=False)
-
-
-def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _legalized(builder, call, logarithm=True)
-
-
-LEGALIZE = {"relax.nn.softmax": _softmax, "relax.nn.log_softmax": _log_softmax}
-
-
-def _legalized(builder: relax.BlockBuilder, call: relax.Call, logarithm: bool) -> relax.Expr:
+def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     tensor = call.args[0].ty
     if not compiles_for("llvm") or not _fits(tensor, int(call.attrs.axis)):
         return call.op.get_attr("FLegalize")(builder, call)
     dtype, length = str(tensor.dtype), int(tensor.shape[-1])
     lanes = vector_unit(Target.current()).lanes(dtype)
-    made = softmax_kernel(tensor.ndim, length, dtype, lanes, logarithm)
     name = call.op.name.rpartition(".")[-1]
+    made = softmax_kernel(tensor.ndim, length, dtype, lanes, name == "log_softmax")
     return call_kernel(builder, made, name, list(call.args), tensor)
+
+
+LEGALIZE = dict.fromkeys(("relax.nn.softmax", "relax.nn.log_softmax"), _legalized)
 
 
 def _fits(tensor: relax.TensorType, axis: int) -> bool:

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of the ids of each operator, for the check of arguments, which refuses others.
 
-Kernels stay in bounds without it. One entry per operator; an extent known only in a call is a
-symbol.
+Kernels stay in bounds without it. An extent known only in a call is a symbol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax
 
 from sparsetrain.errors import DataError
+from sparsetrain.ops.indexing.reads import READS, read_of
 from sparsetrain.ops.operand_shapes import name_of, shape_of
 
 
@@ -38,14 +38,13 @@ class Limit(NamedTuple):
 
 def limits(call: relax.Expr) -> list[Limit]:
     """What the operator of a call asks of its ids; nothing if it reads by none."""
-    rule, shape = _LIMITS.get(name_of(call)), None
-    if rule is not None:
-        shape = shape_of(call.args[0])
-    if rule is None or shape is None:
-        return []
-    found = rule(call, shape)
     name = name_of(call)
-    return [Limit(ids, tuple(n), name, name not in _OF_TABLES) for ids, n in found if n]
+    if name not in _OF_TABLES | READS.keys() or shape_of(call.args[0]) is None:
+        return []
+    if name in _OF_TABLES:  # where its rows are known, `compiler.arguments` checks ids in one pass
+        return [Limit(call.args[1], (call.args[0].ty.shape[0],), name, from_end=False)]
+    read = read_of(None, call)
+    return [Limit(ids, tuple(n), name) for ids, n in zip(read.ids, read.chosen, strict=False) if n]
 
 
 def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Limit) -> None:
@@ -68,44 +67,4 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
         )
 
 
-_Found = Iterable[tuple[relax.Expr, list[Any]]]
-
-
-def _tuples(call: relax.Call, shape: list[Any]) -> _Found:
-    batch = int(call.attrs["batch_dims"]) if name_of(call) == "relax.gather_nd" else 0
-    depth = call.args[1].ty.shape[-1]
-    return [(call.args[1], shape[batch : batch + int(depth)])]
-
-
-def _elements(call: relax.Call, shape: list[Any]) -> _Found:
-    return [(call.args[1], [shape[int(call.attrs["axis"])]])]
-
-
-def _tensors(call: relax.Call, shape: list[Any]) -> _Found:
-    ids = call.args[1]
-    each = [ids] if isinstance(ids.ty, relax.TensorType) else getattr(ids, "fields", ())
-    return [(tensor, [extent]) for tensor, extent in zip(each, shape, strict=False)]
-
-
-def _rows(call: relax.Call, shape: list[Any]) -> _Found:
-    """Of a table; of one whose rows are known `compiler.arguments` checks ids in one pass."""
-    return [(call.args[1], [shape[0]])]
-
-
-def _along_axis(call: relax.Call, shape: list[Any]) -> _Found:
-    """Only the mode "fast" takes ids as they come."""
-    is_fast = str(call.attrs["mode"]) == "fast"
-    return [(call.args[1], [shape[int(call.attrs["axis"] or 0)]])] if is_fast else []
-
-
 _OF_TABLES = frozenset({"relax.sparsetrain.lookup", "relax.sparsetrain.embedding_bag"})
-_LIMITS: dict[str, Callable[[relax.Call, list[Any]], _Found]] = {
-    "relax.gather_nd": _tuples,
-    "relax.scatter_nd": _tuples,
-    "relax.gather_elements": _elements,
-    "relax.scatter_elements": _elements,
-    "relax.index_tensor": _tensors,
-    "relax.index_put": _tensors,
-    "relax.take": _along_axis,
-    **dict.fromkeys(_OF_TABLES, _rows),
-}

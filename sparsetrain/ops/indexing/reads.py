@@ -67,6 +67,9 @@ class Read(NamedTuple):
     ----------
     ids : list of relax.Expr
         The tensors of ids.
+    chosen : list of list of expression
+        For each of them the extents that its ids must lie below: one for all, or one for each place
+        of the last axis. Empty where ids outside are moved inside.
     axes : int
         Leading axes of the tensor along which they choose.
     extents : callable
@@ -76,17 +79,21 @@ class Read(NamedTuple):
     """
 
     ids: list[relax.Expr]
+    chosen: list[list[Any]]
     axes: int
     extents: Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[Any]]
     places: Callable[[Sequence[Any], Sequence[te.Tensor], Sequence[Any]], list[Place]]
 
 
-def read_of(builder: relax.BlockBuilder, call: Any) -> Read:
-    """How a call of an operator of `LEGALIZE`, here or of `writes`, goes by ids."""
-    return _READS[call.op.name](builder, call)
+def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
+    """How a call of an operator of `READS` goes by ids.
+
+    Without a builder those of a variable that holds a tuple are not found.
+    """
+    return READS[call.op.name](builder, call)
 
 
-def _tuples(builder: relax.BlockBuilder, call: Any) -> Read:
+def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
     """``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id for each leading axis of x."""
     ids, reads = call.args[1], call.op.name == "relax.gather_nd"
     batch = int(call.attrs["batch_dims"]) if reads else 0
@@ -96,10 +103,11 @@ def _tuples(builder: relax.BlockBuilder, call: Any) -> Read:
         chosen = (_place(ids[0], [*at, m], shape[batch + m]) for m in range(depth))
         return [*map(_sure, at[:batch]), *chosen]
 
-    return Read([ids], batch + depth, lambda shape, of: [*of[0][:-1]], places)
+    chosen = [*call.args[0].ty.shape][batch : batch + depth]
+    return Read([ids], [chosen], batch + depth, lambda shape, of: [*of[0][:-1]], places)
 
 
-def _elements(builder: relax.BlockBuilder, call: Any) -> Read:
+def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
     """``y[i, j] = x[i, ids[i, j]]`` along an axis. Ids may be shorter than x along any other."""
     x, ids = call.args[:2]
     axis = _front(call.attrs["axis"], x)
@@ -109,10 +117,10 @@ def _elements(builder: relax.BlockBuilder, call: Any) -> Read:
         found[axis] = _place(ids[0], at, shape[axis])
         return found
 
-    return Read([ids], len(x.ty.shape), lambda shape, of: [*of[0]], places)
+    return Read([ids], [[x.ty.shape[axis]]], len(x.ty.shape), lambda shape, of: [*of[0]], places)
 
 
-def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
+def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
     """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast to one another."""
     ids = _fields(builder, call.args[1])
 
@@ -120,7 +128,8 @@ def _tensors(builder: relax.BlockBuilder, call: Any) -> Read:
         pairs = zip(ids, shape, strict=False)
         return [_place(tensor, broadcast_index(at, tensor.shape), n) for tensor, n in pairs]
 
-    return Read(ids, len(ids), lambda shape, of: _broadcast(of), places)
+    chosen = [[extent] for extent in [*call.args[0].ty.shape][: len(ids)]]
+    return Read(ids, chosen, len(ids), lambda shape, of: _broadcast(of), places)
 
 
 def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") -> Read:
@@ -130,7 +139,8 @@ def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") ->
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
         return [*map(_sure, at[:axis]), _place(ids[0], at[axis:], shape[axis], mode)]
 
-    return Read([ids], axis + 1, lambda shape, of: [*shape[:axis], *of[0]], places)
+    chosen = [[x.ty.shape[axis]]] if mode == "fast" else []
+    return Read([ids], chosen, axis + 1, lambda shape, of: [*shape[:axis], *of[0]], places)
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
@@ -146,12 +156,14 @@ def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
 
-def _fields(builder: relax.BlockBuilder, ids: relax.Expr) -> list[relax.Expr]:
+def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.Expr]:
     """The tensors of ids that an operator is given: one, a tuple written out or a variable."""
     if isinstance(ids.ty, relax.TensorType):
         return [ids]
     if isinstance(ids, relax.Tuple):
         return list(ids.fields)
+    if builder is None:
+        return []
     return [builder.emit(relax.TupleGetItem(ids, n)) for n in range(len(ids.ty.fields))]
 
 
@@ -237,7 +249,7 @@ def _nothing(dtype: str) -> Any:
 
 
 _TVM_TAKE = tvm.ir.Op.get("relax.take").get_attr("FLegalize")
-_READS: dict[str, Callable[[relax.BlockBuilder, Any], Read]] = {
+READS: dict[str, Callable[[relax.BlockBuilder | None, Any], Read]] = {
     "relax.gather_nd": _tuples,
     "relax.gather_elements": _elements,
     "relax.index_tensor": _tensors,
@@ -247,9 +259,9 @@ _READS: dict[str, Callable[[relax.BlockBuilder, Any], Read]] = {
 }
 
 # Operator -> how it is lowered, in place of TVM's way.
-LEGALIZE = dict.fromkeys(_READS, _legalized)
+LEGALIZE = dict.fromkeys(READS, _legalized)
 # What writes goes by ids as a read does.
-_READS |= {
+READS |= {
     "relax.scatter_nd": _tuples,
     "relax.scatter_elements": _elements,
     "relax.index_put": _tensors,
