@@ -27,9 +27,7 @@ NO_ITEM = -1  # in place of an id, where fewer items than wanted are left
 def item_vectors(predictor: Any) -> np.ndarray:
     """(V, D) float32 vectors of all items."""
     _require_retrieval(predictor)
-    with predictor._lock:
-        predictor._flush()
-        return runtime.as_numpy(predictor._program("items")(predictor._scored_params(), {})).copy()
+    return _vectors(predictor, "items", {})
 
 
 def query_vectors(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
@@ -40,11 +38,14 @@ def query_vectors(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarr
 
 def _queries(predictor: Any, batch: Batch) -> np.ndarray:
     """(B, D) float32 vectors of the rows of a batch."""
-    inputs = predictor.model.inputs(batch, function="query")
+    return _vectors(predictor, "query", predictor.model.inputs(batch, function="query"))
+
+
+def _vectors(predictor: Any, function: str, inputs: dict[str, Any]) -> np.ndarray:
     with predictor._lock:
         predictor._flush()
-        vectors = predictor._program("query")(predictor._scored_params(), inputs)
-        return runtime.as_numpy(vectors).copy()
+        found = predictor._program(function)(predictor._scored_params(), inputs)
+        return runtime.as_numpy(found).copy()
 
 
 def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:

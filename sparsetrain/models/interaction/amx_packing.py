@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
-from sparsetrain.kernels.llvm.transpose import LANES, rounds
+from sparsetrain.kernels.llvm import LANES, rounds
 
 ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums
 NUMBERS = ROW_BYTES // 2

@@ -24,7 +24,7 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
-from sparsetrain.kernels.llvm.transpose import HELPER, LANES, PRAGMA, transpose
+from sparsetrain.kernels.llvm import LANES, PRAGMA, TRANSPOSE, transpose
 from sparsetrain.models.interaction.cpu_common import round_up
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 from sparsetrain.runtime.host import host_target
@@ -112,7 +112,7 @@ def _forward(features: int, width: int, dtype: str, tile: Tile) -> PrimFunc:
         Dense = T.match_buffer(dense, (B, width), dtype)
         Embeddings = T.match_buffer(embeddings, (B, features, width), dtype)
         Out = T.match_buffer(out, (B, out_width), dtype)
-        T.attr(T.int32(0), PRAGMA, HELPER)
+        T.attr(T.int32(0), PRAGMA, TRANSPOSE)
         for b in T.parallel(B):
             column = T.alloc_buffer((width, columns), dtype, scope="local")
             transpose_into(column, Dense, Embeddings, b)

@@ -11,8 +11,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer
-from sparsetrain.kernels.llvm.transpose import LANES as LANES
-from sparsetrain.kernels.llvm.transpose import PRAGMA
+from sparsetrain.kernels.llvm import LANES as LANES
+from sparsetrain.kernels.llvm import PRAGMA
 from sparsetrain.models.interaction.result_layout import output_width
 
 SAMPLES = 16  # of a task: their arrays are allocated once

@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.llvm.select_array import each_in_turn, number_of, one_of
+from sparsetrain.kernels.llvm import each_in_turn, number_of, one_of
 from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray

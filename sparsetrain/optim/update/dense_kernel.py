@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.llvm.select_array import each_in_turn, one_of
+from sparsetrain.kernels.llvm import each_in_turn, one_of
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import (
     Parameter,

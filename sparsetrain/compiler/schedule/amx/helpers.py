@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from itertools import product
 
 from sparsetrain.compiler.schedule.bf16.helpers import SOURCES
-from sparsetrain.kernels.llvm.transpose import rounds
+from sparsetrain.kernels.llvm import rounds
 
 SIDE = 32  # rows and columns of a product, and the numbers of `k` in a step
 _HALF = SIDE // 2

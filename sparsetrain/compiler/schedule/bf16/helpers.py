@@ -11,7 +11,7 @@ Rounding is to nearest even. Denormal numbers count as zero, as in the instructi
 from itertools import product
 
 from sparsetrain.kernels.builder import LINE_BYTES
-from sparsetrain.kernels.llvm.transpose import rounds
+from sparsetrain.kernels.llvm import rounds
 
 # What a packing helper reads, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
 SOURCES = {"float32": "float", "bfloat16": "i16"}

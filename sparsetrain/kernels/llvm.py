@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpose 16 x 16 numbers in registers: LLVM IR that a kernel imports by a pragma.
+"""Fragments of LLVM IR, which kernels import by a pragma; the calls are always inlined.
 
-Element by element, a transpose costs a load and a store for each number, and a compiler that may
-not assume more leaves it at that. In four rounds of swapping the off-diagonal quarters of ever
-smaller squares it costs 64 shuffles. No instruction is named, so every CPU can run it; the call
-is always inlined.
+Transpose 16 x 16 numbers in registers: element by element it costs a load and a store for each
+number, and a compiler that may not assume more leaves it at that. In four rounds of swapping the
+off-diagonal quarters of ever smaller squares it costs 64 shuffles. No instruction is named, so
+every CPU can run it.
+
+Choose one of several arrays while a kernel runs: a loop over arrays that are treated alike then has
+one body; with a body for each, the code that TVM and LLVM have to compile grows with their number.
+TVM cannot choose between addresses.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 from tvm import tirx
+from tvm.script.ir_builder import tirx as T
 
 LANES = 16
 PRAGMA = "pragma_import_llvm"
@@ -39,7 +49,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
     return lines
 
 
-def _helper() -> str:
+def _transpose_helper() -> str:
     """The first row may lie apart from the others; below the last row, that one is read again."""
     lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
     for row in range(1, LANES):
@@ -68,7 +78,7 @@ define linkonce_odr i32 @sparsetrain_transpose(
 """
 
 
-HELPER = _helper()
+TRANSPOSE = _transpose_helper()
 
 
 def transpose(
@@ -76,7 +86,7 @@ def transpose(
 ) -> tirx.Expr:
     """A call, to be evaluated: 16 columns of `rows` rows of float32 become 16 rows.
 
-    The kernel must import what it calls: ``T.attr(T.int32(0), PRAGMA, HELPER)``.
+    The kernel must import what it calls: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
 
     Parameters
     ----------
@@ -90,3 +100,50 @@ def transpose(
     into, top, below = (tirx.address_of(place) for place in (to, first, rest))
     by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
     return tirx.call_extern("int32", "sparsetrain_transpose", into, by, top, below, skip, count)
+
+
+_EITHER = """
+define linkonce_odr ptr @sparsetrain_either(i64 %first, ptr %a, ptr %b) alwaysinline nounwind {
+  %is_first = icmp ne i64 %first, 0
+  %chosen = select i1 %is_first, ptr %a, ptr %b
+  ret ptr %chosen
+}
+"""
+
+
+@contextmanager
+def each_in_turn(count: int) -> Iterator[Any]:
+    """Inside a kernel: a loop over the numbers below `count`, by which to choose."""
+    with T.attr(T.int32(0), PRAGMA, _EITHER), T.serial(0, count) as number:
+        yield number
+
+
+def one_of(arrays: Sequence[Any], number: Any) -> Any:
+    """The array of this number, in memory and in shape; all have one dtype and number of axes."""
+    first = arrays[0]
+    extents = zip(*(array.shape for array in arrays), strict=True)
+    shape = tuple(_extent(each, number) for each in extents)
+    later = enumerate((array.data for array in arrays[1:]), 1)
+    memory = reduce(lambda rest, each: _either(number == each[0], each[1], rest), later, first.data)
+    return T.decl_buffer(shape, first.dtype, data=T.Bind(memory))
+
+
+def number_of(values: Sequence[Any], number: Any) -> Any:
+    """The value of this number, as int64.
+
+    From memory: with a choice in every index, TVM's simplifier took seconds.
+    """
+    stored = T.alloc_local((len(values),), "int64")
+    for place, value in enumerate(values):
+        T.buffer_store(stored, tirx.Cast("int64", tirx.convert(value)), [place])
+    return T.Bind(stored[number])
+
+
+def _extent(extents: Sequence[Any], number: Any) -> Any:
+    known = {int(n) if isinstance(n, (int, tirx.IntImm)) else None for n in extents}
+    return number_of(extents, number) if None in known or len(known) > 1 else known.pop()
+
+
+def _either(is_one: Any, one: Any, other: Any) -> Any:
+    flag = tirx.Cast("int64", is_one)
+    return tirx.call_extern(one.ty, "sparsetrain_either", flag, one, other)
