@@ -70,7 +70,7 @@ AXES = {
     "several processes": Axis(
         r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"
         r"|\bparts: (int|Count)|processes_started|\bShards?\b",
-        r"^parallel/|runtime/parallel|/launcher",
+        r"^parallel/|/launcher",
         12,
     ),
     "ranking": Axis(

@@ -154,8 +154,10 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
         return check_widths(cls, name, value)
     if get_origin(type_) is Literal and value not in kinds:
         raise ConfigError(f"{what} is {value!r}; it is {' or '.join(map(repr, kinds))}")
-    if bool in kinds and not isinstance(value, bool):
-        raise ConfigError(f"{what} is {value!r}; give True or False")
+    if bool in kinds:
+        if not isinstance(value, (bool, np.bool_)):
+            raise ConfigError(f"{what} is {value!r}; give True or False")
+        return bool(value)
     if int in kinds:
         return require_int(what, value)
     if float in kinds and not (is_number(value) and 0 <= value < 1):
@@ -181,9 +183,9 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "dim": require_int(f"{cls}: dim", arguments["dim"]),
         "num_dense": require_int(f"{cls}: num_dense", arguments["num_dense"], 0),
-        "weighted": _flag(cls, "weighted", arguments["weighted"]),
+        "weighted": _checked(f"{cls}: weighted", bool, arguments["weighted"]),
         "names": [f"C{i + 1}" for i in range(len(rows))] if names is None else [*map(str, names)],
-        "row_weights": _flag(cls, "row_weights", arguments["row_weights"]),
+        "row_weights": _checked(f"{cls}: row_weights", bool, arguments["row_weights"]),
         "share_embedding": _share(cls, arguments["share_embedding"]),
         "labels": _labels(cls, arguments["labels"]),
         "label_weights": dict(arguments["label_weights"] or {}) or None,
@@ -247,12 +249,6 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, (list, tuple, np.ndarray)):
         return [plain_value(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _flag(cls: str, name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ConfigError(f"{cls}: {name} is {value!r}; give True or False")
-    return bool(value)
 
 
 def _labels(cls: str, labels: Mapping[str, LabelKind] | None) -> dict[str, LabelKind]:

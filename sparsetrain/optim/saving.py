@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain import checkpoint, runtime
-from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
+from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state import State
 from sparsetrain.optim.state_dict import (
     Finite,
     check_kinds,
-    describe_nonfinite,
     named_arrays,
+    require_finite,
     writable_arrays,
 )
 from sparsetrain.runtime import NDArray
@@ -39,8 +39,7 @@ def save(
 ) -> None:
     """Save for the formula of this name; all rows are current. See `Optimizer.save`."""
     arrays = named_arrays(params, state, {})
-    if (found := describe_nonfinite(arrays)) is not None:
-        raise NumericalError(f"step {state.step:,}: {found}: lower the learning rate")
+    require_finite(arrays, state.step)
     manifest = {
         "kind": KIND,
         "formula": formula,

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
@@ -130,6 +130,19 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
                 kind = "slot" if ":" in name else "parameter"
                 return f"{kind} {name!r} holds numbers that are not finite"
     return None
+
+
+def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
+    """Refuse to save slots that overflowed: their parameters would stay as they are for ever.
+
+    Raises
+    ------
+    NumericalError
+        Names the first slot or parameter that is not finite.
+    """
+    found = describe_nonfinite(arrays)
+    if found is not None:
+        raise NumericalError(f"step {steps:,}: {found}: lower the learning rate")
 
 
 def check_finite(arrays: Mapping[str, np.ndarray]) -> None:

@@ -20,11 +20,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparsetrain.data import Encoder
-from sparsetrain.errors import NumericalError
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.options import to_config
-from sparsetrain.optim.state_dict import ENCODER, describe_nonfinite
+from sparsetrain.optim.state_dict import ENCODER, require_finite
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.trained_model import TrainedModel
 
@@ -75,19 +74,6 @@ def describe_trainer(
                 "run": run,
             },
         )
-
-
-def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
-    """Refuse slots that overflowed: their parameters would stay as they are for ever.
-
-    Raises
-    ------
-    NumericalError
-        Names the first slot or parameter that is not finite.
-    """
-    found = describe_nonfinite(arrays)
-    if found is not None:
-        raise NumericalError(f"step {steps:,}: {found}: lower the learning rate")
 
 
 # An encoder never changes; a run writes it many times.

@@ -14,12 +14,13 @@ from typing import Any
 from sparsetrain import checkpoint
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.errors import NumericalError, ResourceError
+from sparsetrain.optim.state_dict import require_finite
 from sparsetrain.training.loggers import TensorBoard
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.folder import LOG_EVERY
 from sparsetrain.training.run.log import Log, fields, plain
 from sparsetrain.training.run.state import RunState
-from sparsetrain.training.save import describe_trainer, require_finite
+from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.trained_model import TrainedModel
 
 OnLog = Callable[[dict[str, Any]], object]
