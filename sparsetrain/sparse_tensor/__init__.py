@@ -2,9 +2,8 @@
 """Row-sparse tensors: the type, its algebra, coalescing, SciPy exchange.
 
 `row_sparse` (the type) with its operators in `arithmetic`, `algebra` (what is done without looking
-at numbers, written for traces, and `eager`, which runs that on tensors), `coalesce` (which rows, in
-what order: `CoalescePlan`), with the kernels of a CPU in `kernels` and
-`plan_kernel`, those of a GPU in `cuda`.
+at numbers, written for traces, and run on tensors too), `coalesce` (which rows, in what order:
+`CoalescePlan`), with the kernels of a CPU in `kernels` and `plan_kernel`, those of a GPU in `cuda`.
 """
 
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan as CoalescePlan

@@ -16,8 +16,8 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
 from sparsetrain.sparse_tensor import algebra, checks
+from sparsetrain.sparse_tensor.algebra import eager
 from sparsetrain.sparse_tensor.coalesce import squared_norm
-from sparsetrain.sparse_tensor.eager import eager
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,9 +22,9 @@ from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.sparse_tensor import algebra, checks
+from sparsetrain.sparse_tensor.algebra import eager
 from sparsetrain.sparse_tensor.arithmetic import Arithmetic
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan, segment_sum
-from sparsetrain.sparse_tensor.eager import eager
 from sparsetrain.system.html import describe
 from sparsetrain.system.memory import check_fits_memory
 

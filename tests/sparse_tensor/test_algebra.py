@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
-from sparsetrain.sparse_tensor import RowSparse, algebra, eager
+from sparsetrain.sparse_tensor import RowSparse, algebra
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(3)
@@ -125,7 +125,7 @@ def test_casting_to_what_values_cannot_be_is_refused(dtype):
 @pytest.mark.parametrize(("start", "rows"), [(0, 7), (2, 3)])
 def test_a_slice_of_rows_turns_the_others_into_padding(name, start, rows):
     tensor, dense = operand(name)
-    part = eager.eager(_slicing(start, rows), tensor)
+    part = algebra.eager(_slicing(start, rows), tensor)
     assert part.nse == tensor.nse
     assert_row_sparse(part, dense[start : start + rows], rtol=1e-6, atol=1e-6)
 
@@ -220,7 +220,7 @@ def test_arithmetic_that_would_touch_every_row_is_refused():
 
 def test_what_was_compiled_keeps_no_tensor_alive():
     operand("plain int64")[0].scale(2)
-    structures = [structure for _, structure in eager._compiled.values() if structure is not None]
+    structures = [structure for _, structure in algebra._compiled.values() if structure is not None]
     assert structures and all(structure.is_traced for structure in structures)
 
 

@@ -26,15 +26,10 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import kernel
 from sparsetrain.models.interaction.amx_packing import (
+    LANES,
     NUMBERS,
     PACKING,
     ROW_BYTES,
-    rows_of_tiles,
-    symmetric,
-    tiles,
-)
-from sparsetrain.models.interaction.cpu_common import (
-    LANES,
     address,
     backward_arguments,
     call_,
@@ -42,9 +37,11 @@ from sparsetrain.models.interaction.cpu_common import (
     forward_arguments,
     lanes,
     long,
-    round_up,
+    rows_of_tiles,
     run,
     samples_of_tasks,
+    symmetric,
+    tiles,
 )
 from sparsetrain.models.interaction.result_layout import pair_column
 
@@ -172,7 +169,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         arguments = backward_arguments(features, width)
         dense, embeddings, cotangent, to_dense, to_embeddings = arguments
         with samples_of_tasks(dense.shape[0], helpers) as samples:
-            matrix = cleared((round_up(vectors, LANES), steps * NUMBERS), "uint16")
+            matrix = cleared((-(-vectors // LANES) * LANES, steps * NUMBERS), "uint16")
             pairs = cleared((steps * LANES, 2 * width), "uint16")
             sums = cleared((vectors, width), "float32")
             call_("amx_rows", long(rows_of_tiles([*heights, *heights, LANES, LANES])))

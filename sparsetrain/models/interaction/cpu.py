@@ -25,7 +25,6 @@ from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
 from sparsetrain.kernels.llvm import LANES, PRAGMA, TRANSPOSE, transpose
-from sparsetrain.models.interaction.cpu_common import round_up
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor.kernels import column_tiles
@@ -33,6 +32,11 @@ from sparsetrain.sparse_tensor.kernels import column_tiles
 # Registers with independent sums, to hide the latency of an addition.
 _MIN_SUMS = 8
 _FLOAT_BITS = 32
+
+
+def round_up(number: int, to: int) -> int:
+    """The first multiple of `to` that is not below `number`."""
+    return -(-number // to) * to
 
 
 class Tile(NamedTuple):
