@@ -25,8 +25,8 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels.builder import kernel
+from sparsetrain.kernels.llvm import LANES
 from sparsetrain.models.interaction.amx_packing import (
-    LANES,
     NUMBERS,
     PACKING,
     ROW_BYTES,
