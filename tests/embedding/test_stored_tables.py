@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.embedding.kernels import lookup_kernel
-from sparsetrain.kernels.table_formats.names import numpy_dtype
+from sparsetrain.kernels.table_formats.stored import numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target

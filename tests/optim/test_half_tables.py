@@ -6,8 +6,8 @@ import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats.names import HALVES, numpy_dtype
 from sparsetrain.kernels.table_formats.noise import keys_of
+from sparsetrain.kernels.table_formats.stored import HALVES, numpy_dtype
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits
 from tests.kernels.table_formats.in_numpy import random_bits, rounded

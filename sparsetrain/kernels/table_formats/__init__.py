@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Number formats of tables: half precision, rounded by chance, and rows of int8."""
 
-from sparsetrain.kernels.table_formats.names import FOR_PREDICTION as FOR_PREDICTION
-from sparsetrain.kernels.table_formats.names import TABLE_DTYPES as TABLE_DTYPES
-from sparsetrain.kernels.table_formats.names import TableDtype as TableDtype
-from sparsetrain.kernels.table_formats.names import array_of as array_of
-from sparsetrain.kernels.table_formats.names import check_table_dtype as check_table_dtype
-from sparsetrain.kernels.table_formats.names import check_target as check_target
-from sparsetrain.kernels.table_formats.names import check_trainable as check_trainable
-from sparsetrain.kernels.table_formats.names import computed_in as computed_in
-from sparsetrain.kernels.table_formats.names import is_half as is_half
-from sparsetrain.kernels.table_formats.names import numpy_dtype as numpy_dtype
-from sparsetrain.kernels.table_formats.names import seen_as as seen_as
-from sparsetrain.kernels.table_formats.names import target_word as target_word
 from sparsetrain.kernels.table_formats.noise import keys_of as keys_of
+from sparsetrain.kernels.table_formats.stored import FOR_PREDICTION as FOR_PREDICTION
+from sparsetrain.kernels.table_formats.stored import TABLE_DTYPES as TABLE_DTYPES
+from sparsetrain.kernels.table_formats.stored import TableDtype as TableDtype
+from sparsetrain.kernels.table_formats.stored import array_of as array_of
+from sparsetrain.kernels.table_formats.stored import check_table_dtype as check_table_dtype
+from sparsetrain.kernels.table_formats.stored import check_target as check_target
+from sparsetrain.kernels.table_formats.stored import check_trainable as check_trainable
+from sparsetrain.kernels.table_formats.stored import computed_in as computed_in
+from sparsetrain.kernels.table_formats.stored import is_half as is_half
+from sparsetrain.kernels.table_formats.stored import numpy_dtype as numpy_dtype
 from sparsetrain.kernels.table_formats.stored import quantize_rows_ as quantize_rows_
 from sparsetrain.kernels.table_formats.stored import read_element as read_element
+from sparsetrain.kernels.table_formats.stored import seen_as as seen_as
 from sparsetrain.kernels.table_formats.stored import stored_width as stored_width
+from sparsetrain.kernels.table_formats.stored import target_word as target_word
 from sparsetrain.kernels.table_formats.stored import width_of as width_of

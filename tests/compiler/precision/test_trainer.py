@@ -7,7 +7,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.compiler.precision import lacks
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.kernels.table_formats.names import target_word
+from sparsetrain.kernels.table_formats.stored import target_word
 from sparsetrain.runtime.targets import resolve_target
 
 CROSS = {"interaction": "cross", "cross_layers": 2, "cross_rank": 16}

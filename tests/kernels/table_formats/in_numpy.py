@@ -6,8 +6,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from sparsetrain.kernels.table_formats.names import EXTRA, HALVES
 from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, Keys
+from sparsetrain.kernels.table_formats.stored import EXTRA, HALVES
 
 WORD = np.uint64(0xFFFF_FFFF)
 

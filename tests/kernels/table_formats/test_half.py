@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.table_formats.half import narrowed, widened
-from sparsetrain.kernels.table_formats.names import HALVES
+from sparsetrain.kernels.table_formats.stored import HALVES
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.targets import resolve_target

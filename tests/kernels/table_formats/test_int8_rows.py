@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from sparsetrain.kernels.table_formats import stored
-from sparsetrain.kernels.table_formats.names import EXTRA, numpy_dtype
-from sparsetrain.kernels.table_formats.stored import quantize_rows_
+from sparsetrain.kernels.table_formats.stored import EXTRA, numpy_dtype, quantize_rows_
 from tests.kernels.table_formats.in_numpy import dequantized
 
 
