@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -86,6 +86,19 @@ def one_program(
         for name in names:
             add(builder, name)
         yield build_relax(builder.get(), target, schedule.pipeline(target))
+
+
+def in_two_programs(
+    quick: Container[str], names: Iterable[str], add: Callable[[relax.BlockBuilder, str], None]
+) -> Callable[[str], Any]:
+    """From a name to the function that `add` emits; quick ones and others are compiled apart."""
+
+    @cache
+    def machine(is_quick: bool) -> Any:
+        with one_program([n for n in names if (n in quick) == is_quick], add) as built:
+            return built
+
+    return lambda name: machine(name in quick)[name]
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every hand-written CUDA kernel that a step or an optimizer may launch, by a name of its own."""
+"""Hand-written CUDA kernels that a step or an optimizer may launch, each by a name of its own."""
 
 from __future__ import annotations
 
@@ -21,27 +21,35 @@ from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
 from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel
 
 WIDTHS = (16, 128, 3)  # a row in four threads, in a warp, and one that no vector divides
+FEW = ("adagrad", "adam", "rowwise_adagrad")
 
 
 def all_kernels() -> dict[str, tvm.tirx.PrimFunc]:
     """Name -> kernel, not compiled yet."""
-    return dict(_named())
+    return dict(_named(WIDTHS, tuple(OPTIMIZERS)))
 
 
-def _named() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+def few_kernels() -> dict[str, tvm.tirx.PrimFunc]:
+    """Every kind of kernel, in one width and for few formulas."""
+    return dict(_named(WIDTHS[:1], FEW))
+
+
+def _named(
+    widths: tuple[int, ...], formulas: tuple[str, ...]
+) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for index in ("int32", "int64"):
         yield f"plan_{index}", plan_kernel(index)
         yield f"short_plan_{index}", short_plan_kernel(index)
-    yield from _by_width()
-    for name, make in OPTIMIZERS.items():
-        yield from _of_optimizer(name, make(0.1).rule().spec)
+    yield from _by_width(widths)
+    for name in formulas:
+        yield from _of_optimizer(name, OPTIMIZERS[name](0.1).rule().spec, widths)
     yield from _of_operators()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
 
 
-def _by_width() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
-    for width in WIDTHS:
+def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    for width in widths:
         yield f"lookup{width}", embedding.cuda_lookup_kernel(width, "float32", "int64")
         yield (
             f"bag{width}_sum",
@@ -75,9 +83,9 @@ def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
 
 
-def _of_optimizer(name: str, spec) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+def _of_optimizer(name: str, spec, widths) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     """The path that every formula has; widths, stamps and replays for one of each kind."""
-    for width in WIDTHS if name == "adagrad" else WIDTHS[:1]:
+    for width in widths if name == "adagrad" else widths[:1]:
         kernel = optim.row_update_kernel(spec, width, "float32", "int32", False, False)
         yield f"rows{width}_{name}", kernel
     yield f"all_{name}", cuda_arrays.foreach_kernel(spec, "float32", (2, 1))

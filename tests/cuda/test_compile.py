@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel compiles for `sm_90` with NVIDIA's compiler, GPU or not, and reads as it must.
 
-One compilation for all hand-written kernels, and one for each program: nvcc is slow to start.
+One compilation for the hand-written kernels, and one for each program: nvcc is slow to start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import compile_relax
 from tests import small_dlrm
 from tests.cuda import device, emulator
-from tests.cuda.kernels import all_kernels
+from tests.cuda.kernels import all_kernels, few_kernels
 from tests.helpers import slow_except
 from tests.ops.indexing.programs import by_ids
 
@@ -52,8 +52,8 @@ PROGRAMS = {
     "half": lambda: _gradient(BFLOAT16, rows=[50], dim=8, bottom=(), top=(72,)),
     "by ids": lambda: ad.gradient(by_ids(), "out", ["x"]).module,
 }
-WHICH = ("kernels", "half", "by ids")
-FURTHER = [pytest.param(n, marks=pytest.mark.slow) for n in ("full", "bags and cross layers")]
+KERNELS = {"few kernels": few_kernels, "all kernels": all_kernels}
+QUICK = ("few kernels", "half", "by ids")
 
 
 def _gradient(half=None, **model) -> tvm.IRModule:
@@ -64,11 +64,12 @@ def _gradient(half=None, **model) -> tvm.IRModule:
 
 @cache
 def source_of(which: str) -> str:
-    """Text of the hand-written kernels, or of a program."""
+    """Text of hand-written kernels, or of a program."""
     target = device.hopper()
     with device.reading_sources() as found:
-        if which == "kernels":
-            functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
+        if which in KERNELS:
+            named = KERNELS[which]().items()
+            functions = {name: kernel.with_attr("global_symbol", name) for name, kernel in named}
             gpu.compile_kernels(tvm.IRModule(functions), target)
         else:
             program = take_as_lookup(PROGRAMS[which]())
@@ -83,7 +84,7 @@ def kernels_of(source: str) -> dict[str, str]:
     return bodies
 
 
-@pytest.mark.parametrize("which", [*WHICH, *FURTHER])
+@pytest.mark.parametrize("which", slow_except(QUICK, [*KERNELS, *PROGRAMS]))
 def test_kernels_are_spread_over_threads_exact_and_without_atomics(which):
     source = source_of(which)
     for name, body in kernels_of(source).items():
@@ -99,9 +100,9 @@ def _is_one_number(body: str) -> bool:
     return "for (" not in body and "int64_t ax" not in arguments and "blockIdx" not in body
 
 
-@pytest.mark.parametrize("width", [16, 128])
+@pytest.mark.parametrize("width", slow_except([16], [16, 128]))
 def test_rows_are_read_and_written_sixteen_bytes_at_a_time(width):
-    kernels = kernels_of(source_of("kernels"))
+    kernels = kernels_of(source_of("few kernels" if width == 16 else "all kernels"))
     for kernel in (f"lookup{width}", f"rows{width}_adagrad", f"bag{width}_sum"):
         bodies = [body for name, body in kernels.items() if name.startswith(kernel)]
         assert bodies
@@ -116,7 +117,7 @@ def test_every_wide_product_of_halves_runs_on_tensor_cores():
 
 
 @needs_nvcc
-@pytest.mark.parametrize("which", slow_except(["by ids"], ["kernels", *PROGRAMS]))
+@pytest.mark.parametrize("which", slow_except(["by ids"], ["all kernels", *PROGRAMS]))
 def test_nvcc_compiles_them_for_hopper_and_rounds_as_ieee_does(which):
     source = source_of(which)
     with device.hopper():

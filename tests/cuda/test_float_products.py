@@ -10,6 +10,7 @@ from tvm import relax, tirx
 from tests.cuda import device
 from tests.cuda.reshaped import RESHAPED
 from tests.cuda.test_kernels import in_every_order, there
+from tests.helpers import slow_except
 
 BATCH = 131
 # Name -> whether left and right are transposed; rows, columns and terms, None for the batch; what
@@ -27,6 +28,9 @@ CASES = {
     "tn_cut": ("tn", 20, 66, 100, "rows"),
     "nt_more": ("nt", None, 24, 33, "padding"),
 }
+
+
+QUICK = ("nt_followed", "nn_odd", "tn", "tt", "nn_cut")
 
 
 def add_product(builder: relax.BlockBuilder, name: str) -> None:
@@ -62,12 +66,11 @@ def add_product(builder: relax.BlockBuilder, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def machine():
-    """All products in one program."""
-    with device.one_program(CASES, add_product) as built:
-        yield built
+    """Quick products in one program, the others in another."""
+    return device.in_two_programs(QUICK, CASES, add_product)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_except(QUICK, CASES))
 def test_a_product_is_that_of_the_matrices(cuda, machine, name):
     form, *sizes, followed = CASES[name]
     rows, columns, terms = (BATCH if extent is None else extent for extent in sizes)
@@ -77,7 +80,7 @@ def test_a_product_is_that_of_the_matrices(cuda, machine, name):
     shapes = {"bias": [(columns,)], "mask": [(rows, columns)]}.get(followed, [])
     more = [rng.standard_normal(shape).astype("f4") for shape in shapes]
     arguments = [there(array, "cuda") for array in laid_out + more]
-    found = in_every_order("cuda", lambda: machine[name](*arguments).numpy())
+    found = in_every_order("cuda", lambda: machine(name)(*arguments).numpy())
     left, right = (array.astype("f8") for array in given)
     expected, scale = left @ right, np.abs(left) @ np.abs(right) + 1
     if followed == "bias":
