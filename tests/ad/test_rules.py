@@ -10,6 +10,7 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.rules import DENSE, ROW_SPARSE
+from sparsetrain.compiler.schedule.pipeline import RULES
 from tests.ad import borrowed, cases, layers
 from tests.ad.cases import SPARSE_CASES, Case, build, sample
 from tests.models.test_losses import CASES as LOSS_CASES
@@ -19,10 +20,21 @@ CASES = cases.CASES + layers.CASES
 
 # Central differences need float64 throughout. TVM's norms have none, and a cast through float32
 # is a staircase; both are checked below in another way.
-# Rules are judged here, not LLVM, which would take a third of the time: what it makes of kernels is
-# tested in `schedule`, and beside TVM's own gradients in `test_against_gradient.py`.
+# Rules are judged here, neither LLVM nor the schedule, which would take most of the time: what they
+# make of kernels is tested in `schedule`, and beside TVM's own gradients in
+# `test_against_gradient.py`.
 UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 SMOOTH = [case for case in CASES if case.dtype == "float64" and case.name != "cast"]
+
+
+def _first_of_each_rule(cases):
+    """One case of a rule for activations, one for tables: others are further cases of it."""
+    tables = [case.name for case in SPARSE_CASES]
+    first = {(case.rule, case.name in tables): case for case in reversed(cases)}
+    return [case for case in cases if case in first.values()]
+
+
+QUICK = _first_of_each_rule(SMOOTH) + _first_of_each_rule(borrowed.CASES)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -31,6 +43,13 @@ def _constants_stay():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relax.transform, "FoldConstant", lambda: tvm.transform.Sequential([]))
         yield
+
+
+@pytest.fixture
+def unscheduled(monkeypatch):
+    """Leave kernels as operators give them, and keep none of them for other tests."""
+    monkeypatch.setitem(RULES, "llvm", ())
+    monkeypatch.setenv("SPARSETRAIN_CACHE", "")
 
 
 def _layer_norm(x, axes, gamma, beta):
@@ -49,19 +68,25 @@ NORMS = {
 NORM_CASES = [case for case in CASES if case.rule in NORMS]
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
-def test_rule_agrees_with_central_differences(case):
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_rule_agrees_with_central_differences(case, unscheduled):
+    _check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SMOOTH + borrowed.CASES, ids=lambda case: case.name)
+def test_so_does_every_use_of_a_rule_in_scheduled_kernels(case):
+    _check(case)
+
+
+def _check(case):
     params, inputs = sample(case)
     program = st.value_and_grad(build(case), "loss", list(case.params), target=UNOPTIMIZED)
     st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("case", borrowed.CASES, ids=lambda case: case.name)
-def test_rule_of_tvm_agrees_with_central_differences(case):
-    assert case.rule not in DENSE
-    params, inputs = sample(case)
-    program = st.value_and_grad(build(case), "loss", list(case.params), target=UNOPTIMIZED)
-    st.ad.check_grads(program, params, inputs, rtol=1e-6, atol=1e-7)
+def test_rules_of_tvm_are_not_among_ours():
+    assert not {case.rule for case in borrowed.CASES} & set(DENSE)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +113,14 @@ def test_the_deviation_of_equal_numbers_has_gradient_0():
     assert not found["x"].numpy().any()
 
 
-def test_a_matrix_times_itself_has_a_gradient():
+def test_a_matrix_times_itself_has_a_gradient(unscheduled):
     def gram(x):
         return op.matmul(x, op.permute_dims(x))
 
     case = Case("gram", "relax.matmul", {"x": ("B", 3)}, gram)
     params, inputs = sample(case)
-    st.ad.check_grads(st.value_and_grad(build(case), "loss", ["x"]), params, inputs)
+    program = st.value_and_grad(build(case), "loss", ["x"], target=UNOPTIMIZED)
+    st.ad.check_grads(program, params, inputs)
 
 
 def test_an_einsum_that_sums_axes_without_letters_says_how_to_write_it():
@@ -151,7 +177,7 @@ def test_class_weights_that_need_a_gradient_are_refused():
 
 
 @pytest.mark.parametrize("case", NORM_CASES, ids=lambda case: case.name)
-def test_norm_agrees_with_float64_numpy(case):
+def test_norm_agrees_with_float64_numpy(case, unscheduled):
     params, _ = sample(case)
 
     def loss(params, _):
@@ -159,12 +185,13 @@ def test_norm_agrees_with_float64_numpy(case):
         y = NORMS[case.rule](x, tuple(range(1, x.ndim)), *others)
         return np.sum(y * np.cos(1.0 + np.arange(y.size)).reshape(y.shape)), gradients
 
-    _, found = st.value_and_grad(build(case), "loss", list(params))(params, {})
+    program = st.value_and_grad(build(case), "loss", list(params), target=UNOPTIMIZED)
+    _, found = program(params, {})
     gradients = {name: gradient.numpy().astype(np.float64) for name, gradient in found.items()}
     st.ad.check_grads(loss, params, {}, rtol=1e-4, atol=1e-5)
 
 
-def test_cast_carries_rows_unchanged():
+def test_cast_carries_rows_unchanged(unscheduled):
     case = next(case for case in SPARSE_CASES if case.name == "cast")
     plain = next(case for case in SPARSE_CASES if case.name == "lookup")
     params, inputs = sample(case)
@@ -216,7 +243,9 @@ def test_check_grads_finds_a_wrong_rule(monkeypatch):
     ("dtype", "mode", "rows"),
     [("int8", "clip", "N"), ("int8", "wrap", 300), ("uint8", "wrap", "N"), ("int16", "clip", 300)],
 )
-def test_ids_too_short_to_count_the_rows_get_the_cotangent_where_they_read(dtype, mode, rows):
+def test_ids_too_short_to_count_the_rows_get_the_cotangent_where_they_read(
+    dtype, mode, rows, unscheduled
+):
     def body(x, ids):
         table = x if rows == 300 else emit(op.exp(x))
         return op.take(table, emit(op.astype(ids, dtype)), 0, mode)
