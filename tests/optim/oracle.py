@@ -39,6 +39,12 @@ MAKERS = {
     "ftrl": lambda lr, **o: optim.ftrl(0.05, l1=1e-3, **o),
     "adam, clipped": lambda lr, **o: optim.adam(lr, clip_norm=0.3, clip_value=0.02, **o),
 }
+# One for each formula; the others are slow.
+ONE_OF_EACH = (
+    *("adam", "adamw", "momentum", "nesterov, decoupled decay", "rmsprop, coupled decay"),
+    *("sgd, coupled decay", "adagrad, coupled decay", "rowwise_adagrad, coupled decay", "ftrl"),
+)
+WIDTH = 3  # of all tables, unless it matters: a kernel is compiled for each
 
 
 class Table:

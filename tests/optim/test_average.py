@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Averages of weights follow their recursion, by rows and densely; the model scores by them."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests import small_dlrm
-from tests.helpers import assert_same_bits
+from tests.helpers import assert_same_bits, slow_except
 from tests.optim.formulas import SQUARE, Run
 from tests.small_dlrm import assert_same_state
 
@@ -44,8 +46,10 @@ def recursion(average: optim.average.Average, weights: list[np.ndarray]) -> np.n
     return mean
 
 
-@pytest.mark.parametrize("kind", AVERAGES)
-@pytest.mark.parametrize("name", MAKERS)
+QUICK = [("adam", "ema"), ("rowwise_adagrad", "swa"), ("a formula with slots in its means", "ema")]
+
+
+@pytest.mark.parametrize(("name", "kind"), slow_except(QUICK, product(MAKERS, AVERAGES)))
 def test_an_average_is_that_of_the_weights_of_all_steps(name, kind):
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((ROWS, WIDTH)).astype("f4")
@@ -87,8 +91,9 @@ def test_one_multiplication_a_row_averages_what_no_gradient_of_0_moves():
     assert replayed == {"whole": sum(range(STEPS)), "short": STEPS - 1}
 
 
-@pytest.mark.parametrize("average", [0.9, optim.swa(4, 2)], ids=["ema", "swa"])
-def test_a_model_scores_by_its_average_and_resumes_with_it_to_the_same_bits(average, tmp_path):
+@pytest.mark.parametrize("kind", slow_except(["ema"], ["ema", "swa"]))
+def test_a_model_scores_by_its_average_and_resumes_with_it_to_the_same_bits(kind, tmp_path):
+    average = {"ema": 0.9, "swa": optim.swa(4, 2)}[kind]
     optimizer = optim.adam(0.02, mode="exact", average=average)
     batches = [small_dlrm.batch(32, seed) for seed in range(6)]
     whole, part = (small_dlrm.trainer(optimizer=optimizer) for _ in range(2))

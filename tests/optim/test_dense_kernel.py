@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense parameters updated by one launch have the bits of launches of their own."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from sparsetrain import optim, runtime
 from sparsetrain.optim.update.dense_kernel import MOST
+from tests.helpers import slow_except
 from tests.optim.formulas import OPTIMIZERS
 from tests.small_dlrm import assert_same_state
 
@@ -38,8 +41,11 @@ def trained(optimizer, arrays, sets, steps=3) -> dict[str, np.ndarray]:
     return {name: runtime.as_numpy(array).copy() for name, array in (params | slots).items()}
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+QUICK = [("sgd", "float32"), ("mixed", "float32"), ("rowwise_adagrad", "float64")]
+CASES = product(OPTIMIZERS, ("float32", "float64"))
+
+
+@pytest.mark.parametrize(("name", "dtype"), slow_except(QUICK, CASES))
 def test_all_at_once_or_one_by_one_makes_no_difference(name, dtype):
     arrays = draw(SHAPES, dtype)
     together = trained(OPTIMIZERS[name], arrays, [list(SHAPES)])

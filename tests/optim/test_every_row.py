@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Updates of every row of a table: the bits of touched rows; the tables that get them."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,8 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.optim import state_factory
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
-from tests.helpers import assert_same_bits
-from tests.optim.oracle import MAKERS, lr
+from tests.helpers import assert_same_bits, slow_except
+from tests.optim.oracle import MAKERS, WIDTH, lr
 from tests.small_dlrm import assert_same_state
 
 # Formulas to which a gradient of 0 does nothing.
@@ -18,7 +20,7 @@ NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.ro
 TABLES = {"a": slice(0, 3), "b": slice(3, 203), "c": slice(203, 204), "d": slice(204, 300)}
 
 
-def train(optimizer, steps: int = 6, width: int = 5, tables=TABLES, **draw):
+def train(optimizer, steps: int = 6, width: int = WIDTH, tables=TABLES, **draw):
     """Weights and slots of one storage after steps on duplicates, padding and empty batches."""
     weight = np.random.default_rng(1).standard_normal((300, width)).astype("f4")
     weight[150] = -0.0
@@ -42,10 +44,12 @@ def random_gradient(rng, width: int, pooled: bool = False, index_dtype: str = "i
     return RowSparse.from_numpy(indices, values.astype("f4"), 300, source)
 
 
-@pytest.mark.parametrize("name", NO_OP)
-@pytest.mark.parametrize(
-    "draw", [{}, {"pooled": True}, {"index_dtype": "i8"}, {"width": 16}], ids=str
-)
+# Name, how gradients are drawn.
+DRAWS = list(product(NO_OP, ({}, {"pooled": True}, {"index_dtype": "i8"}, {"width": 16})))
+QUICK = [(name, {}) for name in NO_OP] + [case for case in DRAWS if case[0] == "adagrad"]
+
+
+@pytest.mark.parametrize(("name", "draw"), slow_except(QUICK, DRAWS), ids=str)
 def test_touched_rows_and_every_row_get_the_same_bits(name, draw):
     sparse, dense = (train(NO_OP[name](0.1, update=u), **draw) for u in ("sparse", "dense"))
     assert_same_state(dense, sparse)
@@ -57,7 +61,10 @@ def test_both_clip_alike(options):
     assert_same_state(dense, sparse)
 
 
-@pytest.mark.parametrize("name", ["adam", "momentum", "rmsprop, coupled decay", "ftrl"])
+FORCED = ["adam", "momentum", "rmsprop, coupled decay", "ftrl"]
+
+
+@pytest.mark.parametrize("name", slow_except(["adam", "ftrl"], FORCED))
 def test_forced_dense_gives_the_bits_of_exact_mode(name):
     exact = train(MAKERS[name](lr(6), mode="exact"))
     for mode, update in (("exact", "dense"), ("dense", None)):
@@ -129,11 +136,15 @@ def test_a_storage_without_rows_can_be_updated():
 
 @pytest.fixture
 def small_to_100_rows(monkeypatch):
-    """Tables of `train` up to 100 rows of 5 are small: a, c and d."""
-    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", 500)
+    """Tables of `train` up to 100 rows are small: a, c and d."""
+    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", 100 * WIDTH)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+# One with slots of elements, of rows, and one whose decay is coupled; `test_exact` has them all.
+FEW = ("adamw", "rowwise_adagrad, coupled decay", "ftrl")
+
+
+@pytest.mark.parametrize("name", slow_except(FEW, MAKERS))
 def test_exact_mode_gives_the_same_bits_to_small_and_large_tables(name, small_to_100_rows):
     found, sparse, dense = (
         train(MAKERS[name](lr(6), **options))
@@ -149,7 +160,7 @@ def test_each_table_says_how_its_rows_are_updated(small_to_100_rows):
         optim.ParamGroup("d", update="sparse"),
     ]
     optimizer = optim.adam(0.1, mode="exact", groups=groups)
-    params = {"t": as_tensor(np.ones((300, 5), "f4"))}
+    params = {"t": as_tensor(np.ones((300, WIDTH), "f4"))}
     state = optimizer.init(params, {"t": TABLES})
     behind = "touched rows, exact: others are caught up before they are read"
     assert optimizer.describe(state) == [
@@ -164,7 +175,7 @@ def test_each_table_says_how_its_rows_are_updated(small_to_100_rows):
 
 
 def test_tables_are_small_in_exact_mode_alone_and_on_the_host(small_to_100_rows, monkeypatch):
-    params = {"t": as_tensor(np.ones((300, 5), "f4"))}
+    params = {"t": as_tensor(np.ones((300, WIDTH), "f4"))}
 
     def dense_tables(optimizer):
         (ranges,) = optimizer.init(params, {"t": TABLES}).ranges.values()

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row kernel: the dense kernel's bits on touched rows, every other bit left alone."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from sparsetrain.sparse_tensor import RowSparse
-from tests.helpers import assert_same_bits, dense_sum
+from tests.helpers import assert_same_bits, dense_sum, slow_except
 from tests.optim.formulas import OPTIMIZERS, Run, in_numpy
 from tests.small_dlrm import assert_same_state
 
@@ -23,9 +25,11 @@ def assert_same_arrays(found: Run, expected: Run) -> None:
     assert_same_state(found.arrays(), expected.arrays())
 
 
+WIDTHS = [*((name, 17) for name in OPTIMIZERS), *(("adagrad", width) for width in (1, 131, 256))]
+
+
 @pytest.mark.parametrize(
-    ("name", "width"),
-    [*((name, 17) for name in OPTIMIZERS), *(("adagrad", width) for width in (1, 131, 256))],
+    ("name", "width"), slow_except([("mixed", 17), ("adagrad", 1), ("adagrad", 131)], WIDTHS)
 )
 def test_touched_rows_get_the_bits_of_the_dense_kernel(name, width):
     rng, weight = draw(width)
@@ -37,8 +41,11 @@ def test_touched_rows_get_the_bits_of_the_dense_kernel(name, width):
     assert_same_arrays(rows, dense)
 
 
-@EACH
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+DTYPES = ("float32", "float64")
+QUICK = [*((name, "float32") for name in OPTIMIZERS), ("mixed", "float64")]
+
+
+@pytest.mark.parametrize(("name", "dtype"), slow_except(QUICK, product(OPTIMIZERS, DTYPES)))
 def test_both_kernels_follow_the_formula_in_float64(name, dtype):
     optimizer, (rng, weight) = OPTIMIZERS[name], draw(3, dtype)
     rows, dense = Run(optimizer, weight), Run(optimizer, weight)
@@ -56,8 +63,11 @@ def test_both_kernels_follow_the_formula_in_float64(name, dtype):
             np.testing.assert_allclose(array, exact[key], **CLOSE[dtype])
 
 
-@EACH
-@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+KINDS = ("int32", "int64")
+QUICK = [*((name, "int32") for name in OPTIMIZERS), ("mixed", "int64")]
+
+
+@pytest.mark.parametrize(("name", "index_dtype"), slow_except(QUICK, product(OPTIMIZERS, KINDS)))
 def test_untouched_rows_and_their_slots_keep_their_bits(name, index_dtype):
     rng, weight = draw(3)
     weight[0], weight[8] = np.nan, -0.0  # bits that arithmetic would not preserve
@@ -72,8 +82,10 @@ def test_untouched_rows_and_their_slots_keep_their_bits(name, index_dtype):
         assert (array[[2, 3, 5]] != before[key][[2, 3, 5]]).all()
 
 
-@EACH
-@pytest.mark.parametrize("pooled", [False, True])
+QUICK = [*((name, False) for name in OPTIMIZERS), ("mixed", True)]
+
+
+@pytest.mark.parametrize(("name", "pooled"), slow_except(QUICK, product(OPTIMIZERS, (False, True))))
 def test_duplicates_are_summed_before_the_formula_is_applied_once(name, pooled):
     rng, weight = draw(3)
     indices = rng.integers(0, ROWS + 1, 60)  # with padding

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps have the bits of a gradient program followed by `apply_`, and the same checks."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from sparsetrain.optim.update.program import UpdateStep
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests import small_dlrm
-from tests.helpers import assert_same_bits
+from tests.helpers import assert_same_bits, slow_except
 from tests.optim.formulas import OPTIMIZERS
 from tests.small_dlrm import assert_same_state
 
@@ -26,8 +28,9 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("name", "fault"), slow_except([("mixed", f) for f in FAULTS], product(OPTIMIZERS, FAULTS))
+)
 def test_nothing_is_written_if_anything_is_wrong(name, fault):
     where, message = FAULTS[fault]
     optimizer = OPTIMIZERS[name]
@@ -108,8 +111,10 @@ CASES |= {
 }
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("name", CASES)
+QUICK = [*((name, 1) for name in CASES if name != "every row"), ("norm", 2), ("exact", 2)]
+
+
+@pytest.mark.parametrize(("name", "accumulate"), slow_except(QUICK, product(CASES, (1, 2))))
 def test_training_steps_have_the_bits_of_a_loop_of_ones_own(name, accumulate):
     optimizer, kind = CASES[name]
     trainer = trainer_of(optimizer, kind, accumulate=accumulate)

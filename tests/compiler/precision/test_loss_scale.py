@@ -51,7 +51,7 @@ WAYS = {
     "accumulated": (st.optim.adagrad(0.05), {"accumulate": 3}),
     "accumulated, its norm clipped": (st.optim.adagrad(0.05, clip_norm=0.01), {"accumulate": 2}),
 }
-QUICK = ("adagrad", "clipped by norm", "exact")
+QUICK = ("clipped by norm", "exact")
 EACH_WAY = pytest.mark.parametrize("way", slow_except(QUICK, WAYS))
 
 
@@ -83,7 +83,7 @@ def test_no_scale_compiles_anything(monkeypatch):
 
 
 def test_the_program_takes_the_scale_and_returns_the_loss_as_it_is():
-    model = st.models.DLRM(rows=ROWS, dim=8)
+    model = st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,))
     params, inputs = model.initialize(0), model.inputs(batch())
     plain = st.value_and_grad(model.export(), "loss")
     scaled = st.value_and_grad(model.export(), "loss", scaled=True)

@@ -9,6 +9,7 @@ from sparsetrain.compiler.precision import lacks
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.kernels.table_formats.stored import target_word
 from sparsetrain.runtime.targets import resolve_target
+from tests.helpers import slow_except
 
 CROSS = {"interaction": "cross", "cross_layers": 2, "cross_rank": 16}
 # What trains in bfloat16 -> what of the model is not as usual.
@@ -27,8 +28,13 @@ def needs_bfloat16(kind="dot"):
     return pytest.mark.skipif(lacking is not None, reason=str(lacking))
 
 
+QUICK = ("dot", "cross, tables in bfloat16")
 in_models = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=needs_bfloat16(kind)) for kind in MODELS]
+    "kind",
+    [
+        pytest.param(kind, marks=[needs_bfloat16(kind), *[pytest.mark.slow] * (kind not in QUICK)])
+        for kind in MODELS
+    ],
 )
 
 
@@ -70,7 +76,7 @@ def test_matrices_of_cross_layers_are_rounded_too():
 
 
 @needs_bfloat16()
-@pytest.mark.parametrize("kind", ["dot", "cross"])
+@pytest.mark.parametrize("kind", slow_except(["dot"], ["dot", "cross"]))
 def test_losses_leave_those_of_float32_no_further_than_rounding_explains(kind):
     """A gradient g off by r |g| changes what a step h g does to the loss by at most r h |g|^2.
 

@@ -11,6 +11,8 @@ from tvm.relax import op
 
 import sparsetrain as st
 
+TARGETS = ("llvm", "cuda")  # of the fixture `target`
+
 
 def module(body: Callable[..., relax.Expr], arrays: dict, *, computed: bool) -> tvm.IRModule:
     """A function `out`; no gate sees ids that are `computed`."""

@@ -2,6 +2,7 @@
 """Promises of the derivatives of indexing, besides agreement with central differences."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import sparsetrain as st
 from sparsetrain.ad.dense_rules.by_ids import RULES
 from sparsetrain.ad.rules import DENSE
 from sparsetrain.ops.indexing.reads import LEGALIZE
-from tests.helpers import assert_same_bits
-from tests.ops.indexing.programs import module, of_variables
+from tests.helpers import assert_same_bits, slow_except
+from tests.ops.indexing.programs import TARGETS, module, of_variables
 
 GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 
@@ -50,7 +51,12 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("name", BATCHES)
+QUICK = [*((name, "llvm") for name in BATCHES), ("gather_nd by batches", "cuda")]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), slow_except(QUICK, product(BATCHES, TARGETS)), indirect=["target"]
+)
 def test_a_batch_has_the_gradient_of_each_of_its_parts(name, target):
     body, lead = BATCHES[name]
 

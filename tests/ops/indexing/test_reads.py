@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads by ids against NumPy; outside a tensor nothing is read."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from tvm.relax import op
 
 from sparsetrain.errors import DataError
-from tests.ops.indexing.programs import compiled, run
+from tests.helpers import slow_except
+from tests.ops.indexing.programs import TARGETS, compiled, run
 
 X = np.arange(60, dtype="float32").reshape(5, 4, 3) + 1
 FAR = 2**40
@@ -61,7 +64,12 @@ def without_last(arrays):
     return {n: a[:-1] if n == first else a for n, a in arrays.items()}
 
 
-@pytest.mark.parametrize("name", READS)
+QUICK = [*((name, "llvm") for name in READS), ("gather_nd", "cuda"), ("take of rows", "cuda")]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), slow_except(QUICK, product(READS, TARGETS)), indirect=["target"]
+)
 def test_ids_read_what_numpy_reads_and_outside_they_read_nan(name, target):
     body, arrays, reference = READS[name]
     found = run(body, arrays, target)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes by ids against NumPy; outside a tensor nothing is written."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import tvm
@@ -9,7 +11,8 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.errors import DataError
-from tests.ops.indexing.programs import compiled, of_variables, run
+from tests.helpers import slow_except
+from tests.ops.indexing.programs import TARGETS, compiled, of_variables, run
 from tests.ops.indexing.test_reads import FAR, X
 
 REDUCTIONS = {
@@ -72,7 +75,12 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
+QUICK = [*((name, "llvm") for name in WRITES), ("scatter_nd", "cuda"), ("index_put", "cuda")]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), slow_except(QUICK, product(WRITES, TARGETS)), indirect=["target"]
+)
 def test_ids_write_where_numpy_writes_and_outside_nothing(name, target):
     body, arrays, places = WRITES[name]
     expected = written(arrays["x"], places, arrays["new"])
