@@ -3,7 +3,6 @@
 
 from itertools import product
 
-import pytest
 from tvm import tirx
 
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
@@ -26,8 +25,12 @@ def forward(contracted, columns):
     return Product(None, Operand(0, 0, 1), Operand(1, 0, 1), 0, 0, BATCH, columns, contracted)
 
 
-@pytest.mark.parametrize("rows, columns", SIZES)
-def test_a_gradient_has_work_for_several_threads_and_little_waste(rows, columns):
+def test_a_gradient_has_work_for_several_threads_and_little_waste():
+    for rows, columns in SIZES:
+        _has_work_and_little_waste(rows, columns)
+
+
+def _has_work_and_little_waste(rows, columns):
     shape = choose_shape(gradient(rows, columns))
     tiles, panels = -(-rows // SIDE), -(-columns // SIDE)
     assert panels % shape.panels == 0
@@ -36,10 +39,10 @@ def test_a_gradient_has_work_for_several_threads_and_little_waste(rows, columns)
     assert blocks * shape.tiles <= max(1.15 * tiles, tiles + 2)
 
 
-@pytest.mark.parametrize("rows, columns", SIZES)
-def test_the_rows_of_a_task_stay_in_a_near_cache(rows, columns):
-    shape = choose_shape(gradient(rows, columns))
-    assert shape.tiles * SIDE * LONG_BATCH * 2 <= NEAR_CACHE / 2
+def test_the_rows_of_a_task_stay_in_a_near_cache():
+    for rows, columns in SIZES:
+        shape = choose_shape(gradient(rows, columns))
+        assert shape.tiles * SIDE * LONG_BATCH * 2 <= NEAR_CACHE / 2, (rows, columns)
 
 
 def test_rows_come_first_where_all_panels_are_near():

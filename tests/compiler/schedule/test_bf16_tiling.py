@@ -3,7 +3,6 @@
 
 from itertools import product
 
-import pytest
 from tvm import tirx
 
 from sparsetrain.compiler.schedule.bf16.tiling import LANES, choose_shape
@@ -20,8 +19,12 @@ def gradient(rows, columns):
     return Product(None, Operand(0, 1, 0), Operand(1, 1, 0), 0, 0, rows, columns, batch)
 
 
-@pytest.mark.parametrize("rows, columns", SIZES)
-def test_a_gradient_has_work_for_several_threads_and_little_waste(rows, columns):
+def test_a_gradient_has_work_for_several_threads_and_little_waste():
+    for rows, columns in SIZES:
+        _has_work_and_little_waste(rows, columns)
+
+
+def _has_work_and_little_waste(rows, columns):
     shape = choose_shape(gradient(rows, columns))
     tiles = -(-rows // shape.rows)
     panels = -(-columns // shape.columns)
@@ -32,10 +35,10 @@ def test_a_gradient_has_work_for_several_threads_and_little_waste(rows, columns)
     assert blocks * shape.tiles <= max(1.15 * tiles, tiles + 2)
 
 
-@pytest.mark.parametrize("rows, columns", SIZES)
-def test_the_rows_of_a_task_stay_in_a_near_cache(rows, columns):
-    shape = choose_shape(gradient(rows, columns))
-    assert shape.tiles * shape.rows * LONG_BATCH * 2 <= NEAR_CACHE / 2
+def test_the_rows_of_a_task_stay_in_a_near_cache():
+    for rows, columns in SIZES:
+        shape = choose_shape(gradient(rows, columns))
+        assert shape.tiles * shape.rows * LONG_BATCH * 2 <= NEAR_CACHE / 2, (rows, columns)
 
 
 def test_a_narrow_gradient_has_as_many_sums_in_flight_as_a_wide_one():

@@ -9,6 +9,7 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.runtime import as_numpy, workspace
+from tests.helpers import slow_except
 from tests.models.interactions import in_numpy, mlp_in_numpy
 
 
@@ -42,11 +43,10 @@ def test_an_epilogue_is_applied_once(rows, inner, columns, epilogue):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [{"num_dense": 1, "top": (1,)}, {"dim": 1, "bottom": (1,)}, {"rows": [7], "dim": 3}],
-    ids=str,
-)
+UNITS = [{"num_dense": 1, "top": (1,)}, {"dim": 1, "bottom": (1,)}, {"rows": [7], "dim": 3}]
+
+
+@pytest.mark.parametrize("shape", slow_except(UNITS[1:2], UNITS), ids=str)
 def test_a_dlrm_with_an_extent_of_one_agrees_with_numpy(shape):
     config = {"rows": [7, 5], "dim": 4, "bottom": (6,), "top": (6,), "num_dense": 3} | shape
     trainer = st.Trainer(st.models.DLRM(**config), st.optim.sgd(0.1))
