@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 from sparsetrain import checkpoint
 from sparsetrain.runtime import as_numpy
 from sparsetrain.sparse_tensor import RowSparse
+
+# For references and rules: what LLVM makes of kernels is tested in `compiler`.
+UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 
 
 def slow_except(quick: Collection, cases: Iterable) -> list:

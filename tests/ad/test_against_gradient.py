@@ -15,7 +15,7 @@ from tvm.script import relax as R
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.runtime.compiling import build_relax
-from tests.helpers import slow_except
+from tests.helpers import UNOPTIMIZED, slow_except
 
 ROWS = 9
 
@@ -148,7 +148,7 @@ def _by_tvm(module, wanted):
     """What gives TVM's gradients of arrays."""
     variables = [p for p in module["loss"].params if p.name in wanted]
     adjoint = relax.transform.Gradient("loss", require_grads=variables)(module)
-    machine = build_relax(adjoint, tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    machine = build_relax(adjoint, UNOPTIMIZED)
 
     def gradients(arrays):
         outputs = machine["loss_adjoint"](*(runtime.as_tensor(a) for a in arrays.values()))

@@ -13,6 +13,7 @@ from sparsetrain.ad.rules import DENSE, ROW_SPARSE
 from sparsetrain.compiler.schedule.pipeline import RULES
 from tests.ad import borrowed, cases, layers
 from tests.ad.cases import SPARSE_CASES, Case, build, sample
+from tests.helpers import UNOPTIMIZED
 from tests.models.test_losses import CASES as LOSS_CASES
 from tests.ops.test_ragged import CASES as RAGGED_CASES
 
@@ -23,7 +24,6 @@ CASES = cases.CASES + layers.CASES
 # Rules are judged here, neither LLVM nor the schedule, which would take most of the time: what they
 # make of kernels is tested in `schedule`, and beside TVM's own gradients in
 # `test_against_gradient.py`.
-UNOPTIMIZED = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 SMOOTH = [case for case in CASES if case.dtype == "float64" and case.name != "cast"]
 
 

@@ -12,6 +12,7 @@ from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import Model, Sequence
 from sparsetrain.verify.widen import widen_function
+from tests.helpers import UNOPTIMIZED
 
 ENDS = np.array([3, 3, 4, 9])
 POOLED = {"bag": ("sum", "mean", "sqrtn", "max"), "weighed": ("sum", "mean", "sqrtn")}
@@ -45,7 +46,8 @@ def pooled(table, ids, weights, by):
 
 def test_pooled_bags_and_their_gradients_are_those_of_float64():
     rng = np.random.default_rng(0)
-    program = st.value_and_grad(widen_function(Pools().export(), "loss"), "loss", target="cpu")
+    widened = widen_function(Pools().export(), "loss")
+    program = st.value_and_grad(widened, "loss", target=UNOPTIMIZED)
     table, ids = rng.normal(size=(7, 3)), rng.integers(0, 7, 9).astype(np.int32)
     weights = {"bag": np.ones(9), "weighed": rng.normal(size=9)}
     weights["weighed"][3] = 0  # the only one of its bag

@@ -10,6 +10,7 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.interaction.operator import interaction
+from tests.helpers import UNOPTIMIZED
 
 DTYPES = dict.fromkeys(("ids", "more_ids", "offsets"), "int64")
 
@@ -105,7 +106,7 @@ def arrays(shapes: dict[str, str], **extents: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("name", TRUSTING)
 def test_operands_whose_lengths_have_two_letters_are_compared_in_every_call(name):
     operator, (body, shapes, needs) = name.split(" ")[0], TRUSTING[name]
-    program = st.Program(function(body, **shapes), "out")
+    program = st.Program(function(body, **shapes), "out", UNOPTIMIZED)
     shorter = arrays(shapes, B=4, C=2) if "at most" not in needs else arrays(shapes, B=2, C=4)
     with pytest.raises(
         DataError, match=rf"^relax\.{operator} of \(.* needs {needs}, with .* = . of "
@@ -146,8 +147,8 @@ def test_what_is_cut_outside_is_refused_when_lengths_are_known(name):
     body, needs = CUTS[name]
     made, called = function(body, x="54"), function(body, x="B4")
     if needs is None:
-        st.Program(made, "out")(arrays({"x": "54"}), {})
-        st.Program(called, "out")(arrays({"x": "B4"}, B=5), {})
+        st.Program(made, "out", UNOPTIMIZED)(arrays({"x": "54"}), {})
+        st.Program(called, "out", UNOPTIMIZED)(arrays({"x": "B4"}, B=5), {})
         return
     words = rf"^relax\.(strided_slice|split) of \(., 4\) needs .*{needs}"
     with pytest.raises(ConfigError, match=words):
@@ -181,7 +182,7 @@ def test_a_slice_to_letters_that_tvm_cannot_compile_says_how_to_cut_instead(make
     refused, taken = (function(lambda x, y, i=i: loss(x, y, i), **shapes) for i in (False, True))
     with pytest.raises(ConfigError, match=r"^TVM cannot compile relax.strided_slice of .*inbound"):
         make(refused, "out").compile()
-    assert make(taken, "out").compile().is_compiled
+    assert make(taken, "out", target=UNOPTIMIZED).compile().is_compiled
 
 
 def test_a_length_that_divides_by_nothing_is_named():
@@ -189,7 +190,7 @@ def test_a_length_that_divides_by_nothing_is_named():
         return op.broadcast_to(x, (x.ty.shape[0] // y.ty.shape[0], 4))
 
     shapes = {"x": "B4", "y": "C"}
-    program = st.Program(function(body, **shapes), "out")
+    program = st.Program(function(body, **shapes), "out", UNOPTIMIZED)
     assert program(arrays(shapes, B=2, C=1), {}).shape == (2, 4)
     with pytest.raises(
         DataError, match=r"^relax\.broadcast_to of .* divides by nothing, with B = 2"

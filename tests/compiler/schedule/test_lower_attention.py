@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from tests.compiler.schedule.relax_programs import compile_main, function, run_passes
-from tests.helpers import slow_except
+from tests.helpers import UNOPTIMIZED, slow_except
 
 op = relax.op
 # Length of q, length of k, heads, width of q and k, width of v.
@@ -40,8 +40,7 @@ def _module(size, kind):
 
 
 def _of_tvm(module, *arrays):
-    quickly = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    main = relax.VirtualMachine(relax.build(module, quickly), tvm.cpu())["main"]
+    main = relax.VirtualMachine(relax.build(module, UNOPTIMIZED), tvm.cpu())["main"]
     return main(*(tvm.runtime.tensor(a) for a in arrays)).numpy()
 
 

@@ -12,6 +12,7 @@ from tests.compiler.schedule.relax_programs import (
     function,
     rules_by_kernel,
 )
+from tests.helpers import slow_except
 
 op = relax.op
 
@@ -90,11 +91,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operator_agrees_with_numpy_under_the_rule_meant_for_it(name):
-    program, reference, rule = CASES[name]
-    module = function({"x": ("b", 37)}, program)
-    assert rule in rules_by_kernel(module).values()
-    run = compile_main(module)
+def test_operator_has_the_rule_meant_for_it(name):
+    program, _, rule = CASES[name]
+    assert rule in rules_by_kernel(function({"x": ("b", 37)}, program)).values()
+
+
+# Each has another in its place that is scheduled alike.
+ALIKE = (
+    *("sum of rows kept", "mean of everything", "mean of columns", "largest of columns"),
+    *("norm of rows", "sigmoid of the double", "flatten"),
+)
+
+
+@pytest.mark.parametrize("name", slow_except({*CASES} - {*ALIKE}, CASES))
+def test_operator_agrees_with_numpy(name):
+    program, reference, _ = CASES[name]
+    run = compile_main(function({"x": ("b", 37)}, program))
     for batch in (1, 5, 300, 700):
         # Around a half, so that sums do not cancel and rounding stays small beside them.
         x = np.random.default_rng(batch).standard_normal((batch, 37), dtype="float32") + 0.5

@@ -108,12 +108,24 @@ TOGETHER = {
 }
 
 
+JOINED = {"x": ("b", 40), "y": ("b", 37)}
+
+
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_product_takes_along_the_sums_that_it_can(name):
-    body, kernels, reference = TOGETHER[name]
-    module = function({"x": ("b", 40), "y": ("b", 37)}, body)
-    assert len(rules_by_kernel(module)) == kernels
-    assert "matmul_tn" in rules_by_kernel(module)
+    body, kernels, _ = TOGETHER[name]
+    rules = rules_by_kernel(function(JOINED, body))
+    assert len(rules) == kernels
+    assert "matmul_tn" in rules
+
+
+APART = {"a sum of rows", "a sum that keeps its axis", "a sum of everything"}
+
+
+@pytest.mark.parametrize("name", slow_except({*TOGETHER} - APART, TOGETHER))
+def test_together_or_apart_they_are_numpys(name):
+    body, _, reference = TOGETHER[name]
+    module = function(JOINED, body)
     arguments = random_arguments(module, 70)
     found = compile_main(module)(*arguments)
     found = [found] if isinstance(found, np.ndarray) else found
