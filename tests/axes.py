@@ -14,6 +14,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +108,7 @@ def files_that_know(codes: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
         yield name, sorted(p for p, text in outside.items() if re.search(axis.names, text))
 
 
+@cache
 def codes() -> dict[str, str]:
     """Return the code of each file of the package."""
     return {str(p.relative_to(PACKAGE)): code(p) for p in sorted(PACKAGE.rglob("*.py"))}

@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md")])
 PAGES = [page for page in PAGES if not any(p.startswith(".") for p in page.relative_to(ROOT).parts)]
-IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 LONGEST_HEADING = 60
 RUN_TOGETHER = re.compile(
@@ -50,9 +49,9 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_no_line_swallowed_the_next(page):
-    assert joined(page.read_text()) == []
+def test_no_line_swallowed_the_next():
+    found = {page: joined(page.read_text()) for page in PAGES}
+    assert not any(found.values()), found
 
 
 @pytest.mark.parametrize(
@@ -71,29 +70,37 @@ def test_a_line_that_swallowed_another_is_found(line):
     assert joined(f"```\n{line}\n```\n") == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_rows_of_a_table_have_the_cells_of_its_head(page):
-    head = None
-    for number, line in prose(page.read_text()):
-        if not line.startswith("|"):
-            head = None
-            continue
-        head = head or cells(line)
-        assert cells(line) == head, f"line {number}: {line}"
+def test_rows_of_a_table_have_the_cells_of_its_head():
+    other = []
+    for page in PAGES:
+        head = None
+        for number, line in prose(page.read_text()):
+            if not line.startswith("|"):
+                head = None
+                continue
+            head = head or cells(line)
+            other += [f"{page}: line {number}: {line}"] * (cells(line) != head)
+    assert other == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_links_lead_to_files_and_headings(page):
-    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
-        name, _, heading = link.partition("#")
-        if name.startswith("http"):
-            continue
-        target = (page.parent / name).resolve() if name else page
-        assert target.exists(), link
-        assert not heading or heading in anchors(target), link
+def test_links_lead_to_files_and_headings():
+    lost = []
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            name, _, heading = link.partition("#")
+            if name.startswith("http"):
+                continue
+            target = (page.parent / name).resolve() if name else page
+            there = target.exists() and (not heading or heading in anchors(target))
+            lost += [f"{page}: {link}"] * (not there)
+    assert lost == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"])
-def test_files_of_python_that_a_page_names_exist(page):
-    for name in re.findall(r"`([\w]+/[\w/]+\.py)`", page.read_text()):
-        assert any((ROOT / folder / name).exists() for folder in (".", "sparsetrain")), name
+def test_files_of_python_that_a_page_names_exist():
+    folders = (ROOT, ROOT / "sparsetrain")
+    lost = []
+    for page in PAGES:
+        if page.parent.name != "results":
+            named = re.findall(r"`([\w]+/[\w/]+\.py)`", page.read_text())
+            lost += [(page, n) for n in named if not any((f / n).exists() for f in folders)]
+    assert lost == []
