@@ -10,6 +10,7 @@ Silent is another result, a crash what is not an error of ours, a hang what take
 from __future__ import annotations
 
 import argparse
+import atexit
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,27 +51,34 @@ from tests.helpers import read_checkpoint  # noqa: E402
 
 def files(options: argparse.Namespace, counts: Counter) -> None:
     """Each fault of the table, and flipped bits, in each file that a command reads."""
-    rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        whole, place = prepare(Path(folder))
-        for name, (command, read) in COMMANDS.items():
-            if options.commands and name not in options.commands:
-                continue
-            _renew(whole, place)
-            code, said = run(command, place)
-            assert code == 0, said
-            expected = result(place, said)
-            for pattern in read:
-                flips = {f"flip {n}": flip(rng) for n in range(FLIPS) if pattern in FLIPPED}
-                for fault, damage in {**FAULTS, **flips}.items():
-                    if pattern.endswith(".toml") and fault in SHORTER_TEXTS:
-                        continue
-                    _renew(whole, place)
-                    damage(next(place.glob(pattern)))
-                    found, told = outcome_of(command, place, expected)
-                    counts[found] += 1
-                    if found not in ("refused", "harmless"):
-                        print(f"{name}: {pattern} is {fault}: {found} {told}", flush=True)
+    rng, (whole, place) = random.Random(options.seed), _prepared()
+    for name, (command, read) in COMMANDS.items():
+        if options.commands and name not in options.commands:
+            continue
+        _renew(whole, place)
+        code, said = run(command, place)
+        assert code == 0, said
+        expected = result(place, said)
+        for pattern in read:
+            flips = {f"flip {n}": flip(rng) for n in range(FLIPS) if pattern in FLIPPED}
+            for fault, damage in {**FAULTS, **flips}.items():
+                if pattern.endswith(".toml") and fault in SHORTER_TEXTS:
+                    continue
+                _renew(whole, place)
+                damage(next(place.glob(pattern)))
+                found, told = outcome_of(command, place, expected)
+                counts[found] += 1
+                if found not in ("refused", "harmless"):
+                    print(f"{name}: {pattern} is {fault}: {found} {told}", flush=True)
+
+
+@cache
+def _prepared() -> tuple[Path, Path]:
+    """What `prepare` makes, once for all parts; it goes with this process."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    return prepare(folder)
 
 
 def _renew(whole: Path, place: Path) -> None:
@@ -79,27 +88,27 @@ def _renew(whole: Path, place: Path) -> None:
 
 def bits(options: argparse.Namespace, counts: Counter) -> None:
     """Each of the eight bits of every byte of a run's files, given to who loads it."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = prepare(Path(folder))[1]
-        expected = _loaded(place / "run")
-        for path in sorted(path for path in (place / "run").rglob("*") if path.is_file()):
-            if path.name in (".lock", "log.csv"):  # which nothing reads
-                continue
-            good = path.read_bytes()
-            for place_of_bit in range(0, 8 * len(good), options.stride):
-                bad = bytearray(good)
-                bad[place_of_bit // 8] ^= 1 << place_of_bit % 8
-                path.write_bytes(bad)
-                try:
-                    found = "harmless" if _loaded(place / "run") == expected else "silent"
-                except SparsetrainError as error:
-                    found = "crash" if "\n" in str(error) else "refused"
-                except Exception as error:
-                    found = f"crash {type(error).__name__}: {error}"
-                counts[found.split()[0]] += 1
-                if found not in ("refused", "harmless"):
-                    print(f"{path.name}, bit {place_of_bit}: {found}", flush=True)
-            path.write_bytes(good)
+    whole, place = _prepared()
+    _renew(whole, place)
+    expected = _loaded(place / "run")
+    for path in sorted(path for path in (place / "run").rglob("*") if path.is_file()):
+        if path.name in (".lock", "log.csv"):  # which nothing reads
+            continue
+        good = path.read_bytes()
+        for place_of_bit in range(0, 8 * len(good), options.stride):
+            bad = bytearray(good)
+            bad[place_of_bit // 8] ^= 1 << place_of_bit % 8
+            path.write_bytes(bad)
+            try:
+                found = "harmless" if _loaded(place / "run") == expected else "silent"
+            except SparsetrainError as error:
+                found = "crash" if "\n" in str(error) else "refused"
+            except Exception as error:
+                found = f"crash {type(error).__name__}: {error}"
+            counts[found.split()[0]] += 1
+            if found not in ("refused", "harmless"):
+                print(f"{path.name}, bit {place_of_bit}: {found}", flush=True)
+        path.write_bytes(good)
 
 
 def _loaded(folder: Path) -> Any:
@@ -115,26 +124,24 @@ KILLED = ("train", "train --resume", "train --start-from", "predict", "quantize"
 
 def kills(options: argparse.Namespace, counts: Counter) -> None:
     """SIGKILL at random moments; the same command again must give what it would have given."""
-    rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        whole, place = prepare(Path(folder))
-        for name in KILLED:
-            command = COMMANDS[name][0] + (" --resume auto" if name == "train" else "")
+    rng, (whole, place) = random.Random(options.seed), _prepared()
+    for name in KILLED:
+        command = COMMANDS[name][0] + (" --resume auto" if name == "train" else "")
+        _renew(whole, place)
+        began = time.monotonic()
+        code, said = run(command, place)
+        assert code == 0, said
+        took, expected = time.monotonic() - began, result(place, said)
+        for _ in range(options.kills // len(KILLED) + 1):
             _renew(whole, place)
-            began = time.monotonic()
-            code, said = run(command, place)
-            assert code == 0, said
-            took, expected = time.monotonic() - began, result(place, said)
-            for _ in range(options.kills // len(KILLED) + 1):
-                _renew(whole, place)
-                if not _killed(command, place, rng.uniform(0, took)):
-                    continue
-                found, told = outcome_of(command, place, expected)
-                if "exists already" in told:  # the first one had ended
-                    found = "harmless"
-                counts["harmless" if found == "harmless" else "silent"] += 1
-                if found != "harmless":
-                    print(f"{name}: after a kill {found} {told}", flush=True)
+            if not _killed(command, place, rng.uniform(0, took)):
+                continue
+            found, told = outcome_of(command, place, expected)
+            if "exists already" in told:  # the first one had ended
+                found = "harmless"
+            counts["harmless" if found == "harmless" else "silent"] += 1
+            if found != "harmless":
+                print(f"{name}: after a kill {found} {told}", flush=True)
 
 
 def _killed(command: str, place: Path, seconds: float) -> bool:
@@ -170,12 +177,11 @@ def _together(*children: int) -> str:
 
 def pairs(options: argparse.Namespace, counts: Counter) -> None:
     """Each pair of commands at once in one folder; the run can be loaded afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        whole, place = prepare(Path(folder))
-        for both in itertools.combinations_with_replacement(COMMANDS, 2):
-            _renew(whole, place)
-            counts[_together(*(_start(COMMANDS[name][0], place) for name in both))] += 1
-            _loaded(place / "run")
+    whole, place = _prepared()
+    for both in itertools.combinations_with_replacement(COMMANDS, 2):
+        _renew(whole, place)
+        counts[_together(*(_start(COMMANDS[name][0], place) for name in both))] += 1
+        _loaded(place / "run")
 
 
 def _nobody() -> None:
@@ -204,17 +210,15 @@ SURROUNDINGS: dict[str, tuple[Callable[[], Any], int]] = {
 
 def surroundings(options: argparse.Namespace, counts: Counter) -> None:
     """Each command as another user, without a home, with limits of the system."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        whole, place = prepare(Path(folder))
-        for name, (surround, mode) in SURROUNDINGS.items():
-            for command, _ in COMMANDS.values():
-                _renew(whole, place)
-                place.chmod(mode)
-                found = _together(_start(command, place, surround))
-                counts[found] += 1
-                if found != "harmless":
-                    print(f"{name}: {command}: {found}", flush=True)
+    whole, place = _prepared()
+    for name, (surround, mode) in SURROUNDINGS.items():
+        for command, _ in COMMANDS.values():
+            _renew(whole, place)
+            place.chmod(mode)
+            found = _together(_start(command, place, surround))
+            counts[found] += 1
+            if found != "harmless":
+                print(f"{name}: {command}: {found}", flush=True)
 
 
 def calls(options: argparse.Namespace, counts: Counter) -> None:

@@ -15,6 +15,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from tests import small_dlrm
+from tests.helpers import slow_except
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
@@ -24,7 +25,7 @@ SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data with spaces é")
     generator = st.data.SyntheticCriteo(seed=3, max_cardinality=50)
-    for chunk, (name, rows) in enumerate({"train": 3000, "test": 500}.items()):
+    for chunk, (name, rows) in enumerate({"train": 1000, "test": 500}.items()):
         pq.write_table(generator.chunk(chunk, rows=rows), folder / f"{name}.parquet")
     return folder
 
@@ -45,7 +46,7 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 PHASES = [("learning the encoding", signal.SIGTERM), ("rows/s", signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("words", "signum"), PHASES)
+@pytest.mark.parametrize(("words", "signum"), slow_except(PHASES[1:], PHASES))
 def test_a_signal_in_any_phase_ends_the_command_with_its_code(data, tmp_path, words, signum):
     out = tmp_path / "run"
     process = _start(data, out, "--epochs", "100000", "--checkpoint-every", "7")
@@ -60,6 +61,7 @@ def test_a_signal_in_any_phase_ends_the_command_with_its_code(data, tmp_path, wo
     assert (words != "rows/s" and not out.exists()) or st.load(out).steps > 0
 
 
+@pytest.mark.slow
 def test_two_signals_end_the_command_at_once_and_leave_a_whole_run(data, tmp_path):
     out = tmp_path / "run"
     process = _start(data, out, "--epochs", "100000", "--checkpoint-every", "1")
@@ -74,7 +76,9 @@ def test_two_signals_end_the_command_at_once_and_leave_a_whole_run(data, tmp_pat
     assert st.load(out).steps > 0
 
 
-@pytest.mark.parametrize("options", [(), ("--resume", "auto")])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--resume", "auto"), marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again(data, tmp_path, options):
     out = tmp_path / "run"
     process = _start(data, out, "--epochs", "100000", *options)
@@ -219,7 +223,7 @@ def test_a_run_is_drawn_from_its_log(data, tmp_path, capsys):
     assert "holds no log" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("locale", ["C", "tr_TR.UTF-8"])
+@pytest.mark.parametrize("locale", slow_except(["tr_TR.UTF-8"], ["C", "tr_TR.UTF-8"]))
 def test_a_command_does_not_depend_on_the_locale_or_on_a_writable_folder(data, tmp_path, locale):
     place = tmp_path / "read-only"
     place.mkdir(mode=0o500)

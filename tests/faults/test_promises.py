@@ -29,6 +29,7 @@ from sparsetrain.errors import CheckpointError, NumericalError, ResourceError, S
 from tests import small_dlrm
 from tests.faults import campaign, commands, failing_calls, fuzz, hostile, steady
 from tests.heap import resident_bytes
+from tests.helpers import slow_except
 
 ROOT = Path(__file__).parents[2]
 # All kills, all calls and a longer fuzz instead of samples of them.
@@ -80,31 +81,29 @@ def _script(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits():
-    kills = "200" if THOROUGH else "8"
+@pytest.mark.parametrize("kills", slow_except(["3"], ["3", "200" if THOROUGH else "8"]))
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_bits(kills):
     done = _script("tests.faults.kill_loop", "--kills", kills)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["kills"] == int(kills) and report["resumes"] > 0
 
 
-# Each n-th call of a task; a thorough run takes all.
-STRIDES = {"resume": 9}
-SLOW = ("export",)
-TASKS = [
-    pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in failing_calls.TASKS
-]
+# Tasks of one process, and which of their calls fail, each n-th: a sample, and all of them.
+QUICK = (("save", "resume", "convert"), 15)
+TASKS = [QUICK, *(((task,), 9 if task == "resume" else 1) for task in failing_calls.TASKS)]
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 @pytest.mark.skipif(sys.platform != "linux", reason="preloading is Linux's")
-@pytest.mark.parametrize("task", TASKS)
-def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(task):
-    done = failing_calls.run([task], stride=1 if THOROUGH else STRIDES.get(task, 1))
+@pytest.mark.parametrize(("tasks", "stride"), slow_except([QUICK], TASKS))
+def test_every_call_may_fail_and_what_is_on_the_disk_stays_whole(tasks, stride):
+    done = failing_calls.run([*tasks], stride=1 if THOROUGH else stride)
     assert done.returncode == 0, done.stderr[-4000:]
-    failed = json.loads(done.stdout)["failed"]
-    assert set(failed) == {"fsync", "open", "rename", "write"}
-    assert min(failed.values()) >= 1
+    failed = {line["task"]: line["failed"] for line in map(json.loads, done.stdout.splitlines())}
+    assert failed.keys() == {*tasks}
+    assert set().union(*failed.values()) == {"fsync", "open", "rename", "write"}
+    assert all(min(calls.values()) >= 1 for calls in failed.values())
 
 
 # --- Hostile folders ----------------------------------------------------------------------------
@@ -148,11 +147,12 @@ def test_mutated_input_gives_errors_only(tmp_path, target):
 
 SAMPLES = {
     "bits": ["bits", "--stride", "2003"],
-    "files": ["files", "--commands", "evaluate"],
+    "files": ["files", "--commands", "settings"],
+    "more files": ["files", "--commands", "evaluate"],
 }
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("sample", slow_except(["bits", "files"], SAMPLES))
 def test_a_fault_of_the_campaign_is_refused_or_harmless(sample, capsys):
     assert campaign.main(SAMPLES[sample]) == 0, capsys.readouterr().out
 
@@ -352,7 +352,7 @@ def test_a_run_goes_on_to_the_same_bits_where_the_clock_goes_back(tmp_path, monk
     assert [line["step"] for line in st.Run(tmp_path / "run").log()] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("umask", [0o077, 0o022], ids=oct)
+@pytest.mark.parametrize("umask", slow_except([0o077], [0o077, 0o022]), ids=oct)
 def test_commands_work_under_a_strict_umask_and_gives_others_no_access(tmp_path, umask):
     before = os.umask(umask)
     try:

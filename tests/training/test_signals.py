@@ -21,6 +21,7 @@ from sparsetrain.cli.convert import PassProgress
 from sparsetrain.training.run import folder, log
 from tests import small_dlrm
 from tests.faults.failing_calls import tree
+from tests.helpers import slow_except
 
 SIGNALS = {
     130: [signal.SIGINT],
@@ -85,9 +86,12 @@ def uncut(data, tmp_path_factory) -> dict:
     return st.load(out).state_dict()
 
 
-@pytest.mark.parametrize(
-    ("phase", "code"), [*((phase, "at once") for phase in TRAIN), ("encode", 143), ("train", 130)]
-)
+OFTEN = [*((phase, "at once") for phase in TRAIN), ("encode", 143), ("train", 130)]
+QUICK = [("encode", 143), ("compile", "at once"), ("train", 130), ("train", "at once")]
+QUICK += [("save", "at once"), ("put the save in its place", "at once"), ("score", "at once")]
+
+
+@pytest.mark.parametrize(("phase", "code"), slow_except(QUICK, OFTEN))
 def test_train_ends_with_the_signals_code_and_goes_on_to_the_same_bits(
     data, uncut, tmp_path, capsys, phase, code
 ):
