@@ -64,7 +64,7 @@ def test_serving_and_newer_data(log, tmp_path, monkeypatch, capsys):
 
 def test_recipes(log, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    out, near, indexed, load, frozen, seen, compare, importance = blocks("recipes.md")
+    out, near, indexed, load, frozen, *_, importance = blocks("recipes.md")
     names = dict(log)
     exec(out, names)
     stored = pd.read_parquet("items.parquet")
@@ -81,6 +81,17 @@ def test_recipes(log, tmp_path, monkeypatch, capsys):
     np.testing.assert_array_equal(fresh.table("item")[row], 0.5)
     exec(frozen, names)
     assert [group.lr for group in names["optimizer"].groups] == [0, 0.05]
+    capsys.readouterr()
+    exec(importance, names)
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert float(lines["price"]) > max(float(lines["user"]), float(lines["item"]))
+
+
+@pytest.mark.slow
+def test_recipes_that_train_further_models(log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    *_, seen, compare, _ = blocks("recipes.md")
+    names = dict(log)
     bags = [[f"i{row % 20}", f"i{row % 7}"] for row in range(len(log["train"]))]
     names["visits"] = log["train"].assign(seen=bags)
     exec(seen, names)
@@ -89,10 +100,6 @@ def test_recipes(log, tmp_path, monkeypatch, capsys):
     assert len(tables[0]) == 22
     exec(compare.replace("range(3)", "range(1)"), names)
     assert len(names["scores"]) == 4
-    capsys.readouterr()
-    exec(importance, names)
-    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert float(lines["price"]) > max(float(lines["user"]), float(lines["item"]))
 
 
 def test_coming_from(tmp_path, monkeypatch, capsys):
@@ -124,22 +131,36 @@ def visits(rng: np.random.Generator, rows: int) -> pd.DataFrame:
     return pd.DataFrame({**frame, "bought": clicked * (item < 20)})
 
 
-def test_more_models(tmp_path, monkeypatch):
+@pytest.fixture
+def visited(tmp_path, monkeypatch) -> dict:
+    """Names of the page on more models, in a folder with a log of ratings."""
     monkeypatch.chdir(tmp_path)
-    towers, log, own = blocks("more-models.md")
     rng = np.random.default_rng(0)
     names = {"visits": visits(rng, 1500), "held_out": visits(rng, 100)}
-    exec(towers, names)
-    assert names["scores"]["ndcg@10"] > 0.35  # by chance 0.11
-    assert len(names["names"]) == 3
-    encoder = names["encoder"]
-    exec(own, names)
-    schema = replace(encoder.schema, labels={"clicked": "binary", "bought": "binary"})
-    encoder = st.data.Encoder.fit(names["visits"], schema_file=schema, min_count=1)
-    model = names["ESMM"](encoder.rows[0], encoder.rows[1])
-    trainer = st.Trainer(model, st.optim.adam(0.02), encoder=encoder)
-    trainer.fit(names["visits"], epochs=10, batch_size=64, progress=None)
-    assert trainer.evaluate(names["held_out"])["clicked.auc"] > 0.9
     names["visits"][["user", "item"]].to_csv("ratings.csv", index=False)
-    exec(log.replace("epochs=50", "epochs=1"), names)
-    assert names["trainer"].evaluate(names["split"].test)["users"] > 50
+    return names
+
+
+def test_more_models(visited):
+    towers, log, own = (block.partition("trainer.fit(")[0] for block in blocks("more-models.md"))
+    exec(towers, visited)
+    encoder = visited["encoder"]
+    exec(own, visited)
+    schema = replace(encoder.schema, labels={"clicked": "binary", "bought": "binary"})
+    encoder = st.data.Encoder.fit(visited["visits"], schema_file=schema, min_count=1)
+    model = visited["ESMM"](encoder.rows[0], encoder.rows[1])
+    trainer = st.Trainer(model, st.optim.adam(0.02), encoder=encoder)
+    trainer.fit(visited["visits"], epochs=10, batch_size=64, progress=None)
+    assert trainer.evaluate(visited["held_out"])["clicked.auc"] > 0.9
+    exec(log, visited)
+    assert isinstance(visited["trainer"].model, st.models.SASRec)
+
+
+@pytest.mark.slow
+def test_more_models_that_rank(visited):
+    towers, log, _ = blocks("more-models.md")
+    exec(towers, visited)
+    assert visited["scores"]["ndcg@10"] > 0.35  # by chance 0.11
+    assert len(visited["names"]) == 3
+    exec(log.replace("epochs=50", "epochs=1"), visited)
+    assert visited["trainer"].evaluate(visited["split"].test)["users"] > 50

@@ -32,7 +32,7 @@ FULL = {
     "dlrm, full, AVX512, bf16": {"target": AVX512, "precision": "bf16"},
 }
 NAMES = [*st.models.MODELS, *FULL]
-QUICK = ("dlrm", "din", "sasrec", "dlrm, full, AVX2")
+QUICK = ("dlrm", "din", "dlrm, full, AVX2")
 
 
 class _Printed(Exception):

@@ -60,6 +60,8 @@ IN_PARTS = "several-parts"
 ONLY_PREDICTS = "int8-for-prediction"
 ESTIMATOR = "estimator"
 NAMES = [*KINDS, ONLY_PREDICTS, ESTIMATOR]
+# Those whose step is compiled soon, or for other tests too.
+GO_ON_QUICKLY = ("derived-linear-flags", "exact-adam-decay", "bfloat16-tables", "ratings")
 
 
 def record(name: str) -> list[float]:

@@ -36,20 +36,23 @@ def test_the_programs_that_go_to_llvm(name):
 
 @pytest.mark.cpu("the models were saved by a CPU")
 @pytest.mark.parametrize("name", runs.NAMES)
-def test_a_saved_model_loads_predicts_as_it_did_and_goes_on(name, tmp_path):
+def test_a_saved_model_loads_and_predicts_as_it_did(name, tmp_path):
     folder, wanted = runs.unpacked(name, tmp_path), recorded("runs")[name]
     rows = runs.rows_of(name)
     found = runs.predictions(st.load_predictor(folder), rows)
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-6)
-    if name == runs.ONLY_PREDICTS:
-        return
     if name == runs.ESTIMATOR:
         again = ClickClassifier.load(folder).predict_proba(rows.head(10))[:, 1]
         np.testing.assert_allclose(again, wanted, rtol=2e-5)
-        return
-    parts = st.parallel.local(2) if name == runs.IN_PARTS else None
-    trainer = st.load(folder, parallel=parts)
+
+
+@pytest.mark.cpu("the models were saved by a CPU")
+@pytest.mark.parametrize("name", slow_except(runs.GO_ON_QUICKLY, runs.KINDS))
+def test_a_saved_model_goes_on_training(name, tmp_path):
+    folder = runs.unpacked(name, tmp_path)
+    trainer = st.load(folder, parallel=st.parallel.local(2) if name == runs.IN_PARTS else None)
     before = trainer.steps
+    rows = runs.rows_of(name)
     trainer.fit(rows, batch_size=16, epochs=3, run=folder, resume=True, progress=None)
     assert trainer.steps > before
 
