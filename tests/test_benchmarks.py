@@ -47,6 +47,7 @@ def refused(capsys, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_says_why_it_cannot_run():
     if gpu.unavailable_reason() is None:
         pytest.skip("it can, on the GPU that the tests are to use")

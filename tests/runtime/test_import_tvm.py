@@ -8,10 +8,12 @@ import sys
 import pytest
 
 import sparsetrain as st
+from tests.helpers import slow_except
 
 USE = """
 import sys
 import sparsetrain as st
+from tests.helpers import slow_except
 for name in {names}:
     getattr(st, name)
 assert "tvm" in sys.modules
@@ -21,7 +23,7 @@ print(torch.IS_HERE)
 """
 
 
-@pytest.mark.parametrize("names", [["load"], st.__all__])
+@pytest.mark.parametrize("names", slow_except([st.__all__], [["load"], st.__all__]))
 def test_pytorch_is_imported_by_who_asks_for_it(tmp_path, names):
     (tmp_path / "torch.py").write_text("IS_HERE = True")
     path = os.pathsep.join([str(tmp_path), *sys.path])

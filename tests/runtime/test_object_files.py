@@ -60,18 +60,18 @@ def test_a_kernel_of_two_programs_is_compiled_once(place, compiled):
     assert sorted(compiled[:2]) == ["tir_negative", "tir_sqrt"] and compiled[2:] == ["tir_floor"]
 
 
-def test_another_optimizer_compiles_its_updates_alone(place, compiled):
-    for make in (st.optim.adagrad, st.optim.adam):
+def test_another_optimizer_compiles_its_updates_alone(compiled):
+    unlike_others = st.optim.adam(0.1, beta1=0.8125, update="sparse")
+    for optimizer in (st.optim.adagrad(0.05, update="sparse"), unlike_others):
         compiled.clear()
-        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
-        st.Trainer(model, make(0.1, update="sparse"), target="cpu").compile()
+        st.Trainer(small_dlrm.model(), optimizer, target="cpu").compile()
     updates = {"dense_updates", "update_of_touched_rows", "check_for_NaN_and_infinity"}
     # TVM keeps extents in the order of addresses: its functions of shapes may differ in that.
     assert compiled and {name for name in compiled if not name.startswith("shape_func")} <= updates
 
 
 @pytest.mark.parametrize("kind", slow_except(["weighted"], ["single", "weighted"]))
-def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, place, monkeypatch):
+def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, monkeypatch):
     def trained() -> dict[str, np.ndarray]:
         trainer = st.Trainer(small_dlrm.model(kind), st.optim.adagrad(0.1), target="cpu")
         for size in (16, 5):
@@ -79,7 +79,7 @@ def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, plac
         return trainer.state_dict()
 
     linked = trained()
-    assert list(place.glob("*.o"))
+    assert list(library_cache.cache_folder().glob("*.o"))
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
     whole = trained()
     assert linked.keys() == whole.keys()
@@ -87,7 +87,7 @@ def test_a_step_has_the_bits_of_a_program_that_is_compiled_as_a_whole(kind, plac
         assert_same_bits(linked[name], array)
 
 
-@pytest.mark.parametrize("threads", [2, 8])
+@pytest.mark.parametrize("threads", slow_except([8], [2, 8]))
 def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, monkeypatch):
     def kept(name: str) -> list[str]:
         monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / name))
@@ -250,11 +250,11 @@ def test_the_least_recently_used_objects_go_first(place, monkeypatch):
 
 FULL_DISK = """
 import resource
-from tests import small_dlrm
+from tests.runtime.test_object_files import run
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # as on a full disk, for this process
-trainer = small_dlrm.trainer()
-print(float(trainer.step(small_dlrm.batch(16))))
+run("negative", "sqrt")  # whose results it checks
+print("done")
 """
 
 
@@ -263,5 +263,4 @@ def test_a_full_temporary_folder_does_not_end_the_process(tmp_path):
     own = {"SPARSETRAIN_CACHE": str(tmp_path / "programs"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-c", FULL_DISK]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own})
-    expected = float(small_dlrm.trainer().step(small_dlrm.batch(16)))
-    assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

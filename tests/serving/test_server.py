@@ -298,6 +298,7 @@ def test_bodies_that_come_together_are_all_answered(server):
     assert found == [200] * 12
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads_keep_no_other_client_waiting(exported):
     server = Server(exported["ids"][1], PATIENT, body=4 * BODY, rows=4 * ROWS)
     row = json.dumps(dict.fromkeys(rows_of(1, 0)))

@@ -149,6 +149,7 @@ def test_both_paths_give_the_same_bits(options):
     assert_same_state(found[1], found[0])
 
 
+@pytest.mark.slow
 def test_one_and_two_threads_give_the_same_bits():
     result = subprocess.run(
         [sys.executable, "-m", "tests.shared_tables", "1", "2"],

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from sparsetrain.system.cores import available_cores
+from tests.helpers import slow_except
 
 # A pool cannot be undone, so each case is a process: a fork of one that has imported the package
 # and run nothing. It prints how many threads there are, or why there are not as many as asked for.
@@ -44,6 +45,11 @@ CASES = {
     },
     "1": {"": 1, "2": 2},
 }
+if CORES > 1:
+    CASES[None]["1 2"] = (
+        "set_num_threads: kernels already run on 1 threads, and TVM's pool cannot grow to 2: "
+        "call it before the first kernel, or set TVM_NUM_THREADS"
+    )
 
 
 def said(setting: str | None, calls: Iterable[str]) -> list[str]:
@@ -59,15 +65,9 @@ def said(setting: str | None, calls: Iterable[str]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("setting", CASES)
+@pytest.mark.parametrize("setting", slow_except([None], CASES))
 def test_threads_are_those_asked_for(setting):
     assert said(setting, CASES[setting]) == [str(expected) for expected in CASES[setting].values()]
-
-
-@pytest.mark.skipif(CORES < 2, reason="needs two cores")
-def test_a_pool_that_runs_cannot_grow_and_says_so():
-    (line,) = said(None, ["1 2"])
-    assert "TVM's pool cannot grow to 2" in line
 
 
 @pytest.mark.parametrize("setting", ["abc", pytest.param("4097", marks=pytest.mark.slow)])
@@ -83,6 +83,7 @@ def test_a_setting_that_is_no_number_of_threads_is_refused_by_name(setting):
     assert f"environment variable TVM_NUM_THREADS: '{setting}' is not a number from 1" in said[0]
 
 
+@pytest.mark.slow
 def test_an_empty_setting_is_none():
     assert said("", [""]) == [str(CORES)]
 
