@@ -329,6 +329,7 @@ def test_names_in_data_do_not_reach_the_terminal_as_commands(tmp_path, capsys):
     schema = 'dense = ["I\\u001b]0;mine\\u0007\\u202e"]\ncategories = ["C1"]\n'
     (tmp_path / "schema.toml").write_text(schema)
     train = ["train", str(tmp_path / "a.csv"), "--schema", str(tmp_path / "schema.toml")]
+    train += ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
     assert main(train) == 3
     said = capsys.readouterr().err
     assert r"line 2, column 'I\x1b]0;mine\x07\u202e': 'x' is not a number" in said

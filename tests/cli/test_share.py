@@ -14,7 +14,7 @@ categories = ["user", "history", "item"]
 [columns.history]
 share_embedding = "item"
 """
-SMALL = ["--set", "model.dim=4", "--set", "model.bottom=4", "--set", "model.top=8"]
+SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
 
 
 @pytest.fixture(scope="module")

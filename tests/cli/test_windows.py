@@ -13,7 +13,8 @@ from sparsetrain.cli import main
 from sparsetrain.data import Interactions, split_windows
 from sparsetrain.errors import ConfigError, DataError
 
-SMALL = ["--set", "model.dim=4", "--batch-size", "64", "--min-count", "1"]
+SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
+SMALL += ["--batch-size", "64", "--min-count", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -200,7 +200,7 @@ def test_columns_of_any_name_can_be_asked(tmp_path):
     data = {name: rng.integers(0, 9, 50).tolist() for name in NAMES}
     schema = st.data.Schema(label="click", dense=NAMES[:2], categories=NAMES[2:])
     encoder = st.data.Encoder.fit(data | {"click": [0, 1] * 25}, schema_file=schema, min_count=1)
-    model = st.models.DLRM(encoder.rows, 2, (2,), (2,), 2, names=encoder.columns)
+    model = st.models.DLRM(encoder.rows, 4, (8,), (8,), 2, names=encoder.columns)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
     export(trainer, tmp_path / "out", cpu="native")
     served = Model(tmp_path / "out")
