@@ -32,6 +32,7 @@ from sparsetrain.checkpoint import manifest as manifest_module
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, DataWarning
 from sparsetrain.sklearn import ClickClassifier, Ranker, RatingRegressor
 from sparsetrain.sklearn.parameters import batch_size_of
+from tests.helpers import slow_except
 
 SMALL = {"dim": 4, "model_options": {"bottom": (8,), "top": (8,)}, "lr": 0.1, "random_state": 0}
 # Checks that fail, and why.
@@ -127,7 +128,10 @@ def test_scikit_learns_checks_pass_but_for_those_with_a_reason(made):
     check_estimator(made(), expected_failed_checks=EXPECTED, on_skip=None)
 
 
-@pytest.mark.parametrize("check", [check_classifiers_train, check_regressors_train])
+CHECKS = [check_classifiers_train, check_regressors_train]
+
+
+@pytest.mark.parametrize("check", slow_except(CHECKS[1:], CHECKS))
 def test_estimators_learn_small_data_as_they_come(check):
     made = ClickClassifier if check is check_classifiers_train else RatingRegressor
     check(made.__name__, made())
@@ -161,7 +165,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_except(["a table in chunks", "rows"], FORMS))
 def test_rows_score_the_same_in_every_form(form):
     X, y = rows_of_every_kind()
     rows, model = FORMS[form](X), ClickClassifier(**SMALL)
@@ -173,8 +177,14 @@ def test_rows_score_the_same_in_every_form(form):
     np.testing.assert_array_equal(found.predict_proba(X), expected.predict_proba(X))
 
 
-@pytest.mark.parametrize("bag", [list, tuple, np.array])
-@pytest.mark.parametrize("missing", [None, np.nan, pd.NA], ids=repr)
+# Each kind of bag and of missing value, and slow ones: the other pairs.
+PAIRS = [
+    pytest.param(*pair, marks=[pytest.mark.slow] * (number % 4 > 0))
+    for number, pair in enumerate(itertools.product([list, tuple, np.array], [None, np.nan, pd.NA]))
+]
+
+
+@pytest.mark.parametrize(("bag", "missing"), PAIRS)
 def test_arrays_of_objects_hold_lists_and_missing_values(bag, missing):
     X, y = rows_of_every_kind()
     X["bag"] = [bag(each) for each in X["bag"]]
@@ -259,13 +269,17 @@ VALUES += [[[1], [2, 3]], ["x", 1], ["x", "x"], [0, 10**30]]
 MISSING = object()
 
 
-@pytest.mark.parametrize("made", [ClickClassifier, RatingRegressor])
-def test_a_forged_estimator_is_refused_or_works(saved, tmp_path, made):
+# Classes, and which of the forgeries, each n-th.
+FORGED = [*itertools.product([ClickClassifier, RatingRegressor], [7, 1])]
+
+
+@pytest.mark.parametrize(("made", "stride"), slow_except(FORGED[::2], FORGED))
+def test_a_forged_estimator_is_refused_or_works(saved, tmp_path, made, stride):
     X = clicks(100)[0]
     names = ["classes_", "constant_", "feature_names_in_", "n_features_in_", "n_iter_"]
     names += ["y_center_", "y_scale_", "predict", "trainer_", "__class__", "schema_", "_kept"]
-    refused = 0
-    for number, (name, value) in enumerate(itertools.product(names, [*VALUES, MISSING])):
+    refused, forgeries = 0, itertools.product(names, [*VALUES, MISSING])
+    for number, (name, value) in enumerate(itertools.islice(forgeries, 0, None, stride)):
 
         def change(extra, name=name, value=value):
             kept = extra["estimator"]

@@ -10,6 +10,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.cli import main
 from sparsetrain.verify.checks import CHECKS
+from tests.helpers import slow_except
 
 pytestmark = pytest.mark.cpu("what is verified is the CPU; CUDA is a check of its own")
 SAMPLE = os.environ.get("SPARSETRAIN_SAMPLE_DATA", "")
@@ -33,7 +34,11 @@ def test_every_check_passes_here_and_the_certificate_says_what_was_found(tmp_pat
         assert "skipped" in check or check["found"] <= check["bound"]
 
 
-@pytest.mark.parametrize("name", [name for name in CHECKS if name != "cuda"])
+# The others compile more, or start a process.
+QUICK = ("gradients", "duplicates")
+
+
+@pytest.mark.parametrize("name", slow_except(QUICK, [name for name in CHECKS if name != "cuda"]))
 def test_a_check_finds_its_fault_and_is_named(name, capsys):
     assert main(["verify", "--inject", name]) == 5
     assert f"verify: FAILED: {name}" in capsys.readouterr().err
@@ -67,7 +72,8 @@ def run(tmp_path_factory):
     if not (SAMPLE and data.exists()):
         data = folder / "rows.parquet"
         st.data.SyntheticCriteo(1).write(data, 3000, chunk_rows=3000)
-    settings = ["--set", "model.dropout=0.1"]
+    settings = ["--set", "model.dropout=0.1", "--set", "model.dim=8"]
+    settings += ["--set", "model.bottom=16", "--set", "model.top=16"]
     assert main(["train", str(data), "--out", str(folder / "run"), *settings]) == 0
     return folder / "run", data
 

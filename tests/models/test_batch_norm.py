@@ -9,6 +9,7 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import BatchNorm, ClickModel
 from tests import small_dlrm
+from tests.helpers import slow_except
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -67,7 +68,7 @@ def test_loss_and_gradients_are_those_of_float64():
         assert found == pytest.approx(slope, rel=1e-5, abs=1e-7), name
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", slow_except([4], [1, 4]))
 def test_running_statistics_follow_the_batches_and_scores_read_them(accumulate):
     trainer = normed(accumulate=accumulate)
     mean, variance = np.zeros(6), np.ones(6)
@@ -192,6 +193,7 @@ def test_columns_of_one_row_that_several_numbers_share_are_normalized():
     assert (trainer.state_dict()["norm.running_var"] != 1).all()
 
 
+@pytest.mark.slow
 def test_layer_norm_begins_as_the_identity_and_learns():
     class LayerNormed(ClickModel):
         def __init__(self, rows, dim=8, num_dense=13, **rest):

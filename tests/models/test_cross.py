@@ -11,6 +11,7 @@ from sparsetrain.models import CrossInteraction
 from sparsetrain.runtime import as_numpy
 from tests.models.interactions import cross_in_numpy
 
+pytestmark = pytest.mark.slow  # `test_dlrm` has both for layers in a model, in float32
 FEATURES, DIM, LAYERS, RANK = 3, 5, 2, 4
 BATCH, WIDTH = 7, (FEATURES + 1) * DIM
 

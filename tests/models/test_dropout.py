@@ -16,6 +16,7 @@ from sparsetrain.models import ClickModel, Dropout, Model, SelfAttention, Sequen
 from sparsetrain.models.layers import FIRST_ROW, KEY, dropout_inputs
 from sparsetrain.runtime.targets import resolve_target
 from tests import small_dlrm
+from tests.helpers import slow_except
 
 
 class Dropped(ClickModel):
@@ -36,7 +37,7 @@ class Dropped(ClickModel):
 
 
 def dropped_dlrm(**options):
-    model = st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16, 8), top=(64, 32), dropout=0.3)
+    model = st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), dropout=0.3)
     return st.Trainer(model, st.optim.adagrad(0.05), seed=3, **options)
 
 
@@ -79,7 +80,6 @@ def bags(rows, seed):
 
 
 BATCHES = {dropped_dlrm: small_dlrm.batch, dropped_tokens: bags, dropped_weights: bags}
-makers = pytest.mark.parametrize("make", BATCHES)
 
 
 def losses(make, steps=4, **options):
@@ -131,7 +131,7 @@ def test_the_gradient_is_that_of_what_was_kept():
     np.testing.assert_allclose(of_table, wanted, rtol=1e-3, atol=1e-5)
 
 
-@makers
+@pytest.mark.parametrize("make", slow_except([dropped_tokens], BATCHES))
 def test_bits_are_those_of_the_seed_for_any_number_of_threads(make):
     found = []
     for threads in (1, 2):
@@ -148,12 +148,12 @@ def test_bits_are_those_of_the_seed_for_any_number_of_threads(make):
             np.testing.assert_array_equal(other[1][name], array)
 
 
-@makers
+@pytest.mark.parametrize("make", slow_except([dropped_dlrm], BATCHES))
 def test_parts_of_a_batch_draw_the_mask_of_the_whole(make):
     np.testing.assert_allclose(losses(make, accumulate=4)[0], losses(make)[0], rtol=1e-5)
 
 
-@makers
+@pytest.mark.parametrize("make", slow_except([dropped_weights], BATCHES))
 def test_a_resumed_run_draws_what_the_whole_one_does(make, tmp_path):
     batches = [BATCHES[make](64, seed=i) for i in range(6)]
     whole, parted = make(), make()
@@ -168,7 +168,7 @@ def test_a_resumed_run_draws_what_the_whole_one_does(make, tmp_path):
 def test_scores_know_no_dropout():
     trainer = dropped_dlrm()
     plain = st.Trainer(
-        st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16, 8), top=(64, 32)), st.optim.sgd(0.1)
+        st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,)), st.optim.sgd(0.1)
     )
     plain.load_state_dict(
         {name: array for name, array in trainer.state_dict().items() if ":" not in name}

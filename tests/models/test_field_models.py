@@ -43,7 +43,7 @@ def test_every_model_has_a_case_here_or_among_those_of_named_features():
     assert tested == set(st.models.MODELS)
 
 
-QUICK = ("deepfm", "dcnv2, stacked, low rank", "xdeepfm")
+QUICK = ("deepfm", "dcnv2, stacked, low rank")
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, CASES))

@@ -24,7 +24,7 @@ SIZES = [
 ]
 FURTHER = [(2, 16, "float32"), (17, 48, "float32"), (300, 3, "float32")]
 EACH = pytest.mark.parametrize(
-    ("features", "width", "dtype"), slow_except(SIZES, [*SIZES, *FURTHER])
+    ("features", "width", "dtype"), slow_except(SIZES[1:4], [*SIZES, *FURTHER])
 )
 BATCHES = [1, 2, 37]
 
@@ -72,7 +72,9 @@ def test_whole_vectors_stored_for_a_row_end_within_its_sample(features, width):
     assert (as_numpy(out)[2] == 7).all()
 
 
-@pytest.mark.parametrize(("features", "width"), slow_except([(33, 37)], [(17, 48), (33, 37)]))
+@pytest.mark.parametrize(
+    ("features", "width"), slow_except([(5, 18)], [(5, 18), (17, 48), (33, 37)])
+)
 def test_bits_do_not_depend_on_the_registers(features, width):
     x, e, cotangent = draw(features, width, "float32", 3)
     results = []

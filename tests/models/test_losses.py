@@ -8,6 +8,7 @@ import sparsetrain as st
 from sparsetrain import ad
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import losses
+from tests.helpers import slow_except
 
 N, D, V, K = 7, 5, 37, 4
 RNG = np.random.default_rng(0)
@@ -57,7 +58,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("full softmax", "in-batch softmax of items", "bpr")
+
+
+@pytest.mark.parametrize("name", slow_except(QUICK, CASES))
 def test_a_loss_and_its_gradient_are_those_of_float64(name):
     function, reference, arguments = CASES[name]
     names = arguments.split()

@@ -179,6 +179,7 @@ def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name, time
     assert "scale" not in name or first[2]["loss_scale"]["overflows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if "," in name][:1])
 def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     found = []

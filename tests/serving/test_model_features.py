@@ -100,7 +100,7 @@ def exports(tmp_path_factory):
     return one
 
 
-NAMES = ["din", "own", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sasrec", "two towers"))]
+NAMES = ["din", *(pytest.param(n, marks=pytest.mark.slow) for n in ("own", "sasrec", "two towers"))]
 
 
 @pytest.mark.parametrize("name", NAMES)

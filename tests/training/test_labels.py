@@ -14,6 +14,7 @@ from sparsetrain.cli import main
 from sparsetrain.data import Batch, Encoder, Schema
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import ClickModel
+from tests.helpers import slow_except
 
 LABELS = {"click": "binary", "like": "binary", "stars": "real"}
 COLUMNS = {"categories": ("user", "item"), "dense": ("x",), "linear": {"x": st.data.Linear()}}
@@ -46,14 +47,15 @@ def trainer_of(table, labels=None, **options):
         table, min_count=1, schema_file=Schema(**COLUMNS, labels=labels or LABELS)
     )
     model = st.models.DLRM(
-        encoder.rows, 8, (8,), (8,), encoder.num_dense, names=encoder.columns, labels=encoder.labels
+        encoder.rows, 4, (8,), (8,), encoder.num_dense, names=encoder.columns, labels=encoder.labels
     )
     return st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder, **options)
 
 
-@pytest.mark.parametrize(
-    ("labels", "weighed"), [({"stars": "real"}, False), (LABELS, False), (LABELS, True)]
-)
+OF_LABELS = [({"stars": "real"}, False), (LABELS, False), (LABELS, True)]
+
+
+@pytest.mark.parametrize(("labels", "weighed"), slow_except([(LABELS, True)], OF_LABELS))
 def test_the_loss_and_its_gradients_are_those_of_float64(labels, weighed):
     rng = np.random.default_rng(1)
     dense, ids = rng.normal(size=(11, 3)).astype(np.float32), rng.integers(0, 5, (11, 2))
@@ -255,6 +257,7 @@ def test_a_class_that_is_none_is_named(value):
         encoder.encode(table)
 
 
+@pytest.mark.slow
 def test_the_command_scores_and_predicts_classes(tmp_path, capsys):
     table = drawn()
     table["genre"] = pd.qcut(table["stars"], 3, labels=False)

@@ -100,6 +100,7 @@ def test_the_command_lowers_and_tells_it(tmp_path, capsys):
     for name, rows in {"a": 200, "b": 50}.items():
         pq.write_table(pa.table(small_dlrm.raw_rows(rows)), tmp_path / f"{name}.parquet")
     options = ["--lr", "0.2", "--epochs", "9", "--set", "train.reduce_lr=0.5"]
+    options += ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
     files = [str(tmp_path / "a.parquet"), "--out", str(tmp_path / "run")]
     assert main(["train", *files, *options]) == 2
     assert "train.reduce_lr needs rows to validate on" in capsys.readouterr().err

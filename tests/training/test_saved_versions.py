@@ -23,7 +23,13 @@ def test_a_folder_that_was_written_long_ago_is_read():
     assert (trainer.steps, trainer.seed, trainer.optimizer.formula.name) == (3, 7, "adagrad")
     batch = st.data.Batch(*BATCH)
     np.testing.assert_allclose(trainer.predict(batch), PREDICTED, rtol=1e-6)
-    trainer.step(batch)
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_written_long_ago_goes_on():
+    trainer = st.load(GOLDEN, target="llvm")
+    trainer.step(st.data.Batch(*BATCH))
+    assert trainer.steps == 4
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", True, None])
