@@ -185,6 +185,7 @@ def test_an_epoch_is_compared_with_its_step_and_its_loader():
     assert result["loader_rows_per_s"] > 0
 
 
+@pytest.mark.slow
 def test_an_epoch_over_a_missing_file_says_so_in_one_line(tmp_path):
     done = _run("epoch.py", *QUICK, "--data", str(tmp_path / "none.parquet"))
     assert done.returncode == 2

@@ -17,15 +17,6 @@ import pytest
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
-from sklearn.inspection import permutation_importance
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import (
-    check_classifiers_train,
-    check_estimator,
-    check_regressors_train,
-)
 
 import sparsetrain as st
 from sparsetrain.checkpoint import manifest as manifest_module
@@ -55,6 +46,11 @@ def clicks(rows=400):
 
 @pytest.mark.slow
 def test_a_classifier_is_searched_over_and_asked_for_importances():
+    from sklearn.inspection import permutation_importance
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
     X, y, _ = clicks()
     model = ClickClassifier(epochs=4, batch_size=32, **SMALL)
     pipeline = make_pipeline(FunctionTransformer(), model)
@@ -125,16 +121,19 @@ def test_a_ranker_recommends_items_of_the_sort_that_a_user_chose():
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [ClickClassifier, RatingRegressor])
 def test_scikit_learns_checks_pass_but_for_those_with_a_reason(made):
+    from sklearn.utils.estimator_checks import check_estimator
+
     check_estimator(made(), expected_failed_checks=EXPECTED, on_skip=None)
 
 
-CHECKS = [check_classifiers_train, check_regressors_train]
+LEARNS = [("check_regressors_train", RatingRegressor), ("check_classifiers_train", ClickClassifier)]
 
 
-@pytest.mark.parametrize("check", slow_except(CHECKS[1:], CHECKS))
-def test_estimators_learn_small_data_as_they_come(check):
-    made = ClickClassifier if check is check_classifiers_train else RatingRegressor
-    check(made.__name__, made())
+@pytest.mark.parametrize(("check", "made"), slow_except(LEARNS[:1], LEARNS))
+def test_estimators_learn_small_data_as_they_come(check, made):
+    from sklearn.utils import estimator_checks
+
+    getattr(estimator_checks, check)(made.__name__, made())
 
 
 def test_batches_are_smaller_where_an_epoch_would_have_few_steps():

@@ -71,6 +71,7 @@ def test_items_that_are_all_rare_are_refused(name):
         model.item_range()
 
 
+@pytest.mark.slow
 def test_two_towers_take_no_missing_or_rare_item_of_another_row_as_negative():
     encoder = encoder_of(FRAME, min_count=20, treat_as="raw")
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
