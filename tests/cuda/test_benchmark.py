@@ -3,27 +3,11 @@
 
 import importlib
 import json
-from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-# What is smaller here than on a device.
-SMALLER = {
-    "gpu": {"BATCHES": 2, "PLAN_SIZES": (30, 200), "PLAN_ROWS": 1000},
-    "harness.gpu_timing": {"COPIED": 1024, "WARM": 1},
-    "harness.gpu_rows": {
-        "FLAT_ROWS": (50, 500),
-        "FLAT_LOOKUPS": 40,
-        "FLAT_CALLS": 2,
-        "FLAT_TURNS": 2,
-        "CALLS": 2,
-    },
-    "harness.gpu_step": {"TURNS": 1},
-    "harness.gpu_products": {"LAYERS": ((40, 16, 24),), "CALLS": 2},
-    "harness.gpu_sums": {"MATRICES": ((40, 12),), "CALLS": 2},
-    "harness.gpu_agree": {"STEPS": 3},
-}
+from tests.cuda.small_benchmark import FOLDER, shrink
+
 # What is measured -> what is found.
 MEASURES = {
     "agree --config small --batch 8": {
@@ -44,14 +28,8 @@ MEASURES = {
 @pytest.fixture
 def script(cuda, monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    for module, figures in SMALLER.items():
-        found = importlib.import_module(module)
-        for name, value in figures.items():
-            monkeypatch.setattr(found, name, value)
-    configs = importlib.import_module("harness.configs")
-    monkeypatch.setitem(configs.CONFIGS, "small", configs.Config((20, 30), 4, (), (8,)))
     share_programs(monkeypatch)
-    return importlib.import_module("gpu")
+    return shrink(monkeypatch.setattr)
 
 
 def share_programs(monkeypatch):
