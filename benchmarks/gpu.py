@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Correctness and speed on a CUDA device: rows, products, whole steps.
 
-    python benchmarks/gpu.py all --out gpu.json          # everything below, in less than 10 minutes
     python benchmarks/gpu.py agree                       # the same bits twice, the CPU's weights
     python benchmarks/gpu.py rows --width 128            # lookup, update: shares of a copy's rate
     python benchmarks/gpu.py flat --width 16             # updates against the rows of the table
@@ -11,17 +10,14 @@
     python benchmarks/gpu.py step --config kaggle --batch 8192 --precision bf16
     python benchmarks/gpu.py kernels --config kaggle --batch 8192        # where a step's time goes
 
-`all` writes its file after every measurement: one that fails is noted and the others go on, and
-what does not fit into `--seconds` is left out and noted. PyTorch is measured beside where it is
-installed and sees the device. Without a device it says why and returns 2.
+PyTorch is measured beside where it is installed and sees the device. Without a device it says why
+and returns 2. `python -m tests.on_device` takes all the figures, most telling first.
 """
 
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -46,17 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu.py: {why_not}", file=sys.stderr)
         return 2
     device = {"device": tvm.cuda().device_name, "tvm": tvm.__version__}
-    if options.measure == "all":
-        result = device | _all(options)
-    else:
-        result = device | MEASURES[options.measure](options)
-    print(json.dumps(result, indent=2))
+    print(json.dumps(device | MEASURES[options.measure](options), indent=2))
     return 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("measure", choices=["all", *MEASURES])
+    parser.add_argument("measure", choices=MEASURES)
     parser.add_argument("--config", choices=CONFIGS, default="kaggle")
     parser.add_argument("--batch", type=positive, default=8192)
     parser.add_argument("--optimizer", choices=LEARNING_RATES, default="adagrad")
@@ -65,8 +57,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=positive, default=128)
     parser.add_argument("--rows", type=positive, default=10_000_000, help="of the table")
     parser.add_argument("--lookups", type=positive, default=1_703_936, help="65,536 x 26")
-    parser.add_argument("--out", type=Path, help="of all: the file that is written")
-    parser.add_argument("--seconds", type=positive, default=540, help="of all: begin no more then")
     return parser.parse_args(arguments)
 
 
@@ -91,46 +81,6 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "step": lambda o: gpu_step.measure_step(_task(o), o.steps),
     "kernels": lambda o: gpu_step.measure_kernels(_task(o), o.steps),
 }
-
-
-def _everything() -> Iterator[list[str]]:
-    """Return the measurements of `all`, most informative first."""
-    for more in ("sgd",), ("adagrad",), ("sgd", "--precision", "bf16"):
-        yield ["agree", "--config", "small", "--batch", "512", "--optimizer", *more]
-    for width in ("128", "16"):
-        yield ["rows", "--width", width]
-    yield ["step", "--config", "kaggle", "--batch", "8192", "--precision", "bf16"]
-    yield ["step", "--config", "mlperf", "--batch", "65536", "--precision", "bf16"]
-    yield ["products", "--precision", "bf16"]
-    yield ["sums", "--precision", "bf16"]
-    yield ["flat", "--width", "16"]
-    yield ["plan"]
-    yield ["step", "--config", "kaggle", "--batch", "8192"]
-    yield ["step", "--config", "mlperf", "--batch", "65536", "--steps", "5"]
-    yield ["products"]
-
-
-def _all(options: argparse.Namespace) -> dict[str, Any]:
-    began, found = time.monotonic(), dict[str, Any]()
-    for words in _everything():
-        name = " ".join(words)
-        if time.monotonic() - began > options.seconds:
-            found[name] = {"left_out": f"{options.seconds} s were over"}
-        else:
-            found[name] = _one(_options(words))
-        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(found, indent=2) + "\n")
-    return found
-
-
-def _one(options: argparse.Namespace) -> dict[str, Any]:
-    began = time.monotonic()
-    try:
-        result = MEASURES[options.measure](options)
-    except Exception as error:  # whatever it is: the device is ours for some minutes only
-        result = {"failed": f"{type(error).__name__}: {error}"}
-    return result | {"seconds": time.monotonic() - began}
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ python -m tests.cuda.small_benchmark rows --width 4 --rows 50 --lookups 100
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.cuda import device, emulator
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 # What is smaller here than on a device.
@@ -38,3 +41,11 @@ def shrink(replace: Callable[[Any, str, Any], None] = setattr) -> Any:
     for module in ("gpu", "harness.task"):  # who looks a name up
         replace(importlib.import_module(module), "CONFIGS", configs.CONFIGS | {"small": small})
     return importlib.import_module("gpu")
+
+
+if __name__ == "__main__":
+    if emulator.missing() is not None:
+        sys.exit(emulator.missing())
+    sys.path.insert(0, str(FOLDER))
+    device.pretend_there_is_one()
+    sys.exit(shrink().main())

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.cuda.small_benchmark import FOLDER, shrink
+from tests.on_device.stages import FIGURES, SMALL_FIGURES
 
 # What is measured -> what is found.
 MEASURES = {
@@ -47,45 +48,20 @@ def share_programs(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's, where it is measured
-def test_all_measures_everything_and_goes_on_after_a_failure(script, monkeypatch, tmp_path, capsys):
-    words = [name.split() for name in ["rows --rows 1", *MEASURES]]
-    measures = {**script.MEASURES, "rows": fails_for_one_row(script.MEASURES["rows"])}
-    monkeypatch.setattr(script, "MEASURES", measures)
-    monkeypatch.setattr(script, "_everything", lambda: iter(words))
-    out = tmp_path / "gpu.json"
-    assert script.main(["all", "--out", str(out)]) == 0
-    found = json.loads(out.read_text())
-    first, *rest = found.values()
-    assert first["failed"] == "RuntimeError: no such luck"
-    for result, names in zip(rest, MEASURES.values(), strict=True):
-        assert names <= result.keys(), result
-        assert result["seconds"] > 0
-    assert found["agree --config small --batch 8"]["two_runs_have_the_same_bits"]
-    assert found["agree --config small --batch 8"]["from_cpu"]["largest"] < 1e-4
-    printed = json.loads(capsys.readouterr().out)
-    assert {name: printed[name] for name in found} == found
+def test_every_measure_prints_its_figures(script, capsys):
+    for words, names in MEASURES.items():
+        assert script.main(words.split()) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert names <= found.keys(), found
+        if words.startswith("agree"):
+            assert found["two_runs_have_the_same_bits"]
+            assert found["from_cpu"]["largest"] < 1e-4
 
 
-def fails_for_one_row(measure):
-    def measured(options):
-        if options.rows == 1:
-            raise RuntimeError("no such luck")
-        return measure(options)
-
-    return measured
-
-
-def test_what_does_not_fit_into_the_time_is_named(script, monkeypatch):
-    monkeypatch.setattr(script, "_everything", lambda: iter([["plan"], ["flat"]]))
-    times = iter([0.0, 0.0, 0.0, 1.0, 1e9])
-    monkeypatch.setattr(script.time, "monotonic", lambda: next(times))
-    options = script._options(["all", "--seconds", "10"])
-    assert script._all(options)["flat"] == {"left_out": "10 s were over"}
-
-
-def test_what_all_measures_are_commands_of_the_script(script):
-    for words in script._everything():
-        assert script._options(words).measure in script.MEASURES
+def test_a_run_on_a_device_takes_figures_that_there_are(script):
+    assert MEASURES.keys() == set(SMALL_FIGURES)
+    for words in FIGURES:
+        assert script._options(words.split()).measure in script.MEASURES
 
 
 def test_the_step_benchmark_runs_this_script_for_cuda(script, monkeypatch, capsys):
