@@ -71,7 +71,13 @@ def write(
                 with folders.new_file(draft / FILE) as file:
                     file.write(dump(entries, manifest))
         else:
-            _write_pieces(shards, require_shared(comm), arrays, pieces)
+            draft = require_shared(comm)
+            try:
+                _write_pieces(shards, draft, arrays, pieces)
+            except FileNotFoundError:
+                if not draft.is_dir():
+                    comm.any(False)  # rank 0 failed and removed it: raises its error
+                raise
         comm.any(False)  # published
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks: fitted, scored, resumed by any number of them and by one process."""
 
+import time
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -140,6 +142,29 @@ def test_a_checkpoint_keeps_what_was_trained_when_a_rank_fails_in_the_next(
     assert "of 2 (host" in str(other) and "ResourceError" in str(other)
     assert st.load(tmp_path / "run").steps == 3
     assert not list((tmp_path / "run").glob(".*new*"))
+
+
+def test_a_rank_that_writes_late_names_the_rank_that_failed(clicks, encoder, tmp_path, monkeypatch):
+    from sparsetrain.parallel import saving
+
+    def full(draft, piece, rows):
+        if piece.writer == 0:
+            raise OSError(28, "No space left on device")
+        while draft.is_dir():
+            time.sleep(0.01)
+        return write(draft, piece, rows)
+
+    write = saving._write
+    monkeypatch.setattr(saving, "_write", full)
+
+    def work(comm):
+        return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
+
+    errors = run_ranks(2, work)
+    other, full_one = sorted(errors, key=lambda error: type(error).__name__)
+    assert isinstance(full_one, st.errors.ResourceError)
+    assert isinstance(other, st.errors.ParallelError)
+    assert "ResourceError" in str(other)
 
 
 def test_a_folder_that_a_rank_does_not_see_is_refused_before_the_first_step(

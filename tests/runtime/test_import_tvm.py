@@ -13,7 +13,6 @@ from tests.helpers import slow_except
 USE = """
 import sys
 import sparsetrain as st
-from tests.helpers import slow_except
 for name in {names}:
     getattr(st, name)
 assert "tvm" in sys.modules
