@@ -4,9 +4,10 @@
 The machine: `host`, `gpu`, `targets`, `threads`, `machine`. Memory: `tensors`, `workspace`
 (of a program), `device_pool`, `staging` and `streams` (to a GPU). Code: `compiling`, with
 `lowering`, `exponential`, `object_files` and `library_cache` (both on disk).
-TVM itself, without PyTorch and with interrupts: `import_tvm`.
+TVM itself, without PyTorch and with interrupts: `import_tvm`. CUDA of wheels: `cuda_wheels`.
 """
 
+from sparsetrain.runtime import cuda_wheels as _cuda_wheels  # noqa: F401
 from sparsetrain.runtime import import_tvm as _import_tvm  # noqa: F401
 from sparsetrain.runtime.tensors import NDArray as NDArray
 from sparsetrain.runtime.tensors import as_numpy as as_numpy

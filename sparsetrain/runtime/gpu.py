@@ -24,6 +24,7 @@ os.environ.setdefault(
 import tvm  # noqa: E402  (after the settings)
 
 from sparsetrain.errors import ConfigError  # noqa: E402
+from sparsetrain.runtime import cuda_wheels  # noqa: E402
 from sparsetrain.runtime.host import host_target  # noqa: E402
 
 CACHE_KERNELS = True  # on disk, between processes
@@ -52,12 +53,13 @@ def unavailable_reason() -> str | None:
     if is_hidden():  # asked first: CUDA, once started, would stay without devices
         return "CUDA_VISIBLE_DEVICES hides all devices"
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
-        return "TVM's CUDA runtime does not load: it needs libcudart.so.13 of CUDA 13"
+        needed = f"{cuda_wheels.RUNTIME} of CUDA 13: {cuda_wheels.INSTALL}"
+        return f"TVM's CUDA runtime does not load: it needs {needed}"
     if not tvm.cuda(0).exist:
         return "there is an NVIDIA driver, but TVM sees no device (nvidia-smi tells more)"
     mode = os.environ["TVM_CUDA_COMPILE_MODE"].lower()
     if mode == "nvcc" and shutil.which("nvcc") is None:
-        return "kernels are compiled by nvcc, which is not on PATH: install the CUDA toolkit"
+        return f"kernels are compiled by nvcc, which is not on PATH: {cuda_wheels.INSTALL}"
     return None
 
 

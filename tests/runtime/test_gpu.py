@@ -38,9 +38,10 @@ class Device:
 # What is missing -> what is said. Each case lacks one thing and has those before it.
 LACKING = {
     "driver": "there is no NVIDIA driver (libcuda.so.1)",
-    "runtime": "TVM's CUDA runtime does not load: it needs libcudart.so.13 of CUDA 13",
+    "runtime": "TVM's CUDA runtime does not load: it needs libcudart.so.13 of CUDA 13: "
+    "pip install 'sparsetrain[cuda]'",
     "device": "there is an NVIDIA driver, but TVM sees no device (nvidia-smi tells more)",
-    "nvcc": "kernels are compiled by nvcc, which is not on PATH: install the CUDA toolkit",
+    "nvcc": "kernels are compiled by nvcc, which is not on PATH: pip install 'sparsetrain[cuda]'",
 }
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA's compiler and runtime library from NVIDIA's wheels, which the extra `cuda` installs.
+
+What the system has comes first. TVM starts ``nvcc`` by its name, and its own library finds the
+runtime's by name where that is loaded already: so this module is imported before TVM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+RUNTIME = "libcudart.so.13"
+INSTALL = "pip install 'sparsetrain[cuda]'"
+
+
+def folder() -> Path | None:
+    """Where the wheels put CUDA 13, if they are installed."""
+    nvidia = find_spec("nvidia")
+    places = (nvidia and nvidia.submodule_search_locations) or ()
+    return next((cuda for place in places if (cuda := Path(place, "cu13")).is_dir()), None)
+
+
+def use() -> None:
+    """Put nvcc on PATH, last, and load the runtime library, each unless the system has it."""
+    found = folder()
+    if found is None:
+        return
+    if shutil.which("nvcc") is None and (found / "bin" / "nvcc").is_file():
+        paths = [os.environ.get("PATH", os.defpath), str(found / "bin")]
+        os.environ["PATH"] = os.pathsep.join(paths)
+    with suppress(OSError):
+        ctypes.CDLL(RUNTIME)
+        return
+    with suppress(OSError):
+        ctypes.CDLL(str(found / "lib" / RUNTIME))
+
+
+use()
