@@ -35,6 +35,43 @@ def mirror(with_barrier: bool) -> tvm.tirx.PrimFunc:
     return kernel
 
 
+def last_writer() -> tvm.tirx.PrimFunc:
+    """Threads of a warp write one place: the last one the same number, rising or falling."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.handle, out: T.handle):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        X = T.match_buffer(x, (64,), "float32")
+        Out = T.match_buffer(out, (64,), "float32")
+        for _block in T.thread_binding(1, thread="blockIdx.x"):
+            for thread in T.thread_binding(64, thread="threadIdx.x"):
+                shared = T.alloc_buffer((2,), "float32", scope="shared")
+                shared[thread // 32] = T.min(X[thread % 32], X[31 - thread % 32])
+                T.cuda.warp_sync()
+                Out[thread] = shared[thread // 32]
+
+    return kernel
+
+
+def next_warp() -> tvm.tirx.PrimFunc:
+    """A warp reads after its own barriers what another wrote before its own: no barrier of both."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.handle, out: T.handle):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        X = T.match_buffer(x, (64,), "float32")
+        Out = T.match_buffer(out, (64,), "float32")
+        for _block in T.thread_binding(1, thread="blockIdx.x"):
+            for thread in T.thread_binding(64, thread="threadIdx.x"):
+                shared = T.alloc_buffer((64,), "float32", scope="shared")
+                shared[thread] = X[thread]
+                T.cuda.warp_sync()
+                T.cuda.warp_sync()
+                Out[thread] = shared[63 - thread]
+
+    return kernel
+
+
 def run(kernel: tvm.tirx.PrimFunc, order: int) -> np.ndarray:
     emulator.install()
     module = tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")})
@@ -56,6 +93,13 @@ def test_a_missing_barrier_shows_as_nan_or_as_another_result():
     rising, falling = run(mirror(False), 0), run(mirror(False), 1)
     assert np.isnan(rising).any() and np.isnan(falling).any()
     assert (np.isnan(rising) != np.isnan(falling)).any()
+
+
+@pytest.mark.parametrize("kernel", [last_writer, next_warp])
+def test_what_threads_or_warps_in_turn_would_hide_shows_when_they_are_shuffled(kernel):
+    assert_same_bits(*(run(kernel(), order) for order in (0, 1)))
+    found = np.array([run(kernel(), seed) for seed in range(2, 10)])
+    assert (found != found[0]).any() or np.isnan(found).any()
 
 
 def test_memory_of_the_emulated_device_is_no_memory_of_the_cpu():

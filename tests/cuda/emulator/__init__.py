@@ -39,7 +39,7 @@ _order = 0
 _sources: list[str] | None = None
 
 # What a warp or a block must come to together, and helpers of ours that hold such.
-_BARRIERS = r"__sync|__shfl|sparsetrain_(multiply|sum)"
+_BARRIERS = r"_sync|__shfl|sparsetrain_(multiply|sum|rank|votes)"
 _SIGNATURE = r'extern "C" __global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\('
 
 

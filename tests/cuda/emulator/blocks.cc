@@ -4,7 +4,8 @@
 // A block runs on one thread of the machine. Each of its CUDA threads is a fiber with a stack of its
 // own that runs until it meets a barrier; when all have met it, all go on. Blocks run one after
 // another. In which order threads and blocks are taken is for the caller to say: a kernel that lacks
-// a barrier, or whose blocks depend on each other, gives other results in another order. Shared
+// a barrier, or whose blocks depend on each other, gives other results in another order. By a seed the
+// threads of each warp are shuffled between its barriers, and warps run ahead of each other. Shared
 // memory starts each block as NaN, so that reading what nobody wrote shows too.
 #include <setjmp.h>
 #include <stdio.h>
@@ -110,15 +111,22 @@ bool release(unsigned begin, unsigned end, State barrier) {
 void run_block(unsigned threads, unsigned salt) {
   if (fibers.size() < threads) fibers.resize(threads);
   for (unsigned t = 0; t < threads; ++t) fibers[t].state = kReady;
-  bool ready = true;
+  std::minstd_rand random(order + salt);
+  unsigned resting = 0;  // a bit for each warp
+  bool ready = true, ran = false;
   for (unsigned round = 0; ready; ++round) {
+    if (!ran && order > 1) resting = random();  // the others go as far as their barriers let them
+    ready = ran = false;
     for (unsigned t : sequence(threads, salt + round)) {
       if (fibers[t].state != kReady) continue;
+      bool rests = resting >> t / kWarp & 1;
+      (rests ? ready : ran) = true;
+      if (rests) continue;
       current = t;
       threadIdx = unflatten(t, blockDim);
       resume();
     }
-    ready = release(0, threads, kAtBlockBarrier);
+    ready |= release(0, threads, kAtBlockBarrier);
     for (unsigned t = 0; t < threads; t += kWarp)
       ready |= release(t, min(t + kWarp, threads), kAtWarpBarrier);
   }
