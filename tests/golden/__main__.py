@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.cuda import machine_code
 from tests.golden import answers, layouts, programs, runs
 
 FOLDER = Path(__file__).parent
@@ -25,6 +26,7 @@ RECORD = {
     "layouts": layouts.found,
     "programs": programs.found,
     "answers": _answers,
+    "kernels": machine_code.found,  # of the nvcc that the extra `cuda` brings
 }
 
 for name in sys.argv[1:] or RECORD:

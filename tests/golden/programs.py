@@ -41,22 +41,24 @@ class _Printed(Exception):
 
 def found(names: Iterable[str] = NAMES) -> dict[str, dict[str, str]]:
     """Return the digests of each model's programs."""
-    return {name: _digests(*_trainer(name)) for name in names}
+    return {name: _digests(*trainer(name)) for name in names}
 
 
-def _trainer(name: str) -> tuple[st.Trainer, st.Batch]:
+def trainer(name: str, **options: Any) -> tuple[st.Trainer, st.Batch]:
+    """A model's trainer, with options other than those recorded, and a batch of it."""
     if name in FULL:
-        options = {"seed": 1, **FULL[name]}
-        trainer = st.Trainer(small_dlrm.full_model(), st.optim.adagrad(0.1), **options)
-        return trainer, small_dlrm.batch(8, rows=small_dlrm.FULL_ROWS)
+        options = {"seed": 1, **FULL[name], **options}
+        made = st.Trainer(small_dlrm.full_model(), st.optim.adagrad(0.1), **options)
+        return made, small_dlrm.batch(8, rows=small_dlrm.FULL_ROWS)
+    options = {"target": SSE2, "seed": 1, **options}
     cls = st.models.MODELS[name]
     if cls in named.MODELS:
         rows = named.frame()
-        trainer = named.trainer_for(cls, rows, target=SSE2)
-        labelled = bool(trainer.model.label_kinds)
-        return trainer, trainer.encoder.encode(rows.head(8), require_label=labelled)
+        made = named.trainer_for(cls, rows, **options)
+        labelled = bool(made.model.label_kinds)
+        return made, made.encoder.encode(rows.head(8), require_label=labelled)
     model = small_dlrm.model() if name == "dlrm" else fields.made(name)
-    return st.Trainer(model, st.optim.adagrad(0.1), target=SSE2, seed=1), small_dlrm.batch(8)
+    return st.Trainer(model, st.optim.adagrad(0.1), **options), small_dlrm.batch(8)
 
 
 def _digests(trainer: st.Trainer, batch: st.Batch) -> dict[str, str]:
