@@ -94,12 +94,14 @@ def _run_one(stage: Stage, out: Path, limit: float) -> dict[str, Any]:
     """Return how a stage's process ended, and its result if it prints one."""
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     ours = {"PYTHONPATH": paths, lines.FILE: str(out.resolve()), lines.STAGE: stage.name}
+    # A stage is no worker, even where a worker of pytest-xdist begins it.
+    outer = {name: value for name, value in os.environ.items() if "PYTEST_XDIST" not in name}
     began, outcome = time.monotonic(), "done"
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             stage.command,
             cwd=ROOT,
-            env={**os.environ, **ours, **dict(stage.environment)},
+            env={**outer, **ours, **dict(stage.environment)},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=errors,
