@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from sparsetrain.cli.listings import as_toml
@@ -31,6 +32,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 _MOST_BYTES = 1 << 30  # of the file of trials
 _SHOWN = 10  # trials of the final table
+_QUEUED = "fixed_params"  # Optuna's entry for the settings of a queued trial
 
 
 @with_settings(exclude="--warn-unseen")
@@ -71,12 +73,12 @@ def tune(
     out.mkdir(parents=True, exist_ok=True)
     with StopSignals() as stop, locked(out):
         with name_write_errors(path, DataError):  # before the first trial: can it be kept?
-            study = _open_study(path, _shown(plan), monitor)
+            study = _open_study(path, _shown(plan), monitor, space)
             for point in points:
                 study.enqueue_trial(point, skip_if_exists=True)
         for number in range(len(_over(study)), count):
             with name_write_errors(path, DataError):
-                study.sampler = choose(seed=(seed + number) % 2**32)
+                study.sampler = choose(seed=_seed(seed, number))
                 trial = study.ask(space)
             values = _values(trial)
             note(f"trial {number + 1} of {count}: {_shown(values)}")
@@ -153,8 +155,16 @@ def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(space, point, strict=True)) for point in points]
 
 
-def _open_study(path: Path, name: str, monitor: str) -> Any:
-    """Return the study of a search; trials that were cut off wait to be made again."""
+def _seed(seed: int, number: int) -> int:
+    """Return the sampler's seed for a trial, unlike that of any trial of another seed."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _open_study(path: Path, name: str, monitor: str, space: dict[str, Any]) -> Any:
+    """Return the study of a search; trials that were cut off wait to be made again.
+
+    One that had not all its settings yet is drawn anew, from the same seed.
+    """
     optuna, storage = _optuna(), _open_storage(path)
     for other in optuna.get_all_study_names(storage):
         if other != name and _over(optuna.load_study(study_name=other, storage=storage)):
@@ -165,9 +175,13 @@ def _open_study(path: Path, name: str, monitor: str) -> Any:
     study = optuna.create_study(
         storage=storage, study_name=name, direction=direction, load_if_exists=True
     )
-    for trial in study.get_trials(states=[optuna.trial.TrialState.RUNNING]):
-        study.enqueue_trial(trial.params)
-        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    states = optuna.trial.TrialState
+    waiting = [trial.system_attrs[_QUEUED] for trial in study.get_trials(states=[states.WAITING])]
+    for trial in study.get_trials(states=[states.RUNNING]):
+        settings = trial.system_attrs.get(_QUEUED, trial.params)
+        if settings.keys() == space.keys() and settings not in waiting:
+            study.enqueue_trial(settings)
+        study.tell(trial.number, state=states.FAIL)
     return study
 
 

@@ -83,6 +83,44 @@ def test_a_grid_has_each_point_once_though_it_was_cut_off(
     assert len(trained) == 5
 
 
+def scored_without_training(*_arguments, **_others):
+    return {"best": {"value": 0.5}}
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_grid_has_each_point_though_it_was_cut_off_before_a_trial_had_its_settings(
+    kept, rows, tmp_path, capsys, monkeypatch, optuna
+):
+    options = [rows, "--valid-share", "0.3", "--out", tmp_path / "tuned", *GRID]
+    monkeypatch.setattr(tune, "run_training", scored_without_training)
+    keep, asked = optuna.storages.JournalStorage.set_trial_param, []
+
+    def full(*arguments):
+        asked.append(arguments)
+        if len(asked) > kept:
+            raise OSError(28, "No space left on device")
+        return keep(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.storages.JournalStorage, "set_trial_param", full)
+        assert main(["tune", *map(str, options)]) > 0
+    found = told(capsys, "tune", *options)
+    assert len({str(trial["settings"]) for trial in found["trials"]}) == 4
+
+
+def test_searches_of_neighbouring_seeds_share_no_trial(rows, tmp_path, capsys, monkeypatch, optuna):
+    monkeypatch.setattr(tune, "run_training", scored_without_training)
+    options = ["tune", rows, "--valid-share", "0.3", *SEARCH[:2], "--trials", 4]
+    rates = [
+        trial["settings"]["optimizer.lr"]
+        for seed in (0, 1)
+        for trial in told(
+            *(capsys, *options, "--out", tmp_path / str(seed), "--set", f"train.seed={seed}")
+        )["trials"]
+    ]
+    assert len({*rates}) == 8
+
+
 def test_a_trial_whose_numbers_are_not_finite_counts_without_a_score(
     rows, tmp_path, capsys, monkeypatch, optuna
 ):
