@@ -27,7 +27,11 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
     The first `next` starts the thread; `make` is called, iterated and closed there.
     """
     queue: SimpleQueue[tuple[Item, BaseException | None]] = SimpleQueue()
-    room, gone = threading.Semaphore(depth - 1), threading.Event()
+    # `put` may be called by the garbage collector within `get`; no lock of `threading` may.
+    room: SimpleQueue[None] = SimpleQueue()
+    gone = threading.Event()
+    for _ in range(depth - 1):
+        room.put(None)
 
     def produce() -> None:
         error: BaseException | None = None
@@ -36,7 +40,7 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
             items = make()
             for item in items:
                 queue.put((item, None))
-                room.acquire()
+                room.get()
                 if gone.is_set():
                     break
         except BaseException as caught:  # it belongs to the consumer, whatever it is
@@ -57,11 +61,11 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
                 raise error
             if item is _END:
                 return
-            room.release()
+            room.put(None)
             yield item
     finally:
         gone.set()
-        room.release()
+        room.put(None)
         # The garbage collector may drop this generator while the background thread runs.
         if threading.current_thread() is not thread:
             thread.join()
