@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Dataset, Encoder, convert_files
-from sparsetrain.data.conversion import chunks, learn, write_files
+from sparsetrain.data.conversion import chunks, convert, learn, write_files
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError, SparsetrainError
 from tests.data.criteo_tables import (
@@ -245,14 +247,47 @@ def test_finished_files_are_kept_where_the_disk_is_full(raw, tmp_path, monkeypat
     assert same_folders(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("name", ["part-00000.parquet", "_encoder.parquet"])
-def test_an_unfinished_conversion_that_lacks_a_file_begins_anew(raw, tmp_path, name):
+def cut_short(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+LOSSES = {
+    "a file": ("part-00000.parquet", Path.unlink),
+    "the end of a file": ("part-00000.parquet", cut_short),
+    "the encoder": ("_encoder.parquet", Path.unlink),
+}
+
+
+@pytest.mark.parametrize(("name", "lose"), LOSSES.values(), ids=LOSSES)
+def test_an_unfinished_conversion_that_lacks_something_begins_anew(raw, tmp_path, name, lose):
     convert_files(raw, tmp_path / "whole")
     with pytest.raises(Killed):
         convert_files(raw, tmp_path / "cut", progress=kill_while("writing"))
-    (tmp_path / "cut" / name).unlink()
+    lose(tmp_path / "cut" / name)
     convert_files(raw, tmp_path / "cut")
     assert same_folders(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(("name", "lose"), LOSSES.values(), ids=LOSSES)
+def test_the_repair_of_a_finished_conversion_resumes_too(raw, tmp_path, name, lose):
+    whole, out, told = convert_files(raw, tmp_path / "whole"), tmp_path / "out", []
+    convert_files(raw, out)
+    lose(out / name)
+    with pytest.raises(Killed):
+        convert_files(raw, out, progress=kill_while("writing"))
+    assert convert_files(raw, out, progress=lambda *step: told.append(step)) == whole
+    assert {what for what, _, _ in told} == {"writing"}
+    assert same_folders(tmp_path / "whole", out)
+
+
+def test_a_repair_that_is_refused_leaves_nothing_behind(tmp_path):
+    path = text_file(tmp_path / "raw.tsv")
+    convert_files(path, tmp_path / "out")
+    (tmp_path / "out" / "part-00000.parquet").unlink()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="went away"):
+        patch.setattr(convert, "open_inputs", Mock(side_effect=DataError("it went away")))
+        convert_files(path, tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_rows_that_change_between_the_passes_are_refused(tmp_path):
@@ -354,6 +389,17 @@ def test_an_encoder_that_would_not_fit_is_refused_before_anything_is_read(
     with pytest.raises(ResourceError, match=r"of the encoder need .* in C\d; give more memory"):
         convert_files(raw, tmp_path / "out", encoder=tmp_path / "train", **SMALL)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_encoder_that_would_not_fit_any_more_is_refused_and_files_are_kept(
+    raw, tmp_path, monkeypatch
+):
+    with pytest.raises(Killed):
+        convert_files(raw, tmp_path / "out", progress=kill_while("writing"))
+    monkeypatch.setattr(learn, "_VALUE", 1 << 26)
+    with pytest.raises(ResourceError, match=r"give more memory .* files are kept in"):
+        convert_files(raw, tmp_path / "out", **SMALL)
+    assert (tmp_path / "out" / "part-00000.parquet").is_file()
 
 
 @pytest.mark.parametrize("passed", ["reading", "writing"])

@@ -17,7 +17,7 @@ from typing import Any
 from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
 from sparsetrain.data.conversion.chunks import open_inputs
 from sparsetrain.data.conversion.job import Job, Progress
-from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, learn
+from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
 from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.column_matching import (
@@ -169,16 +169,24 @@ def _leading_files(files: list[str], schema: Schema) -> list[str]:
 def _begin(job: Job) -> dict[str, Any]:
     """Return what is done already, at most all of `dataset.json`; refuse any other output."""
     plan = job.plan  # looks for the inputs, before a folder is made
+    begun = False
     for path, other in ((job.out / DATASET_FILE, _OTHER), (job.state, _UNFINISHED)):
         if path.is_file():
-            state = read_json(path)
+            begun, state = True, read_json(path)
             if state.get("plan") != plan:
                 raise ConfigError(f"{job.out}: holds {other}")
-            names = (ENCODER_FILE, *(entry["name"] for entry in state.get("files", ())))
-            return state if all((job.out / name).is_file() for name in names) else {"plan": plan}
-    if job.out.exists() and any(item != job.work for item in job.out.iterdir()):
+            if _are_there(job.out, state):
+                return state
+    if not begun and job.out.exists() and any(item != job.work for item in job.out.iterdir()):
         raise ConfigError(f"{job.out}: is not empty; name another folder")
     return {"plan": plan}
+
+
+def _are_there(out: Path, state: dict[str, Any]) -> bool:
+    """Whether the encoder and all files that `state` names are there, as long as they were."""
+    sizes = {out / entry["name"]: entry["bytes"] for entry in state.get("files", ())}
+    found = {path: path.stat().st_size for path in sizes if path.is_file()}
+    return (out / ENCODER_FILE).is_file() and found == sizes
 
 
 def _is_whole(state: dict[str, Any]) -> bool:
@@ -217,11 +225,14 @@ def _convert(job: Job, state: dict[str, Any]) -> None:
     """Do what `state` lacks until it is all of `dataset.json`."""
     if _is_whole(state):
         return
+    if "files" not in state:
+        write_json(job.state, state)
+    (job.out / DATASET_FILE).unlink(missing_ok=True)  # of a result that lost files
     inputs = open_inputs(job.files, job.blank, job.label)
     if "files" in state:
         encoder = job.known or read_encoder(job.out / ENCODER_FILE)
+        check_memory(job, encoder)
     else:
-        write_json(job.state, state)
         encoder, learnt = learn(job, inputs)
         write_encoder(job.out / ENCODER_FILE, encoder)
         write_json(job.state, learnt)

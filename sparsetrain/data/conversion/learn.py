@@ -50,7 +50,8 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
 
     Its `chunks`, the rows of each, are for the second pass alone.
     """
-    _check_known(job)
+    if job.known is not None:
+        check_memory(job, job.known)
     counts = CountsFile(job.work / "counts")
     found, rows = _read(job, inputs, counts)
     if not sum(rows):
@@ -138,19 +139,19 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[int, int]
     for owner, (vocabulary, values) in zip(tables, learnt, strict=True):
         vocabularies[owner], distinct[owner] = vocabulary, values
         sizes[owner] = _bytes_of(vocabulary)
-        _check_memory(job, sizes)
+        _check_sizes(job, sizes)
         job.progress("counting values", 0, len(distinct) / len(tables))
     return blank.with_rules(tuple(vocabularies[owner] for owner in blank.owners)), distinct
 
 
-def _check_known(job: Job) -> None:
-    """Refuse an encoder that was given and would not fit in the memory."""
-    rules = zip(job.known.owners, job.known.categories, strict=True) if job.known else ()
+def check_memory(job: Job, encoder: Encoder) -> None:
+    """Refuse an encoder that would not fit in the memory."""
+    rules = zip(encoder.owners, encoder.categories, strict=True)
     tables = {owner: rule for owner, rule in rules if isinstance(rule, Vocabulary)}
-    _check_memory(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in tables.items()})
+    _check_sizes(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in tables.items()})
 
 
-def _check_memory(job: Job, sizes: Mapping[int, int]) -> None:
+def _check_sizes(job: Job, sizes: Mapping[int, int]) -> None:
     """Refuse values that would not fit while encoding, naming the column that has most."""
     if sum(sizes.values()) > (job.memory - BASE) // 2:
         most = job.blank.columns[max(sizes, key=sizes.__getitem__)]
