@@ -180,6 +180,8 @@ def rank_items(
     for name, bags in {"chosen": chosen, "seen": seen}.items():
         if bags is not None and len(bags) != len(users):
             raise ConfigError(f"{name} has {len(bags)} lists for {len(users)} users")
+        if bags is not None:  # all of them: blocks begin anew at 0
+            bags.check_offsets(f"{name}: ", len(users))
     if counts is not None and np.shape(counts) != (len(users),):
         raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
     step = max(1, _BLOCK // max(1, len(items)))

@@ -117,6 +117,22 @@ WRONG = {
         ConfigError,
         "chosen has 1 lists for 2 users",
     ),
+    "offsets of fewer items than there are": (
+        lambda: rank_items(np.zeros((2, 3)), np.zeros((5, 3)), Ragged([0, 1], [0, 1, 1]), k=1),
+        DataError,
+        "chosen: offsets go from 0 to 1; they must go from 0 to the number of ids, 2",
+    ),
+    "offsets of seen items that begin behind the first": (
+        lambda: rank_items(
+            np.zeros((2, 3)),
+            np.zeros((5, 3)),
+            bags([[0], [1]]),
+            seen=Ragged([0, 1], [1, 1, 2]),
+            k=1,
+        ),
+        DataError,
+        "seen: offsets go from 1 to 2",
+    ),
     "counts of fewer than are listed": (
         lambda: RankingMetrics(1).update(
             np.zeros((2, 3)), bags([[0], [1, 2]]), counts=np.array([1, 1])
