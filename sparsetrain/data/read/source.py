@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.values.arrow_types import view_lengths, without_views
+from sparsetrain.data.values.arrow_types import has_views, view_lengths, without_views
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
@@ -103,14 +103,14 @@ def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
 
 
 def _without_views(piece: pa.RecordBatch, location: Location) -> pa.RecordBatch:
+    if not any(map(has_views, piece.schema.types)):
+        return piece
     for name, column in zip(piece.schema.names, piece.columns, strict=True):
         if (view_lengths(column) < 0).any():
             raise location.of_column(name).error(
                 "a text has a length below 0; write the data again"
             )
     arrays = [without_views(column) for column in piece.columns]
-    if all(made.type == type_ for made, type_ in zip(arrays, piece.schema.types, strict=True)):
-        return piece
     return pa.RecordBatch.from_arrays(arrays, names=piece.schema.names)
 
 

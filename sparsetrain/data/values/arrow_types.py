@@ -88,15 +88,20 @@ def kind_of(type_: pa.DataType) -> str | None:
     return next((kind for test, kind in _KINDS if test(type_)), None)
 
 
-def without_views(array: Any) -> Any:
-    """Return an array of plain text if it is of views, which Arrow can neither filter nor take.
+def has_views(type_: pa.DataType) -> bool:
+    """Return whether text of this type is views, in lists and in polars' dictionaries too."""
+    while is_bag(type_):
+        type_ = type_.value_type
+    text = type_.value_type if pt.is_dictionary(type_) else type_
+    return bool(pt.is_string_view(text) or pt.is_binary_view(text))
 
-    Such may be in lists and dictionaries too: the categoricals of polars are.
-    """
+
+def without_views(array: Any) -> Any:
+    """Return an array of plain text if it is of views, which Arrow can neither filter nor take."""
     inside = element(array.type)
-    text = inside.value_type if pt.is_dictionary(inside) else inside
-    if not (pt.is_string_view(text) or pt.is_binary_view(text)):
+    if is_bag(inside) or not has_views(inside):  # lists of lists are refused by their type
         return array
+    text = inside.value_type if pt.is_dictionary(inside) else inside
     plain: Any = pa.large_string() if pt.is_string_view(text) else pa.large_binary()
     if pt.is_dictionary(inside):
         plain = pa.dictionary(inside.index_type, plain)
@@ -116,7 +121,7 @@ def view_lengths(array: Any) -> np.ndarray:
     while is_bag(inside.type):
         inside = inside.values
     inside = inside.dictionary if pt.is_dictionary(inside.type) else inside
-    if not (len(inside) and (pt.is_string_view(inside.type) or pt.is_binary_view(inside.type))):
+    if not (len(inside) and has_views(inside.type)):
         return np.zeros(0, np.int64)
     views = np.frombuffer(inside.buffers()[1], "<i4")  # of four each, the first its length
     return views[4 * inside.offset : 4 * (inside.offset + len(inside)) : 4].astype(np.int64)
