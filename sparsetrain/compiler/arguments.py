@@ -135,8 +135,8 @@ class Arguments:
     ------
     ConfigError
         If an extent such as B + 1 is given but not B, the shape of an intermediate result is not
-        known, see `operands.require_shapes`, or no
-        lengths can be what an operator takes them for.
+        known, see `operand_shapes.require_shapes`, or no lengths can be what an operator takes
+        them for.
 
     Attributes
     ----------
