@@ -48,11 +48,15 @@ class Options(WithoutDecay, total=False):
 
 def options_of(name: str) -> list[str]:
     """Names of all that the constructor of a formula takes, in the order of its signature."""
-    from sparsetrain.optim import OPTIMIZERS  # whose formulas import this module
-
-    hints = get_type_hints(OPTIMIZERS[name])
+    hints = get_type_hints(_constructors()[name])
     shared = get_args(hints.pop("options"))[0].__annotations__
     return [argument for argument in (*hints, *shared) if argument != "return"]
+
+
+def _constructors() -> Mapping[str, Callable[..., Optimizer]]:
+    from sparsetrain.optim import OPTIMIZERS  # whose formulas import this module
+
+    return OPTIMIZERS
 
 
 def make_optimizer(
@@ -120,13 +124,10 @@ OPTIONS = tuple(name for name in Options.__annotations__ if name != "groups")
 FUNCTION = "function"
 
 
-Constructors = Mapping[str, Callable[..., Optimizer]]  # by name of the formula
-
-
-def to_config(optimizer: Optimizer, known: Constructors) -> dict[str, Any]:
+def to_config(optimizer: Optimizer) -> dict[str, Any]:
     """Describe an optimizer: name, hyper-parameters, initial slot, options and groups.
 
-    Its formula is `custom` if no constructor of `known` makes it.
+    Its formula is `custom` if no constructor of the package makes it.
     """
     groups = [{**asdict(g), "lr": _described(g.lr)} for g in optimizer.groups]
     return {
@@ -135,12 +136,12 @@ def to_config(optimizer: Optimizer, known: Constructors) -> dict[str, Any]:
         "options": {name: getattr(optimizer, name) for name in OPTIONS},
         "groups": groups,
         **_initial(optimizer),
-        "custom": not _makes_formula_of(known.get(optimizer.formula.name), optimizer),
+        "custom": not _makes_formula_of(_constructors().get(optimizer.formula.name), optimizer),
     }
 
 
-def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
-    """The optimizer that `to_config` described, by a constructor of `known`.
+def from_config(config: Mapping[str, Any]) -> Optimizer:
+    """The optimizer that `to_config` described, by a constructor of the package.
 
     Raises
     ------
@@ -152,6 +153,7 @@ def from_config(config: Mapping[str, Any], known: Constructors) -> Optimizer:
             f"it was trained by a custom formula named {config['name']!r}: "
             "pass load(..., optimizer=...)"
         )
+    known = _constructors()
     if config["name"] not in known:
         raise ConfigError(
             f"it was trained by {config['name']!r}, which this package does not have: "

@@ -20,7 +20,7 @@ from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
 from sparsetrain.kernels.table_formats import numpy_dtype, target_word
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class, table_dtype_of
-from sparsetrain.optim import OPTIMIZERS, Optimizer
+from sparsetrain.optim import Optimizer
 from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.optim.state_dict import ENCODER, check_kinds, named_arrays
@@ -211,7 +211,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     make = partial(
         Trainer,
         _model_of(saved, asked.model),
-        asked.optimizer or from_config(manifest["optimizer"], OPTIMIZERS),
+        asked.optimizer or from_config(manifest["optimizer"]),
         target=asked.target,
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),

@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparsetrain.data import Encoder
-from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.options import to_config
 from sparsetrain.optim.state_dict import ENCODER, require_finite
@@ -67,7 +66,7 @@ def describe_trainer(
             arrays,
             {
                 **described,
-                "optimizer": to_config(trainer.optimizer, OPTIMIZERS),
+                "optimizer": to_config(trainer.optimizer),
                 "exact": sorted(chain.from_iterable(exact_tables(trainer.state).values())),
                 "seed": int(trainer.seed),
                 "accumulate": trainer.accumulate,

@@ -210,23 +210,23 @@ OWN_SLOT = optim.Optimizer(
 
 @pytest.mark.parametrize("optimizer", SAVED, ids=lambda o: o.formula.name)
 def test_an_optimizer_reads_back_from_plain_values(optimizer):
-    config = json.loads(json.dumps(to_config(optimizer, OPTIMIZERS)))
-    assert from_config(config, OPTIMIZERS) == optimizer
+    config = json.loads(json.dumps(to_config(optimizer)))
+    assert from_config(config) == optimizer
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (to_config(optim.sgd(lambda step: 0.1), OPTIMIZERS), "a custom function: pass load"),
-        (to_config(OWN, OPTIMIZERS), "a custom formula named 'adagrad': pass load"),
-        (to_config(OWN_SLOT, OPTIMIZERS), "a custom formula named 'sgd': pass load"),
+        (to_config(optim.sgd(lambda step: 0.1)), "a custom function: pass load"),
+        (to_config(OWN), "a custom formula named 'adagrad': pass load"),
+        (to_config(OWN_SLOT), "a custom formula named 'sgd': pass load"),
         ({"name": "lamb", "hyper": {}}, "'lamb', which this package does not have"),
         ({"name": "sgd", "hyper": {"lr": 0.1}, "options": {"exec": "x"}}, "option 'exec' is unkn"),
     ],
 )
 def test_what_is_not_of_this_package_needs_the_optimizer_itself(config, message):
     with pytest.raises(ConfigError, match=message):
-        from_config(config, OPTIMIZERS)
+        from_config(config)
 
 
 def test_the_rule_in_the_guide_trains_in_every_mode():
