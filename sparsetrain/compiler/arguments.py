@@ -2,9 +2,8 @@
 """Argument binding of a compiled function: arrays found by name and checked before it runs.
 
 Generated code checks nothing: an id outside its table reads other memory, a decreasing offset
-writes to it. So arrays are checked for shape, dtype, range of ids and order of offsets, and copied
-into aligned memory. A TVM tensor with a plain layout is used as it is; another is copied if it is
-an input and refused if the program may write it. Cost: one pass over ids and offsets.
+writes to it. So arrays are checked for shape, dtype and range of ids, see `argument`, and here for
+order of offsets and all that several arguments must agree on. Cost: one pass over ids and offsets.
 """
 
 from __future__ import annotations
@@ -18,96 +17,13 @@ import tvm
 from tvm import relax, tirx
 
 from sparsetrain import runtime
+from sparsetrain.compiler.argument import Argument
 from sparsetrain.compiler.shape_constraints import impossible, unproved, value_of
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.ops.indexing import Limit, limits, require_inside
 from sparsetrain.ops.operand_shapes import require_shapes
-from sparsetrain.runtime.tensors import is_aligned, on_gpu
+from sparsetrain.runtime.tensors import is_aligned
 from sparsetrain.system.argument_checks import require_mapping
-
-
-class Argument:
-    """One argument: what an array must be like to be taken for it.
-
-    Parameters
-    ----------
-    name : str
-    ty : relax.TensorType
-        Its extents are numbers, or letters that stand for one number throughout the function.
-    device : Device
-        Where the program runs.
-    """
-
-    def __init__(self, name: str, ty: relax.TensorType, device: tvm.runtime.Device) -> None:
-        self.device = device
-        shape = getattr(ty, "shape", None)  # what is not a tensor has none
-        self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
-        self.shape = None if shape is None else tuple(_extent(n) for n in shape)
-        self.rows: int | None = None  # what its ids must lie below, if it is looked up with
-        self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
-
-    def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
-        """The value in aligned memory, with ids that lie in their table."""
-        tensor = self._read(value) if isinstance(value, runtime.NDArray) else self._copied(value)
-        if self.rows is not None and not checked:
-            _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
-        return tensor
-
-    def _read(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """Return a tensor that is only read: a copy, unless it is laid out as kernels expect."""
-        self._require_fit(tensor)
-        return tensor if is_aligned(tensor) else self._copied(runtime.as_numpy(tensor))
-
-    def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """The tensor, which may be written, as it is.
-
-        Raises
-        ------
-        DataError
-            If it has another dtype or shape, is not laid out as kernels expect, or lies elsewhere.
-        """
-        self._require_fit(tensor)
-        if not is_aligned(tensor):
-            raise DataError(
-                f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
-                "not aligned to 64 bytes: give a copy"
-            )
-        return tensor
-
-    def _require_fit(self, tensor: runtime.NDArray) -> None:
-        shape = tensor.shape
-        fits = self.shape is None or self._fits(shape)
-        if not fits or str(tensor.dtype) != self.dtype:
-            raise DataError(
-                f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
-                f"not {tensor.dtype} {tuple(shape)}"
-            )
-        if on_gpu(tensor) and tensor.device != self.device:
-            raise DataError(
-                f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
-            )
-
-    def _extents(self) -> str:
-        return ", ".join(map(str, self.shape or ("any",)))
-
-    def _copied(self, value: Any) -> runtime.NDArray:
-        if self.shape is None:  # known only when it runs; a match_cast in the function checks it
-            return runtime.as_tensor(value, self.dtype)
-        try:
-            array = np.asarray(value)
-            if self._fits(array.shape):
-                return runtime.as_tensor(array, self.dtype)
-        except ValueError as error:  # NumPy's for ragged lists, DataError for what does not fit
-            raise DataError(f"argument {self.name!r}: {error}") from None
-        raise DataError(
-            f"argument {self.name!r} must have shape ({self._extents()}), not {array.shape}"
-        )
-
-    def _fits(self, shape: tuple[int, ...]) -> bool:
-        wanted = self.shape or ()
-        return len(wanted) == len(shape) and all(
-            w == n or isinstance(w, str) for w, n in zip(wanted, shape, strict=True)
-        )
 
 
 class _Found(NamedTuple):
@@ -379,10 +295,6 @@ def _require_constants_inside(limit: Limit) -> None:
             raise ConfigError(str(error)) from None
 
 
-def _extent(extent: Any) -> int | str:
-    return int(extent) if isinstance(extent, tvm.tirx.IntImm) else str(extent)
-
-
 def _require_letters(function: relax.Function, name: str) -> None:
     """Refuse letters that no extent is alone: compiled programs do not solve for them."""
     extents = [(p.name, e) for p in function.params for e in getattr(p.ty, "shape", None) or ()]
@@ -394,15 +306,6 @@ def _require_letters(function: relax.Function, name: str) -> None:
                     f"{name!r}: argument {argument!r} has the extent {extent}, but no argument has "
                     f"{letter}: write a letter of its own in place of {extent}"
                 )
-
-
-def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:
-    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
-    if ids.size and ids.view(ids.dtype.str.replace("i", "u")).max() >= rows:
-        place = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
-        raise DataError(
-            f"argument {name!r}: id {int(ids[place])} at {place} is outside the table's {rows} rows"
-        )
 
 
 def _check_offsets(offsets: np.ndarray, name: str, num_ids: int, features: int) -> None:
