@@ -98,8 +98,8 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
 # Folders and files of `data` in the order of the pipeline: each imports only those before it.
 PIPELINE_ORDER = [
     *("shared_tables", "atomic_write", "values", "ragged", "batch", "schema"),
-    *("read", "encode", "stream", "synthetic", "conversion", "profiling", "infer"),
-    "interactions",
+    *("read", "encode", "stream", "synthetic", "conversion", "profiling"),
+    *("column_sample", "infer", "interactions"),
 ]
 
 

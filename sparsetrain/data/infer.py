@@ -13,32 +13,30 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from sparsetrain.data.encode.learn import count_column
-from sparsetrain.data.encode.value_counts import ValueCounts, resolved
+from sparsetrain.data.column_sample import (
+    Pieces,
+    Values,
+    check_types,
+    has_fractions,
+    read_as_asked,
+    take_sample,
+    values_of,
+)
 from sparsetrain.data.read.derived_columns import derive
-from sparsetrain.data.read.open_source import open_rows
-from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import require_kind
 from sparsetrain.data.schema.schema import Derived, Linear, Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.location import Location, RowError
-from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
-from sparsetrain.errors import ConfigError, DataError, DataWarning
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import ConfigError, DataWarning
 
-SAMPLE_ROWS = 100_000
-_SAMPLE_BYTES = 1 << 28
-_PARTS = 8  # from which the sample is taken
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
-_NAN = NanRule("missing")
 _NAMED = 5  # columns of a warning
 _HASH = 1e9  # few counts or amounts are so large
 # Names that end so, and Criteo's and torchrec's.
@@ -90,7 +88,7 @@ def infer(
     >>> infer(rows, "click").schema.categories
     ('site', 'age')
     """
-    name, sample, unread = _sample(data)
+    name, sample, unread = take_sample(data)
     asked = {"dense": [*dense], "category": [*categories], "ignored": [*ignore], "label": [label]}
     given = [column for columns in asked.values() for column in columns]
     require_columns([*sample, *unread], given, "given", Location(name))
@@ -103,7 +101,7 @@ def infer(
         if column in ignore:
             guess.notes[column] = "ignored, as asked"
         elif column in sample:
-            _check_types(sample[column])
+            check_types(sample[column])
             _ROLES[roles.get(column, "")](guess, column, sample[column])
         elif column in roles:
             raise unread[column]
@@ -113,54 +111,6 @@ def infer(
     if guess.unread:
         warnings.warn(guess.warning(), DataWarning, stacklevel=2)
     return inferred
-
-
-_Pieces = list[tuple[Location, Any]]  # where each begins, and its values
-
-
-def _sample(data: Any) -> tuple[str, dict[str, _Pieces], dict[str, RowError]]:
-    """Return the name of the data, of each column some pieces, and why others are not read."""
-    if names_in(data):
-        table, (arrays, unread) = Location("table"), as_columns(data)
-        pieces = {n: [(table.of_column(n), a[:SAMPLE_ROWS])] for n, a in arrays.items()}
-        return table.name, pieces, unread
-    source = open_rows(data)
-    names = [name for name in source.parts[0].schema.names if name]  # none: an index
-    chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
-    columns: dict[str, _Pieces] = {column: [] for column in names}
-    for part in chosen:
-        require_columns(part.schema.names, names, "first file's", part.location)
-        rows = size = 0
-        for location, piece in part.pieces(names):
-            for column in names:
-                columns[column].append((location.of_column(column), piece.column(column)))
-            rows, size = rows + piece.num_rows, size + piece.nbytes
-            if rows >= SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
-                break
-    return source.name, columns, {}
-
-
-def _check_types(pieces: _Pieces) -> None:
-    """Refuse lists, or a type that is not read, where the first piece has another."""
-    first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
-    for location, piece in pieces:
-        if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
-            raise location.error(f"type {piece.type}; in {first[0].name} it is {first[1].type}")
-
-
-def _shape(type_: pa.DataType) -> tuple[bool, bool]:
-    return arrow_types.is_bag(type_), arrow_types.kind_of(arrow_types.element(type_)) is None
-
-
-class _Values(NamedTuple):
-    """What is known of a column's values."""
-
-    kind: str
-    rows: int
-    distinct: int
-    missing: int
-    numbers: Array | None  # (n,) float64 of those that are there; None where one is not a number
-    moments: list[Any] | None  # seconds since 1970
 
 
 @dataclass
@@ -197,29 +147,29 @@ class _Guess:
         )
         return Inferred(schema, self.notes)
 
-    def as_label(self, name: str, pieces: _Pieces) -> None:
+    def as_label(self, name: str, pieces: Pieces) -> None:
         """Take a column for the label."""
-        values = _read_as_asked(pieces)
+        values = read_as_asked(pieces)
         self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
         self.notes[name] = f"label, {self.labels[name]}"
 
-    def as_category(self, name: str, pieces: _Pieces) -> None:
+    def as_category(self, name: str, pieces: Pieces) -> None:
         """Take a column for a category."""
         require_kind(pieces[0][1].type, pieces[0][0], bags=True)
-        self._category(name, _values(pieces))
+        self._category(name, values_of(pieces))
 
-    def as_dense(self, name: str, pieces: _Pieces) -> None:
+    def as_dense(self, name: str, pieces: Pieces) -> None:
         """Take a column for numbers."""
-        self._number(name, _read_as_asked(pieces))
+        self._number(name, read_as_asked(pieces))
 
-    def as_it_looks(self, name: str, pieces: _Pieces) -> None:
+    def as_it_looks(self, name: str, pieces: Pieces) -> None:
         """Take a column for what its values look like."""
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
             self.leave_out(name, str(type_))
             return
-        seen = _values(pieces)
+        seen = values_of(pieces)
         for test, take in _RULES:
             if test(name, seen):
                 take(self, name, seen)
@@ -240,15 +190,15 @@ class _Guess:
             "drop them (ignore=[NAME], --ignore NAME)"
         )
 
-    def _useless(self, name: str, seen: _Values) -> None:
+    def _useless(self, name: str, seen: Values) -> None:
         why = "another value in nearly every row" if seen.distinct > 1 else "always the same"
         self.notes[name] = f"ignored: {why if seen.distinct else 'no values'}"
 
-    def _category(self, name: str, seen: _Values) -> None:
+    def _category(self, name: str, seen: Values) -> None:
         self.categories.append(name)
         self.notes[name] = f"category, {seen.kind}: {seen.distinct:,} values"
 
-    def _dense(self, name: str, seen: _Values) -> None:
+    def _dense(self, name: str, seen: Values) -> None:
         assert seen.numbers is not None
         self._number(name, seen.numbers)
 
@@ -261,14 +211,14 @@ class _Guess:
         self.linear[name] = Linear(float(f"{center:.4g}"), float(f"{scale:.4g}"))
         self.notes[name] = "number, shifted and scaled"
 
-    def _moment(self, name: str, seen: _Values) -> None:
+    def _moment(self, name: str, seen: Values) -> None:
         unit = 1000 if seen.numbers is not None and seen.numbers.max() > 1e11 else 1
         self._derive(name, {"hour": (3600 * unit, 24), "weekday": (86400 * unit, 7)}, seen)
 
-    def _date_and_hour(self, name: str, seen: _Values) -> None:
+    def _date_and_hour(self, name: str, seen: Values) -> None:
         self._derive(name, {"hour": (1, 100)}, seen)
 
-    def _derive(self, name: str, parts: Mapping[str, tuple[int, int]], seen: _Values) -> None:
+    def _derive(self, name: str, parts: Mapping[str, tuple[int, int]], seen: Values) -> None:
         made = []
         for part, (divide, modulo) in parts.items():
             rule = Derived(name, divide, modulo)
@@ -280,7 +230,7 @@ class _Guess:
         self.notes[name] = f"time{': its ' + ' and '.join(made) if made else ''}"
 
 
-_ROLES: dict[str, Callable[[_Guess, str, _Pieces], None]] = {
+_ROLES: dict[str, Callable[[_Guess, str, Pieces], None]] = {
     "label": _Guess.as_label,
     "category": _Guess.as_category,
     "dense": _Guess.as_dense,
@@ -288,85 +238,16 @@ _ROLES: dict[str, Callable[[_Guess, str, _Pieces], None]] = {
 }
 
 
-def _values(pieces: _Pieces) -> _Values:
-    counts = ValueCounts()
-    numbers, moments = _numbers(pieces), None
-    fractions = numbers is not None and _has_fractions(numbers)
-    if not fractions:
-        for location, piece in pieces:
-            count_column(counts, piece, _NAN, location)
-    found = resolved(counts)
-    texts = [text for text in found.texts if re.match(rb"-?0\d", text)]
-    if texts or found.hexadecimal:  # 007 is a name
-        numbers = None
-    distinct = (
-        len(np.unique(numbers))
-        if fractions and numbers is not None
-        else len(found.numbers) + len(found.texts)
-    )
-    type_ = pieces[0][1].type
-    if numbers is None and not arrow_types.is_bag(type_):
-        moments = _moments(pieces)
-    rows = sum(len(piece) for _, piece in pieces)
-    counted = int(found.number_times.sum() + found.text_times.sum())
-    missing = rows - (counted if numbers is None else len(numbers))
-    kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
-    return _Values(kind, rows, distinct, missing, numbers, moments)
-
-
-def _read_as_asked(pieces: _Pieces) -> Array:
-    """Return numbers of a column that one said to hold some."""
-    require_kind(pieces[0][1].type, pieces[0][0])
-    return _read(pieces)
-
-
-def _read(pieces: _Pieces) -> Array:
-    """Return all numbers that are there, (n,) float64."""
-    read = [read_numbers(piece, _NAN, location) for location, piece in pieces]
-    return np.concatenate([numbers[~missing] for numbers, missing in read])
-
-
-def _numbers(pieces: _Pieces) -> Array | None:
-    """Return all numbers that are there, (n,) float64; None if something is none."""
-    kinds = {arrow_types.kind_of(piece.type) for _, piece in pieces}
-    if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
-        return None
-    if any(pa.types.is_boolean(piece.type) for _, piece in pieces):
-        return None
-    try:
-        return _read(pieces)
-    except DataError:
-        floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
-        if floats and _has_fractions(_read(floats)):  # which are not names of anything
-            raise
-        return None
-
-
-def _has_fractions(numbers: Array) -> bool:
-    return bool((numbers != np.trunc(numbers)).any())
-
-
-def _moments(pieces: _Pieces) -> list[Array] | None:
-    """Return the whole seconds since 1970 of points in time; None if something is none."""
-    found: list[Any] = []
-    with suppress(DataError):
-        found = [to_microseconds(piece, location) for location, piece in pieces]
-    if not found or any(moments is None for moments in found):
-        return None
-    there = [moments.drop_null().to_numpy() // 1_000_000 for moments in found]
-    return there if any(map(len, there)) else None
-
-
-def _is_useless(name: str, seen: _Values) -> bool:
+def _is_useless(name: str, seen: Values) -> bool:
     there = seen.rows - seen.missing
     if not seen.distinct or (seen.distinct == 1 and not seen.missing):
         return True
-    fraction = seen.numbers is not None and _has_fractions(seen.numbers)
+    fraction = seen.numbers is not None and has_fractions(seen.numbers)
     unique = there >= 100 and seen.distinct >= _UNIQUE * there
     return unique and not fraction and seen.moments is None and not _is_moment(name, seen)
 
 
-def _is_moment(name: str, seen: _Values) -> bool:
+def _is_moment(name: str, seen: Values) -> bool:
     """Whether values are points in time, or seconds or milliseconds since 1970 by their name."""
     if seen.moments is not None:
         return True
@@ -377,7 +258,7 @@ def _is_moment(name: str, seen: _Values) -> bool:
     return 6e8 < low <= high < 4.2e9 or 6e11 < low <= high < 4.2e12
 
 
-def _is_date_and_hour(name: str, seen: _Values) -> bool:
+def _is_date_and_hour(name: str, seen: Values) -> bool:
     """Whether numbers are YYMMDDHH or YYYYMMDDHH."""
     values = seen.numbers
     if values is None or not len(values) or not _IS_TIME(name) or values.min() < 1e7:
@@ -386,11 +267,11 @@ def _is_date_and_hour(name: str, seen: _Values) -> bool:
     return bool(((hour < 24) & (day > 0) & (day < 32) & (month > 0) & (month < 13)).all())
 
 
-def _is_category(name: str, seen: _Values) -> bool:
+def _is_category(name: str, seen: Values) -> bool:
     values = seen.numbers
     if values is None:
         return True
-    if _IS_COUNT(name) or _has_fractions(values):
+    if _IS_COUNT(name) or has_fractions(values):
         return False
     named = bool(_IS_ID(name)) or seen.distinct <= _FEW or values.max() >= _HASH
     return named or (values.min() >= 0 and not _has_tail(values))
@@ -402,7 +283,7 @@ def _has_tail(values: Array) -> bool:
 
 
 # The first that holds decides.
-_Rule = tuple[Callable[[str, _Values], bool], Callable[[_Guess, str, _Values], None]]
+_Rule = tuple[Callable[[str, Values], bool], Callable[[_Guess, str, Values], None]]
 _RULES: tuple[_Rule, ...] = (
     (_is_useless, _Guess._useless),
     (_is_moment, _Guess._moment),

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of each column, and what its values are: numbers, points in time, or other ones."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.encode.learn import count_column
+from sparsetrain.data.encode.value_counts import ValueCounts, resolved
+from sparsetrain.data.read.open_source import open_rows
+from sparsetrain.data.read.tables import as_columns, names_in
+from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.schema.columns import require_kind
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
+from sparsetrain.errors import DataError
+
+_SAMPLE_ROWS = 100_000
+_SAMPLE_BYTES = 1 << 28
+_PARTS = 8  # from which the sample is taken
+_NAN = NanRule("missing")
+
+Pieces = list[tuple[Location, Any]]  # where each begins, and its values
+
+
+def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]:
+    """Return the name of the data, of each column some pieces, and why others are not read."""
+    if names_in(data):
+        table, (arrays, unread) = Location("table"), as_columns(data)
+        pieces = {n: [(table.of_column(n), a[:_SAMPLE_ROWS])] for n, a in arrays.items()}
+        return table.name, pieces, unread
+    source = open_rows(data)
+    names = [name for name in source.parts[0].schema.names if name]  # none: an index
+    chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
+    columns: dict[str, Pieces] = {column: [] for column in names}
+    for part in chosen:
+        require_columns(part.schema.names, names, "first file's", part.location)
+        rows = size = 0
+        for location, piece in part.pieces(names):
+            for column in names:
+                columns[column].append((location.of_column(column), piece.column(column)))
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+            if rows >= _SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
+                break
+    return source.name, columns, {}
+
+
+def check_types(pieces: Pieces) -> None:
+    """Refuse lists, or a type that is not read, where the first piece has another."""
+    first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
+    for location, piece in pieces:
+        if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
+            raise location.error(f"type {piece.type}; in {first[0].name} it is {first[1].type}")
+
+
+def _shape(type_: pa.DataType) -> tuple[bool, bool]:
+    return arrow_types.is_bag(type_), arrow_types.kind_of(arrow_types.element(type_)) is None
+
+
+class Values(NamedTuple):
+    """What is known of a column's values."""
+
+    kind: str
+    rows: int
+    distinct: int
+    missing: int
+    numbers: Array | None  # (n,) float64 of those that are there; None where one is not a number
+    moments: list[Any] | None  # seconds since 1970
+
+
+def values_of(pieces: Pieces) -> Values:
+    """Read a column in every way that its type allows, and count its distinct values."""
+    counts = ValueCounts()
+    numbers, moments = _numbers(pieces), None
+    fractions = numbers is not None and has_fractions(numbers)
+    if not fractions:
+        for location, piece in pieces:
+            count_column(counts, piece, _NAN, location)
+    found = resolved(counts)
+    texts = [text for text in found.texts if re.match(rb"-?0\d", text)]
+    if texts or found.hexadecimal:  # 007 is a name
+        numbers = None
+    distinct = (
+        len(np.unique(numbers))
+        if fractions and numbers is not None
+        else len(found.numbers) + len(found.texts)
+    )
+    type_ = pieces[0][1].type
+    if numbers is None and not arrow_types.is_bag(type_):
+        moments = _moments(pieces)
+    rows = sum(len(piece) for _, piece in pieces)
+    counted = int(found.number_times.sum() + found.text_times.sum())
+    missing = rows - (counted if numbers is None else len(numbers))
+    kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
+    return Values(kind, rows, distinct, missing, numbers, moments)
+
+
+def read_as_asked(pieces: Pieces) -> Array:
+    """Return numbers of a column that one said to hold some."""
+    require_kind(pieces[0][1].type, pieces[0][0])
+    return _read(pieces)
+
+
+def _read(pieces: Pieces) -> Array:
+    """Return all numbers that are there, (n,) float64."""
+    read = [read_numbers(piece, _NAN, location) for location, piece in pieces]
+    return np.concatenate([numbers[~missing] for numbers, missing in read])
+
+
+def _numbers(pieces: Pieces) -> Array | None:
+    """Return all numbers that are there, (n,) float64; None if something is none."""
+    kinds = {arrow_types.kind_of(piece.type) for _, piece in pieces}
+    if not kinds <= {arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT, arrow_types.EMPTY}:
+        return None
+    if any(pa.types.is_boolean(piece.type) for _, piece in pieces):
+        return None
+    try:
+        return _read(pieces)
+    except DataError:
+        floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
+        if floats and has_fractions(_read(floats)):  # which are not names of anything
+            raise
+        return None
+
+
+def has_fractions(numbers: Array) -> bool:
+    """Return whether a number is not whole."""
+    return bool((numbers != np.trunc(numbers)).any())
+
+
+def _moments(pieces: Pieces) -> list[Array] | None:
+    """Return the whole seconds since 1970 of points in time; None if something is none."""
+    found: list[Any] = []
+    with suppress(DataError):
+        found = [to_microseconds(piece, location) for location, piece in pieces]
+    if not found or any(moments is None for moments in found):
+        return None
+    there = [moments.drop_null().to_numpy() // 1_000_000 for moments in found]
+    return there if any(map(len, there)) else None
