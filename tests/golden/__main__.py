@@ -6,8 +6,10 @@ CHANGELOG why a result may differ.
 """
 
 import json
+import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 from tests.cuda import machine_code
@@ -21,6 +23,16 @@ def _answers() -> object:
         return answers.found(Path(folder))
 
 
+def _on_few_lines(found: object) -> str:
+    """Return JSON that has a list of plain values on one line, or on as many as it fills."""
+
+    def filled(values: re.Match[str]) -> str:
+        text = json.dumps(json.loads(values[0]), ensure_ascii=False)
+        return textwrap.fill(text, 98, subsequent_indent="   ")
+
+    return re.sub(r"\[[^][{}]+\]", filled, json.dumps(found, indent=1, ensure_ascii=False))
+
+
 RECORD = {
     "runs": lambda: {name: runs.record(name) for name in runs.NAMES},
     "layouts": layouts.found,
@@ -30,5 +42,4 @@ RECORD = {
 }
 
 for name in sys.argv[1:] or RECORD:
-    text = json.dumps(RECORD[name](), indent=1, ensure_ascii=False)
-    (FOLDER / f"{name}.json").write_text(text + "\n")
+    (FOLDER / f"{name}.json").write_text(_on_few_lines(RECORD[name]()) + "\n")
