@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def mirror(with_barrier: bool) -> tvm.tirx.PrimFunc:
-    """``out[n] = x[63 - n]`` by way of shared memory."""
+def through_shared(place, value, barrier, back) -> tvm.tirx.PrimFunc:
+    """A block whose threads write a value to a place of shared memory, and read one back."""
 
     @T.prim_func(s_tir=True)
     def kernel(x: T.handle, out: T.handle):
@@ -27,49 +27,38 @@ def mirror(with_barrier: bool) -> tvm.tirx.PrimFunc:
         for _block in T.thread_binding(1, thread="blockIdx.x"):
             for thread in T.thread_binding(64, thread="threadIdx.x"):
                 shared = T.alloc_buffer((64,), "float32", scope="shared")
-                shared[thread] = X[thread]
-                if with_barrier:
-                    T.tvm_storage_sync("shared")
-                Out[thread] = shared[63 - thread]
+                shared[place(thread)] = value(X, thread)
+                barrier()
+                Out[thread] = shared[back(thread)]
 
     return kernel
+
+
+def mirror(barrier) -> tvm.tirx.PrimFunc:
+    """``out[n] = x[63 - n]``, if the threads meet at a barrier."""
+    return through_shared(lambda n: n, lambda x, n: x[n], barrier, lambda n: 63 - n)
 
 
 def last_writer() -> tvm.tirx.PrimFunc:
     """Threads of a warp write one place: the last one the same number, rising or falling."""
 
-    @T.prim_func(s_tir=True)
-    def kernel(x: T.handle, out: T.handle):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        X = T.match_buffer(x, (64,), "float32")
-        Out = T.match_buffer(out, (64,), "float32")
-        for _block in T.thread_binding(1, thread="blockIdx.x"):
-            for thread in T.thread_binding(64, thread="threadIdx.x"):
-                shared = T.alloc_buffer((2,), "float32", scope="shared")
-                shared[thread // 32] = T.min(X[thread % 32], X[31 - thread % 32])
-                T.cuda.warp_sync()
-                Out[thread] = shared[thread // 32]
+    def value(x, n):
+        return T.min(x[n % 32], x[31 - n % 32])
 
-    return kernel
+    return through_shared(lambda n: n // 32, value, T.cuda.warp_sync, lambda n: n // 32)
 
 
 def next_warp() -> tvm.tirx.PrimFunc:
-    """A warp reads after its own barriers what another wrote before its own: no barrier of both."""
+    """A warp reads after its own barrier what another wrote before its own: no barrier of both."""
+    return mirror(T.cuda.warp_sync)
 
-    @T.prim_func(s_tir=True)
-    def kernel(x: T.handle, out: T.handle):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        X = T.match_buffer(x, (64,), "float32")
-        Out = T.match_buffer(out, (64,), "float32")
-        for _block in T.thread_binding(1, thread="blockIdx.x"):
-            for thread in T.thread_binding(64, thread="threadIdx.x"):
-                shared = T.alloc_buffer((64,), "float32", scope="shared")
-                shared[thread] = X[thread]
-                T.cuda.warp_sync()
-                T.cuda.warp_sync()
-                Out[thread] = shared[63 - thread]
 
-    return kernel
+def block_sync():
+    return T.tvm_storage_sync("shared")
+
+
+def no_sync():
+    """The fault that is to be found."""
 
 
 def run(kernel: tvm.tirx.PrimFunc, order: int) -> np.ndarray:
@@ -86,11 +75,11 @@ def run(kernel: tvm.tirx.PrimFunc, order: int) -> np.ndarray:
 
 @pytest.mark.parametrize("order", [0, 1, 7])
 def test_a_kernel_with_its_barrier_gives_the_same_in_every_order(order):
-    assert_same_bits(run(mirror(True), order), np.arange(64, dtype="f4")[::-1].copy())
+    assert_same_bits(run(mirror(block_sync), order), np.arange(64, dtype="f4")[::-1].copy())
 
 
 def test_a_missing_barrier_shows_as_nan_or_as_another_result():
-    rising, falling = run(mirror(False), 0), run(mirror(False), 1)
+    rising, falling = run(mirror(no_sync), 0), run(mirror(no_sync), 1)
     assert np.isnan(rising).any() and np.isnan(falling).any()
     assert (np.isnan(rising) != np.isnan(falling)).any()
 
