@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks: fitted, scored, resumed by any number of them and by one process."""
 
+import itertools
 import time
 
 import numpy as np
@@ -116,55 +117,47 @@ def test_one_process_that_knows_of_no_parts_does_not_go_on(clicks, encoder, tmp_
         on(3, clicks, encoder, tmp_path / "run", parts=None, load=True)
 
 
-def test_a_checkpoint_keeps_what_was_trained_when_a_rank_fails_in_the_next(
-    clicks, encoder, tmp_path, monkeypatch
-):
+@pytest.fixture
+def said_beside_a_full_disk(clicks, encoder, tmp_path, monkeypatch):
+    """Return a function of when a rank has no room for a piece: it gives the other's error."""
     from sparsetrain.parallel import saving
 
-    written = []
+    def said(is_full):
+        def write_or_fail(draft, piece, rows):
+            if is_full(draft, piece):
+                raise OSError(28, "No space left on device")
+            return write(draft, piece, rows)
 
-    def full(draft, piece, rows):
-        written.append(piece)
-        if len(written) == 41:
-            raise OSError(28, "No space left on device")
-        return write(draft, piece, rows)
+        def work(comm):
+            return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
 
-    write = saving._write
-    monkeypatch.setattr(saving, "_write", full)
+        write = saving._write
+        monkeypatch.setattr(saving, "_write", write_or_fail)
+        other, full = sorted(run_ranks(2, work), key=lambda error: type(error).__name__)
+        assert isinstance(full, st.errors.ResourceError)
+        assert isinstance(other, st.errors.ParallelError)
+        return str(other)
 
-    def work(comm):
-        return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
+    return said
 
-    errors = run_ranks(2, work)
-    other, full_one = sorted(errors, key=lambda error: type(error).__name__)
-    assert isinstance(full_one, st.errors.ResourceError)
-    assert isinstance(other, st.errors.ParallelError)
-    assert "of 2 (host" in str(other) and "ResourceError" in str(other)
+
+def test_a_checkpoint_keeps_what_was_trained_when_a_rank_fails_in_the_next(
+    said_beside_a_full_disk, tmp_path
+):
+    pieces = itertools.count(1)
+    said = said_beside_a_full_disk(lambda draft, piece: next(pieces) == 41)
+    assert "of 2 (host" in said and "ResourceError" in said
     assert st.load(tmp_path / "run").steps == 3
     assert not list((tmp_path / "run").glob(".*new*"))
 
 
-def test_a_rank_that_writes_late_names_the_rank_that_failed(clicks, encoder, tmp_path, monkeypatch):
-    from sparsetrain.parallel import saving
-
-    def full(draft, piece, rows):
-        if piece.writer == 0:
-            raise OSError(28, "No space left on device")
-        while draft.is_dir():
+def test_a_rank_that_writes_late_names_the_rank_that_failed(said_beside_a_full_disk):
+    def first_is_full(draft, piece):
+        while piece.writer != 0 and draft.is_dir():
             time.sleep(0.01)
-        return write(draft, piece, rows)
+        return piece.writer == 0
 
-    write = saving._write
-    monkeypatch.setattr(saving, "_write", full)
-
-    def work(comm):
-        return fitted(clicks, encoder, tmp_path / "run", Group(comm, "row", 2))
-
-    errors = run_ranks(2, work)
-    other, full_one = sorted(errors, key=lambda error: type(error).__name__)
-    assert isinstance(full_one, st.errors.ResourceError)
-    assert isinstance(other, st.errors.ParallelError)
-    assert "ResourceError" in str(other)
+    assert "ResourceError" in said_beside_a_full_disk(first_is_full)
 
 
 def test_a_folder_that_a_rank_does_not_see_is_refused_before_the_first_step(
