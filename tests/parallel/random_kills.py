@@ -140,7 +140,7 @@ def unkilled(folder, by):
     return arrays_of(folder)
 
 
-def kill_ranks(place, wanted, by, kills, rng):
+def assert_kills_change_no_bit(place, wanted, by, kills, rng):
     """Kill a rank so often, in runs of which each is resumed to its end; compare their bits."""
     killed = run = 0
     while killed < kills:
@@ -157,7 +157,7 @@ def kill_ranks(place, wanted, by, kills, rng):
         print(f"{folder.name} ends with the bits of one that nobody killed", flush=True)
 
 
-def stop_ranks(folder, wanted, by, seconds):
+def assert_stops_are_waited_for(folder, wanted, by, seconds):
     """Stop a rank for some time, with deadlines that are shorter and longer."""
     status, said = stop_one(folder, by, seconds, 5)
     assert status != 0 and "no word of rank 1 of 2" in said, said
@@ -178,9 +178,11 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         wanted = unkilled(place / "whole", options.by)
-        kill_ranks(place, wanted, options.by, options.kills, random.Random(options.seed))
+        assert_kills_change_no_bit(
+            place, wanted, options.by, options.kills, random.Random(options.seed)
+        )
         if options.stop:
-            stop_ranks(place / "stopped", wanted, options.by, options.stop)
+            assert_stops_are_waited_for(place / "stopped", wanted, options.by, options.stop)
 
 
 if __name__ == "__main__":
