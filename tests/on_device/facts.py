@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a run that nobody has to type: card, driver, versions, commit; what is not installed.
+"""Facts of a run that nobody has to type, beside those of `doctor`; what is not installed.
 
 Only the standard library is imported, so a bare machine can be told what it lacks.
 """
 
 import contextlib
-import ctypes
 import hashlib
-import os
-import platform
 import re
 import subprocess
 from importlib import metadata
@@ -43,11 +40,8 @@ def facts() -> dict[str, Any]:
         "sources": _digest(),
         "card": _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"),
         "driver": _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
-        "CUDA of the driver": _driver_cuda(),
         "nvcc": (re.findall(r"release ([^;]*)", _said("nvcc", "--version") or "") or [None])[0],
-        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-        "Python": platform.python_version(),
-        **{package: version(package) for package in ("apache-tvm", "numpy", "pytest", "torch")},
+        **{package: version(package) for package in ("pytest", "torch")},
     }
 
 
@@ -58,14 +52,6 @@ def _said(*command: str) -> str | None:
         return None
     said = done.stdout.strip().replace("\n", "; ")  # of several cards, say
     return said if done.returncode == 0 else None
-
-
-def _driver_cuda() -> str | None:
-    number = ctypes.c_int()
-    with contextlib.suppress(OSError, AttributeError):
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
-            return f"{number.value // 1000}.{number.value % 1000 // 10}"
-    return None
 
 
 def _digest() -> str:

@@ -29,8 +29,7 @@ def _page(lines: Lines) -> Iterator[str]:
     whole = next((line["seconds"] for line in lines if line.keys() == {"at", "seconds"}), None)
     taken = whole or lines[-1]["at"] - lines[0]["at"]
     cut = "" if whole else ", then it was cut off"
-    known = known | {"time": f"{taken / 60:.1f} of {told['minutes']:g} minutes{cut}"}
-    yield from (f"- {name}: {_spelled(value)}" for name, value in known.items())
+    yield from _told(known | {"time": f"{taken / 60:.1f} of {told['minutes']:g} minutes{cut}"})
     yield "\n## Stages\n\n| stage | outcome | passed | failed | skipped | seconds | at most |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     stages = [line for line in lines if "stage" in line and "test" not in line]
@@ -42,9 +41,8 @@ def _page(lines: Lines) -> Iterator[str]:
     yield from _section("Skipped", _skipped(tests))
     for line in stages:
         if line.get("result"):
-            is_figure = line["stage"] != "doctor"
-            texts = (_flat if is_figure else _each)(line["result"])
-            yield from _section(line["stage"] + MARK * (emulated and is_figure), texts)
+            mark = MARK * (emulated and line["stage"] != "doctor")
+            yield from _section(line["stage"] + mark, _told(line["result"]))
 
 
 def _tests(lines: Lines) -> dict[tuple[str, str], dict[str, Any]]:
@@ -97,29 +95,16 @@ def _skipped(tests: dict[tuple[str, str], Any]) -> Iterator[str]:
     yield from (f"- {count}: {reason}" for reason, count in reasons.most_common())
 
 
-def _each(result: dict[str, Any]) -> Iterator[str]:
-    for name, value in result.items():
-        pairs = value.items() if isinstance(value, dict) else [(value, "")]
-        yield f"- {name}: " + ", ".join(f"{_spelled(key)} {text}".strip() for key, text in pairs)
-
-
-def _flat(figures: dict[str, Any], name: str = "") -> Iterator[str]:
-    """A line for each dictionary of plain values; what is a list stays in the file."""
-    plain = {k: v for k, v in figures.items() if not isinstance(v, dict | list | None)}
-    if plain:
-        yield (
-            "- "
-            + f"{name}: " * bool(name)
-            + ", ".join(_figure(name, k, v) for k, v in plain.items())
-        )
-    for key, value in figures.items():
+def _told(values: dict[str, Any], name: str = "") -> Iterator[str]:
+    """A line for each value, and one for each dictionary inside; a list stays in the file."""
+    plain = [(k, _spelled(v)) for k, v in values.items() if not isinstance(v, dict | list)]
+    if name and plain:
+        yield f"- {name}: " + ", ".join(map(" ".join, plain))
+    else:
+        yield from ("- " + ": ".join(pair) for pair in plain)
+    for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{name} {key}".strip())
-
-
-def _figure(name: str, key: str, value: Any) -> str:
-    share = isinstance(value, float) and "share" in f"{name} {key}"
-    return f"{key} {value:.1%}" if share else f"{key} {_spelled(value)}"
+            yield from _told(value, f"{name} {key}".strip())
 
 
 def _spelled(value: Any) -> str:

@@ -195,8 +195,9 @@ PAGE = """\
 
 ## rows --width 128
 
-- lookups 1,703,936
-- share_of_copy: lookup 90.4%, update 50.0%
+- lookups: 1,703,936
+- torch: none
+- share_of_copy: lookup 0.9041, update 0.5
 - TFLOP_per_s 8192x512x367 ours: forward 38.76
 """
 
