@@ -16,18 +16,28 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
-os.environ["SPARSETRAIN_CACHE"] = ""  # two arms may not share what one has compiled
-
+import numpy as np
+import tvm
 from harness.batches import make_batches
 from harness.configs import CONFIGS
 from harness.options import available_threads, positive
+from sequences import ITEMS, LENGTH
 from sequences import batches as sequences_of
+from tvm import relax
+from tvm.relax.frontend import nn
 
-SCHEDULE = "sparsetrain.compiler.schedule."
+import sparsetrain as st
+from sparsetrain.compiler.schedule.row_product import chunk_prefetch
+from sparsetrain.kernels.builder import Prefetch
+from sparsetrain.models.interaction import options as interactions
+from sparsetrain.runtime import compiling
+
+# The module: its package has a function of this name.
+pipeline = importlib.import_module("sparsetrain.compiler.schedule.pipeline")
 LIMIT = 1_000_000  # rows of a table, so that nine trainers fit into memory
 
 
@@ -35,26 +45,17 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing, in place of a function that adds to a schedule."""
 
 
-# Variant -> module, name, and what takes its place: a pass that does nothing, or another value.
-LEFT_OUT = "a pass that does nothing"
-VARIANTS: dict[str, list[tuple[str, str, Any]]] = {
-    "nothing": [],
-    "nothing, again": [],  # how much of a ratio is noise
-    "products of gradients": [(f"{SCHEDULE}pipeline", "TakeRowProducts", LEFT_OUT)],
-    "prefetches of those": [(f"{SCHEDULE}row_product.chunk_prefetch", "_prefetch", _nothing)],
-    "prefetched rows of tables": [("sparsetrain.kernels.builder", "Prefetch.line", _nothing)],
-    "elided argument checks": [(f"{SCHEDULE}pipeline", "ElideArgumentChecks", LEFT_OUT)],
-    "folded permutations": [(f"{SCHEDULE}pipeline", "FoldPermutationIntoMatmul", LEFT_OUT)],
-    "own interaction": [("sparsetrain.models.interaction.options", "dot_interaction", "products")],
-}
+@tvm.transform.module_pass(opt_level=0, name="NoPass")
+class NoPass:
+    """A pass that does nothing."""
+
+    def transform_module(self, module: Any, _context: Any) -> Any:
+        """Return the module as it is."""
+        return module
 
 
 def interaction_by_products(dense: Any, embeddings: Any) -> Any:
     """The dot interaction as a product of every sample's matrix and a `take` of its triangle."""
-    import numpy as np
-    from tvm import relax
-    from tvm.relax.frontend import nn
-
     vectors = nn.op.concat([nn.op.unsqueeze(dense, 1), embeddings], dim=1)
     count = int(vectors.shape[1])
     gram = nn.op.matmul(vectors, nn.op.permute_dims(vectors, [0, 2, 1]))
@@ -64,36 +65,29 @@ def interaction_by_products(dense: Any, embeddings: Any) -> Any:
     return nn.op.concat([dense, nn.op.wrap_nested(pairs, "pairs")], dim=1)
 
 
-def _does_nothing() -> Any:
-    import tvm
+# Variant -> who has it, its name, and what takes its place.
+VARIANTS: dict[str, tuple[Any, str, Any] | None] = {
+    "nothing": None,
+    "nothing, again": None,  # how much of a ratio is noise
+    "products of gradients": (pipeline, "TakeRowProducts", NoPass),
+    "prefetches of those": (chunk_prefetch, "_prefetch", _nothing),
+    "prefetched rows of tables": (Prefetch, "line", _nothing),
+    "elided argument checks": (pipeline, "ElideArgumentChecks", NoPass),
+    "folded permutations": (pipeline, "FoldPermutationIntoMatmul", NoPass),
+    "own interaction": (interactions, "dot_interaction", interaction_by_products),
+}
 
-    @tvm.transform.module_pass(opt_level=0, name="LeftOut")
-    class LeftOut:
-        def transform_module(self, module: Any, _context: Any) -> Any:
-            return module
 
-    return LeftOut
-
-
-def left_out(variant: str) -> ExitStack:
+def left_out(variant: str) -> AbstractContextManager[Any]:
     """Leave a variant out for what is compiled within the context."""
     _forget_kernels()
-    stack = ExitStack()
-    for module, name, value in VARIANTS[variant]:
-        owner, *inner = [importlib.import_module(module), *name.split(".")]
-        for part in inner[:-1]:
-            owner = getattr(owner, part)
-        known = {LEFT_OUT: _does_nothing, "products": lambda: interaction_by_products}
-        if isinstance(value, str):
-            value = known[value]()
-        stack.enter_context(patch.object(owner, inner[-1], value))
-    return stack
+    found = VARIANTS[variant]
+    return nullcontext() if found is None else patch.object(*found)
 
 
 @contextmanager
 def kernels_into(found: set[str]) -> Iterator[None]:
     """Collect the texts of the kernels that are compiled, to see that a variant acts."""
-    compiling = importlib.import_module("sparsetrain.runtime.compiling")
     passes = compiling._run_passes
 
     def collect(*arguments: Any) -> Any:
@@ -117,8 +111,6 @@ def _forget_kernels() -> None:
 
 def click_model(name: str, size: int, count: int) -> tuple[Any, list[Any]]:
     """A DLRM of `harness.configs`, its tables cut, and batches for it."""
-    import sparsetrain as st
-
     config = CONFIGS[name]
     rows = [min(rows, LIMIT) for rows in config.rows]
     found = make_batches(config, size, count)
@@ -129,10 +121,6 @@ def click_model(name: str, size: int, count: int) -> tuple[Any, list[Any]]:
 
 def sasrec(size: int, count: int) -> tuple[Any, list[Any]]:
     """SASRec as `sequences.py` has it, and batches of users."""
-    import numpy as np
-    from sequences import ITEMS, LENGTH
-
-    import sparsetrain as st
 
     def batch(users: list[Any]) -> st.Batch:
         history = np.concatenate([ids[:-1] for ids in users])
@@ -154,10 +142,6 @@ def sasrec(size: int, count: int) -> tuple[Any, list[Any]]:
 
 def autoint(size: int, count: int) -> tuple[Any, list[Any]]:
     """AutoInt of 39 categories, and batches of random ids."""
-    import numpy as np
-
-    import sparsetrain as st
-
     draw = np.random.default_rng(0)
 
     def batch() -> st.Batch:
@@ -173,8 +157,6 @@ MAKERS = {"sasrec": sasrec, "autoint": autoint}
 
 def measure(options: argparse.Namespace, size: int) -> dict[str, list[float]]:
     """Milliseconds of each arm's steps, in turns."""
-    import sparsetrain as st
-
     st.set_num_threads(options.threads)
     make = MAKERS.get(options.model)
     arms: dict[str, Any] = {}
@@ -212,6 +194,7 @@ def main() -> None:
     parser.add_argument("--threads", type=positive, default=available_threads())
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=[*VARIANTS])
     options = parser.parse_args()
+    os.environ["SPARSETRAIN_CACHE"] = ""  # two arms may not share what one has compiled
     for size in options.batch:
         times = measure(options, size)
         whole = times["nothing"]
@@ -221,9 +204,7 @@ def main() -> None:
             ratio = statistics.median(a / b for a, b in zip(found, whole, strict=True))
             low, *_, high = statistics.quantiles(found, n=10)
             middle = statistics.median(found)
-            print(
-                f"| {variant} | {middle:.2f} | {low:.2f} | {high:.2f} | {ratio:.3f} |", flush=True
-            )
+            print(f"| {variant} | {middle:.2f} | {low:.2f} | {high:.2f} | {ratio:.3f} |")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,13 @@ def test_the_gpu_benchmark_says_why_it_cannot_run():
     assert (done.returncode, done.stderr) == (2, f"gpu.py: {gpu.unavailable_reason()}\n")
 
 
+def test_what_is_left_out_of_a_step_is_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    variants = importlib.import_module("ablate").VARIANTS.values()
+    owned = [variant[:2] for variant in variants if variant is not None]
+    assert owned and all(hasattr(owner, name) for owner, name in owned)
+
+
 # How often and how long something is measured: a figure rests on that, a test does not.
 SMALLER = {
     "harness.rounds": {"ROUNDS": 2, "LEAST_TURN_SECONDS": 0.01, "PILOT_STEPS": 3},
