@@ -4,8 +4,6 @@
 Each number may only fall. Who lowers one writes the new number into its table.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests import acts, axes
@@ -48,6 +46,5 @@ def test_no_act_runs_through_more_files(tmp_path):
 
 
 def test_the_path_through_the_code_has_no_more_words():
-    package = Path(axes.PACKAGE)
-    words = sum(len((package / file).read_text().split()) for file in PATH)
+    words = sum(len((axes.PACKAGE / file).read_text().split()) for file in PATH)
     assert words <= WORDS_OF_THE_PATH
