@@ -58,9 +58,7 @@ AXES = {
     ),
     "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 31),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 22),
-    "shared tables": Axis(
-        r"share_embedding|\bowners\b|owners_of|owner_of", r"shared_tables|/sharing", 19
-    ),
+    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 19),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 19),
     "text that is a number": Axis(
         r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 10
@@ -75,7 +73,7 @@ AXES = {
         12,
     ),
     "ranking": Axis(
-        r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_rows|item_vectors',
+        r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_vectors',
         r"retrieval|ranking|ranker|interactions|metrics/|models/losses|data/synthetic",
         7,
     ),
