@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 from sparsetrain.cli.listings import as_toml
@@ -157,6 +156,8 @@ def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _seed(seed: int, number: int) -> int:
     """Return the sampler's seed for a trial, unlike that of any trial of another seed."""
+    import numpy as np
+
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
