@@ -26,7 +26,7 @@ from harness.configs import CONFIGS, LEARNING_RATES
 from harness.options import available_threads, positive
 from harness.task import Task
 
-from sparsetrain.runtime import gpu
+from sparsetrain.backends.cuda import device as gpu
 
 BATCHES = 8
 PLAN_ROWS = 33_762_577  # of Criteo Kaggle's tables together

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler.precision import lacks
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.host import host_target
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"

@@ -7,9 +7,9 @@ import numpy as np
 from tvm import relax
 
 from harness.gpu_timing import on_device, seconds_of, torch_on_gpu
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.precision import policy_for, to_half
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import build_relax
 
 CALLS = 30

@@ -7,8 +7,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from harness.gpu_timing import copying_rate, on_device, seconds_of
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler import schedule
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 

@@ -105,7 +105,7 @@ def _cache() -> str:
 def _cuda() -> str:
     import tvm
 
-    from sparsetrain.runtime import gpu
+    from sparsetrain.backends.cuda import device as gpu
 
     why_not = gpu.unavailable_reason()
     if why_not is not None:

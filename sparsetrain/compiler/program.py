@@ -17,15 +17,15 @@ import tvm
 from tvm import relax
 
 from sparsetrain import ad, runtime
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backends.cuda.pool import limit_pool, to_gpu
 from sparsetrain.compiler import program_cache, schedule
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.compile_errors import naming_operators
 from sparsetrain.compiler.precision import Policy, to_half
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import compile_relax
-from sparsetrain.runtime.device_pool import limit_pool, to_gpu
 from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.runtime.workspace import BufferLifetime, Workspace, parse_lifetimes

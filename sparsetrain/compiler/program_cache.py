@@ -17,9 +17,10 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler.compile_errors import naming_operators
 from sparsetrain.ops.legalize import LEGALIZE
-from sparsetrain.runtime import gpu, library_cache
+from sparsetrain.runtime import library_cache
 from sparsetrain.runtime.compiling import create_vm
 from sparsetrain.system.locks import with_builder_lock
 

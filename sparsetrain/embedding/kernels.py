@@ -30,10 +30,10 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
+from sparsetrain.backends.cuda.sparse import parts
+from sparsetrain.backends.cuda.sparse.parts import Number, store_vector
 from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
-from sparsetrain.sparse_tensor.cuda import parts
-from sparsetrain.sparse_tensor.cuda.parts import Number, store_vector
 from sparsetrain.sparse_tensor.kernels import column_tiles
 
 # The rows of a large table are in no cache: a lookup asks for the first lines of later ones, into

@@ -17,13 +17,13 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.pool import scratch_tensor
+from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
-from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.device_pool import scratch_tensor
 from sparsetrain.runtime.tensors import on_gpu, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
@@ -33,7 +34,7 @@ from sparsetrain.parallel.run import SharedRun
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.step import LocalStep, ShardedStep
 from sparsetrain.parallel.traffic import Watch
-from sparsetrain.runtime import NDArray, gpu
+from sparsetrain.runtime import NDArray
 from sparsetrain.training import save
 from sparsetrain.training.fit import History
 from sparsetrain.training.run import Run

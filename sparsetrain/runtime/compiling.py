@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 from tvm.s_tir import dlight
 
-from sparsetrain.runtime import gpu, library_cache, lowering, threads
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.runtime import library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.object_files import CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of

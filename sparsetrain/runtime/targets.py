@@ -8,8 +8,8 @@ from functools import cache
 
 import tvm
 
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.host import host_target, without_forbidden_amx
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.host import host_target
 from sparsetrain.system.memory import LARGE, aligned_empty
 

@@ -23,13 +23,13 @@ from tvm.relax import op
 from tvm.runtime import Tensor
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.pool import limit_pool
+from sparsetrain.backends.cuda.sparse import kernels as cuda_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
 from sparsetrain.runtime.compiling import build_relax
-from sparsetrain.runtime.device_pool import limit_pool
 from sparsetrain.runtime.tensors import target_of, to_device
 from sparsetrain.sparse_tensor import kernels
-from sparsetrain.sparse_tensor.cuda import kernels as cuda_kernels
 from sparsetrain.system.locks import new_lock, with_builder_lock
 
 

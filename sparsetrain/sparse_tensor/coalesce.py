@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.sparse import coalesce as cuda_coalesce
+from sparsetrain.backends.cuda.sparse.coalesce import DeviceSort
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import leading_rows, on_gpu, reshape_view
 from sparsetrain.sparse_tensor import kernels
-from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
-from sparsetrain.sparse_tensor.cuda.coalesce import DeviceSort
 from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
 
 # Ids from which on all threads sort digit by digit: what one thread writes the others read next. On

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler.precision import Precision, policy_for
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import named_tables
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.runtime.tensors import copy_
 from sparsetrain.training.predictor import Predictor

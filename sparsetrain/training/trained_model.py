@@ -16,6 +16,8 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backends.cuda.prefetch import DevicePrefetcher, DeviceTrainingStep
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.compiler.precision.policy import policy_of
@@ -33,11 +35,9 @@ from sparsetrain.models.model_checks import (
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.exact.rows import check_saved, restored_
 from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
-from sparsetrain.training.device_prefetch import DevicePrefetcher, DeviceTrainingStep
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_
 from sparsetrain.training.run.state import RunState

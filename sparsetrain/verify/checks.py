@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import optim, runtime
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.threads import num_threads, set_num_threads
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.training.step import loss_inputs

@@ -13,8 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backends.cuda import staging
 from sparsetrain.compiler import schedule
-from sparsetrain.runtime import gpu, staging
 from sparsetrain.runtime.compiling import build_relax
 from tests.cuda import emulator
 from tests.devices import show

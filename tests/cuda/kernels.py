@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import tvm
 
-from sparsetrain.compiler.schedule.cuda.running_sum import running_sum_kernel
+from sparsetrain.backends.cuda.indexing import write_kernel
+from sparsetrain.backends.cuda.interaction import forward as cuda
+from sparsetrain.backends.cuda.schedule.running_sum import running_sum_kernel
+from sparsetrain.backends.cuda.sparse import kernels as rows
+from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
+from sparsetrain.backends.cuda.sparse.runs import chunk_sums_kernel, segment_sum_kernel
+from sparsetrain.backends.cuda.update import arrays as cuda_arrays
+from sparsetrain.backends.cuda.update import kernels as optim
 from sparsetrain.embedding import kernels as embedding
-from sparsetrain.models.interaction import cuda
-from sparsetrain.ops.indexing.cuda import write_kernel
 from sparsetrain.ops.indexing.writes import REDUCTIONS
 from sparsetrain.optim import OPTIMIZERS
-from sparsetrain.optim.cuda import arrays as cuda_arrays
-from sparsetrain.optim.cuda import kernels as optim
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
-from sparsetrain.sparse_tensor.cuda import kernels as rows
-from sparsetrain.sparse_tensor.cuda.plan import plan_kernel, short_plan_kernel
-from sparsetrain.sparse_tensor.cuda.runs import chunk_sums_kernel, segment_sum_kernel
 
 WIDTHS = (16, 128, 3)  # a row in four threads, in a warp, and one that no vector divides
 FEW = ("adagrad", "adam", "rowwise_adagrad")

@@ -25,7 +25,8 @@ import tvm
 from tvm.support.nvcc import compile_cuda
 
 import sparsetrain as st
-from sparsetrain.runtime import cuda_wheels, gpu
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.runtime import cuda_wheels
 from tests.cuda import device, emulator
 from tests.cuda.kernels import all_kernels
 from tests.golden import programs

@@ -13,14 +13,14 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.backends.cuda import prefetch as device_prefetch
+from sparsetrain.backends.cuda import staging, streams
+from sparsetrain.backends.cuda.sparse import coalesce as cuda_coalesce
+from sparsetrain.backends.cuda.staging import StagingRing
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
-from sparsetrain.runtime import staging, streams
 from sparsetrain.runtime.compiling import intercept_kernels
-from sparsetrain.runtime.staging import StagingRing
 from sparsetrain.runtime.tensors import editable_numpy, on_gpu
-from sparsetrain.sparse_tensor.cuda import coalesce as cuda_coalesce
-from sparsetrain.training import device_prefetch
 from tests import small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.test_training import VARIANTS, model, programs

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
+from sparsetrain.backends.cuda.schedule.long_product import sum_kernel
 from sparsetrain.compiler import schedule
-from sparsetrain.compiler.schedule.cuda.long_product import sum_kernel
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.tensors import BFLOAT16
 from tests.cuda import device

@@ -16,10 +16,10 @@ from tvm.support.nvcc import compile_cuda
 
 import sparsetrain as st
 from sparsetrain import ad
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler import schedule
 from sparsetrain.compiler.precision import BFLOAT16, to_half
 from sparsetrain.embedding.take import take_as_lookup
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import compile_relax
 from tests import small_dlrm
 from tests.cuda import device, emulator

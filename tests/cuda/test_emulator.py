@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from sparsetrain.runtime import gpu
+from sparsetrain.backends.cuda import device as gpu
 from tests.cuda import device, emulator
 from tests.helpers import assert_same_bits
 

@@ -9,10 +9,10 @@ import tvm
 from tvm import relax, tirx
 
 import sparsetrain as st
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.compiler.precision import BFLOAT16
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.tensors import to_device
 from tests.cuda import device
 from tests.cuda.reshaped import RESHAPED

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.sparse import sort as cuda_sort
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.optim.gradients import global_norm, nonfinite
@@ -19,7 +20,6 @@ from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.cuda import sort as cuda_sort
 from tests.cuda import device
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum, slow_except
 
@@ -190,7 +190,8 @@ def test_the_interaction_and_its_cotangents(target, features, width, batch):
 
 
 def interaction_kernels(features, width, target):
-    from sparsetrain.models.interaction import cpu, cuda
+    from sparsetrain.backends.cuda.interaction import forward as cuda
+    from sparsetrain.models.interaction import cpu
 
     kernels = cpu if target == "cpu" else cuda
     makers = kernels.forward_kernel, kernels.backward_kernel

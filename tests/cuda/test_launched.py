@@ -11,8 +11,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from sparsetrain.backends.cuda.schedule.rules import Guarded
 from sparsetrain.compiler import schedule
-from sparsetrain.compiler.schedule.cuda.rules import Guarded
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.compiling import build_relax, compile_relax
 from sparsetrain.runtime.targets import resolve_target

@@ -9,9 +9,10 @@ import pytest
 import tvm
 
 import sparsetrain as st
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.cli import main
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime import gpu, targets
+from sparsetrain.runtime import targets
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.targets import resolve_target
 from tests.cuda.device import pretend_nothing

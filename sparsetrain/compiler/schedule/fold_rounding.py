@@ -10,7 +10,7 @@ loops.
 import tvm
 from tvm import relax
 
-from sparsetrain.compiler.schedule.cuda.long_product import long_product
+from sparsetrain.backends.cuda.schedule.long_product import long_product
 from sparsetrain.compiler.schedule.half_products import HALVES, half_product
 from sparsetrain.compiler.schedule.transposes import is_half_matmul, transposed_source
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call

@@ -19,7 +19,8 @@ from tvm import relax
 from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
-from sparsetrain.compiler.schedule import cuda, softmax
+from sparsetrain.backends.cuda import schedule as cuda
+from sparsetrain.compiler.schedule import softmax
 from sparsetrain.compiler.schedule.amx import TileMatmul
 from sparsetrain.compiler.schedule.bf16 import HalfMatmul
 from sparsetrain.compiler.schedule.elementwise import Elementwise

@@ -16,7 +16,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, te
 
-from sparsetrain.compiler.schedule.cuda.long_product import long_product
+from sparsetrain.backends.cuda.schedule.long_product import long_product
 from sparsetrain.compiler.schedule.half_products import HALVES
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 

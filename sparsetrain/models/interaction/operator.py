@@ -21,8 +21,9 @@ from tvm.relax.frontend import nn
 from tvm.target import Target
 
 from sparsetrain.ad import defvjp
+from sparsetrain.backends.cuda.interaction import forward as cuda
 from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
-from sparsetrain.models.interaction import amx, cpu, cuda
+from sparsetrain.models.interaction import amx, cpu
 from sparsetrain.models.interaction.result_layout import output_width
 from sparsetrain.runtime.host import has_amx_tiles
 

@@ -15,10 +15,10 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
+from sparsetrain.backends.cuda.indexing import write_kernel as cuda_write_kernel
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import call_kernel, for_target
 from sparsetrain.ops.indexing import reads
-from sparsetrain.ops.indexing.cuda import write_kernel as cuda_write_kernel
 from sparsetrain.ops.operand_shapes import is_one
 
 Combine = Callable[[Any, Any], Any]  # from what is there and what is written to what is there then

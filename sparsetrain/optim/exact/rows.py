@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.pool import scratch_tensor
+from sparsetrain.backends.cuda.sparse.parts import THREADS
+from sparsetrain.backends.cuda.update import kernels as cuda_kernels
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.optim.cuda import kernels as cuda_kernels
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape, set_last_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.device_pool import scratch_tensor
 from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.cuda.parts import THREADS
 
 FOREVER = 2**31 - 1  # a limit that is never reached
 

@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.update.step import DeviceStep
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.cuda.step import DeviceStep
 from sparsetrain.optim.exact.rows import find_plan, require_current_
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite

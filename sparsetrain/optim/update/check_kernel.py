@@ -20,13 +20,13 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda.pool import scratch_tensor
+from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm import each_in_turn, number_of, one_of
-from sparsetrain.optim.cuda import arrays as cuda_arrays
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.device_pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
 
 CHUNKS = 16

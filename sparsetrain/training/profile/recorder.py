@@ -21,9 +21,9 @@ from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime import gpu
 from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
 from sparsetrain.training.step import Loss, loss_inputs

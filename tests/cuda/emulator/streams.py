@@ -9,7 +9,7 @@ from typing import Any
 
 
 class LateCopies:
-    """Stands for `sparsetrain.runtime.streams.CopyStream`.
+    """Stands for `sparsetrain.backends.cuda.streams.CopyStream`.
 
     A copy happens when the computation is told to wait for it; until then its target holds 0xFF,
     and its source may not change.

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA: one device of NVIDIA's, and the CPU that launches its kernels."""

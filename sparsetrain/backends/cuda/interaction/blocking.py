@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocking of the CUDA interaction kernels, and their loads into shared memory.
+
+A block takes a few samples. Their vectors come through shared memory, a stretch of columns at a
+time, loaded by all its threads, 16 bytes each where the width allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda.sparse.parts import (
+    THREADS,
+    blocks_of_threads,
+    store_vector,
+    vector_lanes,
+)
+from sparsetrain.kernels.builder import buffer
+
+SIDE = 4  # of the tile of results that a thread owns
+SHARED = 46 * 1024  # bytes; without an opt-in a block has 48 KiB
+MAX_SAMPLES = 32
+
+
+# Stores loaded columns: (sample within the block, vector, first column, columns).
+Store = Callable[[Any, Any, Any, Any], None]
+
+
+class Blocking(NamedTuple):
+    """Samples of a block, and the columns that it holds at a time."""
+
+    samples: int
+    columns: int
+    staged: bool  # whether the triangle of pairs fits into shared memory too
+
+
+def _divisors(width: int) -> list[int]:
+    return [d for d in range(width, 0, -1) if width % d == 0]
+
+
+def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
+    """Select as many samples as threads allow, and as many columns as fit."""
+    tiles = -(-vectors // SIDE)
+    pairs = vectors * (vectors - 1) // 2
+    staged = pairs * itemsize <= SHARED // 2
+    samples = max(1, min(MAX_SAMPLES, THREADS // (tiles * (tiles + 1) // 2)))
+    while samples > 1 and samples * (pairs + vectors * 17) * itemsize > SHARED:
+        samples -= 1
+    left = SHARED - samples * pairs * itemsize * staged
+    columns = next(c for c in _divisors(width) if samples * vectors * (c | 1) * itemsize <= left)
+    return Blocking(samples, columns, staged)
+
+
+class Inputs:
+    """The arguments that both kernels begin with: dense (B, D) and embeddings (B, F, D)."""
+
+    def __init__(self, features: int, width: int, dtype: str) -> None:
+        self.batch = T.int64()
+        self.dense = buffer("dense", (self.batch, width), dtype)
+        self.embeddings = buffer("embeddings", (self.batch, features, width), dtype)
+        self.features, self.vectors, self.width = features, features + 1, width
+        self.dtype = dtype
+
+
+class Block:
+    """Indices of a block and its thread, and their loops."""
+
+    def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
+        self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread
+        self.lanes = vector_lanes(cut.columns, inputs.dtype)
+        self.across = cut.columns // self.lanes  # vectors of lanes in a stretch
+
+    def sample(self, member: Any) -> Any:
+        """Its number in the batch."""
+        return self.number * self.cut.samples + member
+
+    @contextmanager
+    def each(self, count: int) -> Iterator[Any]:
+        """Distribute numbers below `count` over the threads; yields those of one."""
+        with T.serial(0, -(-count // THREADS)) as turn:
+            number = T.Bind(turn * THREADS + self.thread)
+            with T.If(number < count), T.Then():
+                yield number
+
+    def load(self, stretch: Any, store: Store) -> None:
+        """Load some columns of all vectors of the block's samples.
+
+        ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample
+        within the block, `column` the first within the stretch. None are beyond the batch.
+        """
+        x = self.inputs
+        loaded = T.alloc_local((self.lanes,), x.dtype)
+        fetch = partial(store_vector, loaded, [0], self.lanes)
+        with self.each(self.cut.samples * x.vectors * self.across) as number:
+            member = T.Bind(tirx.floordiv(number, x.vectors * self.across))
+            vector = T.Bind(tirx.floormod(tirx.floordiv(number, self.across), x.vectors))
+            column = T.Bind(tirx.floormod(number, self.across) * self.lanes)
+            sample = self.sample(member)
+            start = stretch * self.cut.columns + column
+            with T.If(sample < x.batch), T.Then():
+                with T.If(vector == 0):
+                    with T.Then():
+                        fetch(lambda lane: x.dense[sample, start + lane])
+                    with T.Else():
+                        other = tirx.max(vector - 1, 0)
+                        fetch(lambda lane: x.embeddings[sample, other, start + lane])
+                store(member, vector, column, loaded)
+
+
+@contextmanager
+def blocks_of_samples(inputs: Inputs, cut: Blocking) -> Iterator[Block]:
+    """Launch a block for every few samples."""
+    count = tirx.ceildiv(inputs.batch, cut.samples)
+    # Within a block 32 bits are enough, and quicker to divide.
+    with blocks_of_threads(count, dtype="int32") as (block, thread):
+        yield Block(inputs, cut, block, thread)

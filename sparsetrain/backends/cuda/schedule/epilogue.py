@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Epilogue of a product: elementwise work on a sum while it is in a register.
+
+If it keeps only the first rows and columns of a product, the kernel computes no others. If it
+writes more elements than the product has, as padding does, no thread would own them, and the
+product is left to other rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.script.ir_builder import tirx as T
+from tvm.sym import Analyzer
+
+from sparsetrain.backends.cuda.schedule.tiles import Store
+from sparsetrain.compiler.schedule.operands import inline_all_but_last
+from sparsetrain.compiler.schedule.product import Extent, Product
+
+
+class Kept(NamedTuple):
+    """What becomes of a product's sums, and of how many: its first rows and columns."""
+
+    store: Store
+    rows: Extent
+    columns: Extent
+
+
+class Epilogue:
+    """What a block makes of the sum at its own place, and where it puts that."""
+
+    def __init__(self, block: s_tir.SBlock, sums: Any) -> None:
+        self._axes = [axis.var for axis in block.iter_vars]
+        self._sums, self._store = sums, block.body
+        self.fits = self._at_its_own_place()
+
+    def __call__(self, row: Any, column: Any, value: Any) -> None:
+        """Store what becomes of one sum."""
+        T.buffer_store(self._store.buffer, self._value(row, column, value), [row, column])
+
+    def _at_its_own_place(self) -> bool:
+        """Whether the block stores at (row, column), and reads the sums there and nowhere else."""
+        places = [list(self._store.indices)]
+
+        def note(load: TensorLoad) -> TensorLoad:
+            if load.source.same_as(self._sums):
+                places.append(list(load.indices))
+            return load
+
+        tvm_ffi.structural_map(self._store.value, (TensorLoad, note))
+        return len(self._axes) == 2 and all(
+            len(place) == 2 and all(i.same_as(a) for i, a in zip(place, self._axes, strict=True))
+            for place in places
+        )
+
+    def _value(self, row: Any, column: Any, value: Any) -> Any:
+        def load(node: TensorLoad) -> Any:
+            return value if node.source.same_as(self._sums) else node
+
+        here = moved(self._store.value, self._axes, [row, column])
+        return tvm_ffi.structural_map(here, (TensorLoad, load))
+
+
+def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
+    """What a block computes from `expression` where its axes have other values."""
+
+    def at(var: tirx.Var) -> Any:
+        pairs = zip(axes, places, strict=True)
+        return next((place for axis, place in pairs if axis.same_as(var)), var)
+
+    return tvm_ffi.structural_map(expression, (tirx.Var, at))
+
+
+def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> Kept | None:
+    """What becomes of the sums of `product` in the blocks around it; None if it is too much."""
+    out = sch.get(product.info.block_rv).writes[0].source
+    final = inline_all_but_last(sch, others)
+    if final is None:
+
+        def as_it_is(row: Any, column: Any, value: Any) -> None:
+            T.buffer_store(out, value, [row, column])
+
+        return Kept(as_it_is, product.rows, product.columns)
+    epilogue, extents = Epilogue(sch.get(final), out), others[-1].dom()
+    if not epilogue.fits or not all(map(_within, extents, (product.rows, product.columns))):
+        return None
+    return Kept(epilogue, *extents)
+
+
+def _within(kept: Extent, computed: Extent) -> bool:
+    """Whether so many places are surely computed: all of them, or fewer by a known number."""
+    if isinstance(kept, int) and isinstance(computed, int):
+        return kept <= computed
+    return bool(Analyzer().can_prove_equal(kept, computed))

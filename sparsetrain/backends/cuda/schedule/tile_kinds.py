@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of product tiles, and the kernel built from each.
+
+| kind | operands | devices |
+| --- | --- | --- |
+| `FloatTile` | float32 | all |
+| `HalfTile` | halves, rounded on the way to shared memory | from sm_80 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tvm import tirx
+
+from sparsetrain.backends.cuda.schedule.epilogue import Kept
+from sparsetrain.backends.cuda.schedule.float_operand import FloatOperand
+from sparsetrain.backends.cuda.schedule.float_tile import FloatTile, threads_of
+from sparsetrain.backends.cuda.schedule.half_operand import THREADS, HalfOperand
+from sparsetrain.backends.cuda.schedule.half_tile import HalfTile
+from sparsetrain.backends.cuda.schedule.tiles import (
+    Place,
+    Store,
+    TiledProduct,
+    kernel_of,
+    tile_length,
+    wide,
+)
+from sparsetrain.compiler.schedule.product import Product
+
+
+class Kind(NamedTuple):
+    """A way to compute a tile: who writes it, how long it is, how many threads share it."""
+
+    tile: type[FloatTile | HalfTile]
+    length: int
+    threads: int
+    half: str | None
+
+    def operand(self, source: Any, axis: int, inner: int) -> FloatOperand | HalfOperand:
+        """One factor, whose own axis and `k` are these dimensions of a matrix."""
+        if self.half is None:
+            return FloatOperand(source, axis, inner, self.length)
+        return HalfOperand(source, axis, inner, self.half, self.length)
+
+
+def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
+    """The way for a product of this shape, of float32 unless `half` says what is multiplied."""
+    length = tile_length(rows, columns)
+    if half is None:
+        return Kind(FloatTile, length, threads_of(length), half)
+    return Kind(HalfTile, length, THREADS, half)
+
+
+def tiled_product(
+    product: Product, kept: Kept, sources: Sequence[Any], half: str | None = None
+) -> tuple[TiledProduct, Kind]:
+    """What is kept of a matched product of two matrices, and the way to compute its tiles."""
+    kind = kind_of(kept.rows, kept.columns, half)
+    left, right = (
+        kind.operand(source, operand.outer, operand.contracted)
+        for source, operand in zip(sources, (product.left, product.right), strict=True)
+    )
+    return TiledProduct(left, right, wide(kept.rows), wide(kept.columns)), kind
+
+
+def scheduled(
+    function: tirx.PrimFunc, product: TiledProduct, kind: Kind, store: Callable[[Place], Store]
+) -> tirx.PrimFunc:
+    """`function` with a product as its body; `store` says what becomes of a block's sums."""
+
+    def run(place: Place) -> None:
+        kind.tile(product, place).run(store(place))
+
+    return kernel_of(function, product, kind.threads, run)

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coalescing on a CUDA device; `coalesce` calls it for tensors that lie there.
+
+The ids never leave the device. Two numbers come back: how many rows there are, which decides the
+shapes of the plan, and how many ids lie outside the table. Scratch comes from the pool of the
+virtual machine, so a step of a known size allocates nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.backends.cuda.pool import scratch_tensor
+from sparsetrain.backends.cuda.sparse.kernels import row_squares_kernel
+from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
+from sparsetrain.backends.cuda.sparse.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
+from sparsetrain.backends.cuda.sparse.sort import blocks_of
+from sparsetrain.backends.cuda.sparse.tile import DIGIT_BITS, DIGITS, TILE
+from sparsetrain.errors import DataError
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.tensors import leading_rows, reshape_view, target_of
+from sparsetrain.sparse_tensor.plan_kernel import digits_of
+
+Arrays = tuple[NDArray, NDArray, NDArray]
+
+
+class DeviceSort:
+    """The sort of N ids on a device, with the memory of its plan and what it works in.
+
+    It may begin again with other ids: the plan then takes the place of the last one, after all
+    launches that read it, and nothing is allocated.
+
+    Parameters
+    ----------
+    indices : Tensor (N,) int32 or int64
+        As those that will be sorted.
+    num_rows : int
+        Rows of their table.
+    """
+
+    def __init__(self, indices: NDArray, num_rows: int) -> None:
+        count, index_dtype = int(indices.shape[0]), str(indices.dtype)
+        target = target_of(indices)
+        passes, bits = digits_of(num_rows, index_dtype, DIGIT_BITS)
+
+        def made(shape: tuple[int, ...], dtype: str = "int32") -> NDArray:
+            return scratch_tensor(shape, dtype, indices)
+
+        self._kind = indices.shape, indices.dtype, num_rows
+        keys, order = made((2, count), index_dtype), made((2, count))
+        self._rows, self._offsets = made((count,), index_dtype), made((count + 1,))
+        self._order, self._counts = reshape_view(order, (count,)), made((2,))
+        self._arrays: tuple[NDArray, ...] = keys, order, self._rows, self._offsets, self._counts
+        self._numbers: tuple[int, ...] = passes, bits, num_rows
+        if count <= TILE:
+            self._run = _short_plan(target, index_dtype)
+        else:
+            blocks, share = blocks_of(count)
+            self._run = _plan(target, index_dtype)
+            self._arrays += made((blocks, DIGITS)), made((2, blocks))
+            self._numbers += (share,)
+
+    def fits(self, indices: NDArray, num_rows: int) -> bool:
+        """Whether these can be sorted here."""
+        return (indices.shape, indices.dtype, num_rows) == self._kind
+
+    def begin(self, indices: NDArray) -> None:
+        """Begin to sort. What a caller launches or reads before `wait` does not wait for it."""
+        self._run(indices, *self._arrays, *self._numbers)
+
+    def wait(self) -> Arrays:
+        """Rows, order and offsets of the `CoalescePlan`.
+
+        Raises
+        ------
+        DataError
+            If an index lies outside [0, num_rows].
+        """
+        used, outside = runtime.as_numpy(self._counts).tolist()
+        if outside:
+            (count,), _, num_rows = self._kind
+            raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
+        rows = leading_rows(self._rows, used)
+        return rows, self._order, leading_rows(self._offsets, used + 1)
+
+
+def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:
+    """Sums of the chunks of 32 and of 1024 entries of `plan` that lie within one run."""
+    count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
+    dtype = str(values.dtype)
+    chunks = scratch_tensor((_chunks(count, CHUNK), width), dtype, values)
+    blocks = scratch_tensor((_chunks(count, CHUNK**2), width), dtype, values)
+    run = _chunk_sums(target_of(values), width, dtype, source is not None)
+    run(plan.order, plan.offsets, _or_order(source, plan), values, chunks, blocks)
+    return chunks, blocks
+
+
+def segment_sum(plan: Any, values: NDArray, source: NDArray | None) -> NDArray:
+    """Sum value rows (M, D) into (U, D), each run in a fixed order."""
+    width, dtype = int(values.shape[1]), str(values.dtype)
+    # As long as it can get: the pool keeps a block for every size that it has seen.
+    most = scratch_tensor((int(plan.order.shape[0]), width), dtype, values)
+    out = leading_rows(most, plan.num_unique)
+    run = _segment_sum(target_of(values), width, dtype, source is not None)
+    sums = chunk_sums(plan, values, source)
+    run(plan.order, plan.offsets, _or_order(source, plan), values, *sums, out)
+    return out
+
+
+def row_squares(values: NDArray) -> np.ndarray:
+    """Sum of squares of each row of (U, D), in float64."""
+    partial = scratch_tensor((int(values.shape[0]),), "float64", values)
+    target = target_of(values)
+    _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
+    return runtime.as_numpy(partial)
+
+
+def _chunks(count: int, size: int) -> int:
+    return max(1, -(-count // size))
+
+
+def _or_order(source: NDArray | None, plan: Any) -> NDArray:
+    return plan.order if source is None else source
+
+
+_short_plan = target_kernel("short_plan", cuda=short_plan_kernel)
+_plan = target_kernel("plan", cuda=plan_kernel)
+_chunk_sums = target_kernel("chunk_sums", cuda=chunk_sums_kernel)
+_segment_sum = target_kernel("segment_sum", cuda=segment_sum_kernel)
+_row_squares = target_kernel("row_squares", cuda=row_squares_kernel)

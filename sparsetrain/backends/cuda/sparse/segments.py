@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments of equal ids in sorted order, on a CUDA device.
+
+Each block counts the segments that begin in its part of the ids, and the ids outside the table;
+then it adds up the counts before it, and writes its rows and offsets. A warp goes through its part
+32 ids at a time: a thread at the beginning of a segment tells the others, and follows those before
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.tile import SORTERS, WARPS, WORD, sum_before, word
+from sparsetrain.backends.cuda.sparse.warp import WARP, votes, votes_before
+
+
+class Sorted:
+    """Sorted ids, the first half of keys (2, N), and what may be asked about the one at a place."""
+
+    def __init__(self, keys: Any, num_rows: Any) -> None:
+        self.keys, self.num_rows, self.count = keys, num_rows, keys.shape[1]
+
+    def key(self, place: Any) -> Any:
+        """That at a place."""
+        return tirx.Cast("int64", self.keys[0, place])
+
+    def _inside(self, place: Any) -> Any:
+        return self.key(place) < self.num_rows
+
+    def outside(self, place: Any) -> Any:
+        """Whether it is neither a row nor padding."""
+        return tirx.Or(self.key(place) < 0, self.key(place) > self.num_rows)
+
+    def begins(self, place: Any) -> Any:
+        """Whether a run begins there."""
+        other = self.key(tirx.max(place - 1, 0)) != self.key(place)
+        return tirx.And(self._inside(place), tirx.Or(place == 0, other))
+
+    def ends_all(self, place: Any) -> Any:
+        """Whether no run goes on or begins behind a place that lies in one."""
+        after = tirx.Not(self._inside(tirx.min(place + 1, self.count - 1)))
+        return tirx.And(self._inside(place), tirx.Or(place == self.count - 1, after))
+
+    def asked(self, question: Any, place: Any) -> Any:
+        """The answer as a vote; no for places behind the last."""
+        answer = tirx.if_then_else(place < self.count, word(question(place)), tirx.const(0, WORD))
+        return T.Bind(answer)
+
+
+class Plan(NamedTuple):
+    """What is written: rows (N,), offsets (N + 1,), and (2,) how many runs, how many outside."""
+
+    rows: Any
+    offsets: Any
+    counts: Any
+
+
+class Stretch:
+    """The ids of a block, a piece of them for each warp; ``first`` is the block's, int64."""
+
+    def __init__(self, ids: Sorted, first: Any, rows: Any, thread: Any) -> None:
+        self.ids, self.rows, self.thread = ids, rows, thread
+        self.lane = tirx.floormod(thread, WARP)
+        self._start = first + tirx.floordiv(thread, WARP) * rows * WARP + self.lane
+
+    def place(self, row: Any) -> Any:
+        """That of a thread's id."""
+        return T.Bind(self._start + row * WARP)
+
+    def counted(self, question: Any) -> Any:
+        """How many ids of the warp are asked with success; uint32, in every thread."""
+        total = Number(WORD)
+        with T.serial(0, self.rows) as row:
+            total.add(tirx.popcount(votes(self.ids.asked(question, self.place(row)))))
+        return total
+
+    def told(self, question: Any, totals: Any) -> tuple[Any, Any]:
+        """How many ids are asked with success in warps before this one, and in the block."""
+        mine = self.counted(question)
+        # A warp's count counts once, for its last thread: after no other of its warp.
+        once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
+        found = sum_before(totals, self.thread, T.Bind(once))
+        barrier()
+        return found
+
+
+def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
+    """Count into ``found`` (2, blocks) what begins in a block, and what lies outside."""
+    totals, ids = shared(WARPS, WORD), stretch.ids
+    for row, question in enumerate((ids.begins, ids.outside)):
+        _, number = stretch.told(question, totals)
+        with T.If(stretch.thread == 0), T.Then():
+            T.buffer_store(found, tirx.Cast("int32", number), [row, block])
+
+
+def write_runs(stretch: Stretch, plan: Plan, block: Any, found: Any = None) -> None:
+    """Write a block's rows and offsets; the last block says how many there are of all.
+
+    Without `found` it is the only block.
+    """
+    totals, ids = shared(WARPS, WORD), stretch.ids
+    if found is None:
+        last, earlier = block == 0, tirx.const(0, WORD)
+        _, outside = stretch.told(ids.outside, totals)
+    else:
+        blocks = found.shape[1]
+        last, earlier = block == blocks - 1, _sum_of(found, 0, block, stretch.thread, totals)
+        outside = _sum_of(found, 1, blocks, stretch.thread, totals)
+    before, runs = stretch.told(ids.begins, totals)
+    with T.If(tirx.And(last, stretch.thread == 0)), T.Then():
+        for row, number in enumerate((earlier + runs, outside)):
+            T.buffer_store(plan.counts, tirx.Cast("int32", number), [row])
+        with T.If(earlier + runs == 0), T.Then():
+            T.buffer_store(plan.offsets, tirx.const(0, "int32"), [0])
+    _write(stretch, plan, earlier + before)
+
+
+def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
+    """What so many blocks, from the first on, have counted."""
+    mine = Number()
+    with T.serial(0, tirx.ceildiv(tirx.max(blocks - thread, 0), SORTERS)) as turn:
+        mine.add(found[row, turn * SORTERS + thread])
+    _, every = sum_before(totals, thread, T.Bind(word(mine.now)))
+    barrier()
+    return every
+
+
+def _write(stretch: Stretch, plan: Plan, first: Any) -> None:
+    """Write the runs that begin in a warp's piece; `first` is the number of its first."""
+    ids, run = stretch.ids, Number(WORD)
+    run.set(first)
+    with T.serial(0, stretch.rows) as row:
+        n = stretch.place(row)
+        begins = ids.asked(ids.begins, n)
+        found = T.Bind(votes(begins))
+        mine = T.Bind(tirx.Cast("int64", run.now + votes_before(stretch.thread, found)))
+        with T.If(begins != 0), T.Then():
+            T.buffer_store(plan.rows, ids.keys[0, n], [mine])
+            T.buffer_store(plan.offsets, tirx.Cast("int32", n), [mine])
+        with T.If(ids.asked(ids.ends_all, n) != 0), T.Then():
+            after = mine + tirx.Cast("int64", begins)
+            T.buffer_store(plan.offsets, tirx.Cast("int32", n + 1), [after])
+        run.add(tirx.popcount(found))

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids in order on a CUDA device.
+
+Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
+2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`plan`).
+Of more, each pass is two launches: up to `MOST_BLOCKS` blocks count the digits of their stretch of
+ids; then each adds up what the blocks before it counted, and sends its ids, tile by tile, to their
+places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to 256 KiB of
+counts, from the cache.
+
+No atomic operations: places follow from counts, so the result is the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.tile import (
+    DIGITS,
+    ROWS,
+    SORTERS,
+    TILE,
+    WARPS,
+    WORD,
+    Shared,
+    Tile,
+    clear_counters,
+    count,
+    high,
+    low,
+    sum_before,
+    word,
+)
+from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS
+
+MOST_BLOCKS = 128  # each reads what all have counted
+AT_ONCE = 16  # of them whose reads do not wait for each other
+MOST_ROWS = 2047  # of 32 ids for a warp, whose counters have 16 bits
+
+
+def blocks_of(entries: int) -> tuple[int, int]:
+    """Blocks that share so many ids, and the rows of 1,024 that each has."""
+    rows = min(MOST_ROWS, max(1, -(-entries // (SORTERS * MOST_BLOCKS))))
+    return max(1, -(-entries // (SORTERS * rows))), rows
+
+
+class Ids(NamedTuple):
+    """What is sorted: ids (N,), and keys and positions (2, N), whose halves take turns.
+
+    The last pass leaves its results in the first half.
+    """
+
+    ids: Any
+    keys: Any
+    positions: Any
+    passes: Any
+    digit_bits: Any
+
+    @property
+    def dtype(self) -> str:
+        """Of the ids."""
+        return str(self.ids.dtype)
+
+    def target(self, number: Any) -> Any:
+        """The half that a pass writes."""
+        return tirx.Cast("int64", tirx.floormod(self.passes + 1 + number, 2))
+
+    def key(self, number: Any, n: Any) -> Any:
+        """An id as a pass finds it."""
+        source = 1 - self.target(number)
+        return tirx.if_then_else(number == 0, self.ids[n], self.keys[source, n])
+
+    def position(self, number: Any, n: Any) -> Any:
+        """Where it came from."""
+        source = 1 - self.target(number)
+        own = tirx.Cast("int32", n)
+        return tirx.if_then_else(number == 0, own, self.positions[source, n])
+
+    def digit(self, number: Any, key: Any) -> Any:
+        """That by which a pass sorts, int32."""
+        one = tirx.const(1, "int32")
+        mask = tirx.Cast(self.dtype, (one << self.digit_bits) - one)
+        shifted = key >> tirx.Cast(self.dtype, number * self.digit_bits)
+        return tirx.Cast("int32", tirx.bitwise_and(shifted, mask))
+
+    def words(self, key: Any) -> list[Any]:
+        """A key as numbers of 32 bits, the lowest first."""
+        whole = tirx.reinterpret("u" + self.dtype, key)
+        if self.dtype == "int32":
+            return [whole]
+        return [word(whole), word(whole >> tirx.const(32, "uint64"))]
+
+    def whole(self, words: list[Any]) -> Any:
+        """What `words` gave as a key again."""
+        if self.dtype == "int32":
+            return tirx.reinterpret("int32", words[0])
+        lower, upper = (tirx.Cast("uint64", each) for each in words)
+        joined = tirx.bitwise_or(lower, upper << tirx.const(32, "uint64"))
+        return tirx.reinterpret("int64", joined)
+
+
+class Carried:
+    """Keys and positions of a tile in registers, and how they cross to other threads."""
+
+    def __init__(self, ids: Ids) -> None:
+        self.ids = ids
+        parts = 1 if ids.dtype == "int32" else 2
+        self._keys = [T.alloc_local((ROWS,), WORD) for _ in range(parts)]
+        self._positions = T.alloc_local((ROWS,), WORD)
+
+    def key(self, row: Any) -> Any:
+        """That of a row of this thread."""
+        return self.ids.whole([part[row] for part in self._keys])
+
+    def position(self, row: Any) -> Any:
+        """Likewise, int32."""
+        return tirx.Cast("int32", self._positions[row])
+
+    def load(self, tile: Tile, key: Callable[[Any], Any], position: Callable[[Any], Any]) -> None:
+        """Take ids by their place in the tile."""
+
+        def take(row: Any, place: Any) -> None:
+            for part, value in zip(self._keys, self.ids.words(T.Bind(key(place))), strict=True):
+                T.buffer_store(part, value, [row])
+            T.buffer_store(self._positions, word(position(place)), [row])
+
+        with T.unroll(0, ROWS) as row:
+            for part in self._keys:
+                T.buffer_store(part, tirx.const(0, WORD), [row])
+        tile.each(take)
+
+    def exchange(self, tile: Tile, striped: bool) -> None:
+        """Send all to the places that `tile` found."""
+        tile.exchange([*self._keys, self._positions], striped)
+
+
+def count_digits(
+    ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
+) -> None:
+    """Count the digits of a block's ids into its row of `counts` (blocks, DIGITS)."""
+    block, first, rows = stretch
+    words = shared(WARPS * WORDS, WORD)
+    clear_counters(words, thread)
+    entries = ids.ids.shape[0]
+    with T.serial(0, rows) as row:
+        n = T.Bind(first + row * SORTERS + thread)
+        key = tirx.if_then_else(n < entries, ids.key(number, n), tirx.const(0, ids.dtype))
+        count(words, thread, T.Bind(ids.digit(number, key)), n < entries)
+    barrier()
+    column = T.Bind(tirx.floormod(thread, WORDS))
+    half = T.Bind(tirx.floormod(tirx.floordiv(thread, WORDS), 2))
+    side = T.Bind(tirx.floordiv(thread, 2 * WORDS))
+    total = Number(WORD)
+    with T.unroll(0, WARPS // 2) as warp:
+        pair = T.Bind(words[(side * (WARPS // 2) + warp) * WORDS + column])
+        total.add(tirx.Select(half == 0, low(pair), high(pair)))
+    barrier()
+    T.buffer_store(words, total.now, [thread])
+    barrier()
+    with T.If(thread < DIGITS), T.Then():
+        both = words[thread] + words[thread + DIGITS]
+        T.buffer_store(counts, tirx.Cast("int32", both), [block, thread])
+
+
+def send_to_places(
+    ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
+) -> None:
+    """Put a block's ids where one pass of the sort wants them."""
+    block, first, rows = stretch
+    arrays, begin = Shared(), shared(DIGITS, WORD)
+    _begin_digits(arrays, begin, counts, block, thread)
+    carried, target = Carried(ids), T.Bind(ids.target(number))
+    with T.serial(0, tirx.ceildiv(rows, ROWS)) as turn:
+        start = T.Bind(first + turn * TILE)
+        left = tirx.min(tirx.const(TILE, "int64"), ids.ids.shape[0] - start)
+        here = T.Bind(tirx.min(tirx.const(ROWS, "int32"), rows - turn * ROWS))
+        tile = Tile(arrays, thread, here, T.Bind(tirx.Cast("int32", left)))
+        carried.load(
+            tile,
+            lambda place: ids.key(number, start + place),
+            lambda place: ids.position(number, start + place),
+        )
+        totals = tile.order(lambda row: ids.digit(number, carried.key(row)))
+        _advance(arrays, begin, thread, totals)
+        carried.exchange(tile, striped=True)
+
+        def send(row: Any, place: Any) -> None:
+            key = T.Bind(carried.key(row))
+            origin = T.Bind(arrays.origin[ids.digit(number, key)])
+            there = T.Bind(tirx.Cast("int64", origin + word(place)))
+            T.buffer_store(ids.keys, key, [target, there])
+            T.buffer_store(ids.positions, carried.position(row), [target, there])
+
+        tile.each(send, striped=True)
+        barrier()
+
+
+def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: Any) -> None:
+    """Where each digit of this block goes: behind smaller digits, and behind blocks before."""
+    words = arrays.words
+    digit = T.Bind(tirx.floormod(thread, DIGITS))
+    half = T.Bind(tirx.floordiv(thread, DIGITS))
+    every, before = Number(), Number()
+    none = tirx.const(0, "int32")
+    with (
+        T.serial(0, tirx.ceildiv(counts.shape[0], 2 * AT_ONCE)) as turn,
+        T.unroll(0, AT_ONCE) as part,
+    ):
+        other = T.Bind((turn * AT_ONCE + part) * 2 + half)
+        known = tirx.if_then_else(other < counts.shape[0], counts[other, digit], none)
+        counted = T.Bind(known)
+        every.add(counted)
+        before.add(tirx.Select(other < block, counted, none))
+    T.buffer_store(words, word(every.now), [thread])
+    T.buffer_store(words, word(before.now), [thread + SORTERS])
+    barrier()
+    mine = tirx.if_then_else(
+        thread < DIGITS, words[thread] + words[digit + DIGITS], tirx.const(0, WORD)
+    )
+    smaller, _ = sum_before(arrays.totals, thread, T.Bind(mine), 0, DIGITS // WARP)
+    with T.If(thread < DIGITS), T.Then():
+        earlier = words[thread + SORTERS] + words[thread + SORTERS + DIGITS]
+        T.buffer_store(begin, smaller + earlier, [thread])
+    barrier()
+
+
+def _advance(arrays: Shared, begin: Any, thread: Any, totals: Any) -> None:
+    """Note where a tile's digits go, and let the next tile's go behind them."""
+    column = T.Bind(thread - (SORTERS - WORDS))
+    with T.If(column >= 0), T.Then():
+        for digit, found in ((column, low(totals)), (column + WORDS, high(totals))):
+            there = T.Bind(begin[digit])
+            T.buffer_store(arrays.origin, there - arrays.local[digit], [digit])
+            T.buffer_store(begin, there + found, [digit])

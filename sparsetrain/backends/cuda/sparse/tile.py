@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tile of ids that a block of threads puts in order of one digit.
+
+Up to `ROWS` rows of 1,024 ids lie in registers; a warp's ids lie one after another. Its threads
+tell each other which of them hold the same digit, and count; counters of the warps are added up in
+order of the warps. So equal digits keep their order without atomic operations. In their new order
+ids pass through shared memory, whose words are those of the counters: what leaves goes in one piece
+for each digit. Cost: some 60 instructions of a warp for 32 ids, whatever the digits are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS, rank, sum_to
+
+SORTERS = 1024  # threads
+WARPS = SORTERS // WARP
+ROWS = 8  # ids of a thread at once
+TILE = SORTERS * ROWS
+DIGIT_BITS = 9
+DIGITS = 1 << DIGIT_BITS
+SHARES = SORTERS // WORDS  # threads that add up the counters of a word
+WORD = "uint32"
+_HALF = tirx.const(0xFFFF, WORD)
+
+
+def word(value: Any) -> Any:
+    """As a number of 32 bits without sign."""
+    return tirx.Cast(WORD, value)
+
+
+def low(pair: Any) -> Any:
+    """The counter in the lower half of a word."""
+    return tirx.bitwise_and(pair, _HALF)
+
+
+def high(pair: Any) -> Any:
+    """The counter in the upper half of a word."""
+    return pair >> tirx.const(16, WORD)
+
+
+class Shared:
+    """Arrays of a block."""
+
+    def __init__(self) -> None:
+        self.words = shared(WARPS * WORDS, WORD)  # counters, then ids in their new order
+        self.partial = shared(SHARES * WORDS, WORD)
+        self.totals = shared(WARPS, WORD)  # of warps
+        self.origin = shared(DIGITS, WORD)  # where digits go, less their place in the tile
+        self.local = shared(DIGITS, WORD)  # where digits begin in the tile
+
+
+def clear_counters(words: Any, thread: Any) -> None:
+    """Set all counters to zero."""
+    with T.unroll(0, WARPS * WORDS // SORTERS) as turn:
+        T.buffer_store(words, tirx.const(0, WORD), [turn * SORTERS + thread])
+    barrier()
+
+
+def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
+    """`rank` by the counters of the thread's warp."""
+    counters = tirx.address_of(words[tirx.floordiv(thread, WARP) * WORDS])
+    return T.Bind(rank(counters, word(digit), word(counts)))
+
+
+def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
+    """The sum of what threads before this one gave, and of what all did.
+
+    Only what threads of `warps` warps from `first` on give counts; others are told no sum.
+    All threads must come here, and `totals` is free for another use after the next barrier.
+    """
+    upto = T.Bind(sum_to(mine))
+    lane, warp = tirx.floormod(thread, WARP), T.Bind(tirx.floordiv(thread, WARP))
+    with T.If(lane == WARP - 1), T.Then():
+        T.buffer_store(totals, upto, [warp])
+    barrier()
+    before, every = Number(WORD), Number(WORD)
+    with T.unroll(0, warps) as other:
+        with T.If(other + first < warp), T.Then():
+            before.add(totals[other + first])
+        every.add(totals[other + first])
+    return T.Bind(before.now + upto - mine), every.now
+
+
+class Tile:
+    """The ids of a block, or a part of them, on their way.
+
+    Parameters
+    ----------
+    arrays : Shared
+    thread : int32
+    rows : int32
+        How many rows there are, at most `ROWS`.
+    count : int32
+        How many ids; all rows but the last are full of them.
+    """
+
+    def __init__(self, arrays: Shared, thread: Any, rows: Any, count: Any) -> None:
+        self.arrays, self.thread, self.rows, self.count = arrays, thread, rows, count
+        self.places = T.alloc_local((ROWS,), WORD)
+
+    def each(self, work: Callable[[Any, Any], None], striped: bool = False) -> None:
+        """``work(row, place)`` for the thread's ids: places in the tile, whose warps hold pieces.
+
+        `striped` ones lie side by side for the whole block.
+        """
+        with T.unroll(0, ROWS) as row:
+            place = T.Bind(self._striped(row) if striped else self._own(row))
+            with T.If(tirx.And(row < self.rows, place < self.count)), T.Then():
+                work(row, place)
+
+    def _own(self, row: Any) -> Any:
+        warp, lane = tirx.floordiv(self.thread, WARP), tirx.floormod(self.thread, WARP)
+        return (warp * self.rows + row) * WARP + lane
+
+    def _striped(self, row: Any) -> Any:
+        return row * SORTERS + self.thread
+
+    def order(self, digit: Callable[[Any], Any]) -> Any:
+        """Find the place of every id; `digit` gives that of a row of the thread.
+
+        Afterwards ``arrays.local`` says where each digit begins. Returns what tells, in threads of
+        the last `WORDS`, how many there are of the two digits of each.
+        """
+        words = self.arrays.words
+        clear_counters(words, self.thread)
+        with T.unroll(0, ROWS) as row, T.If(row < self.rows), T.Then():
+            mine = T.Bind(digit(row))
+            T.buffer_store(
+                self.places,
+                count(words, self.thread, mine, self._own(row) < self.count),
+                [row],
+            )
+        barrier()
+        totals = self._add_up()
+        self._begin_digits(totals)
+
+        def place(row: Any, _place: Any) -> None:
+            mine = T.Bind(digit(row))
+            counters = tirx.floordiv(self.thread, WARP) * WORDS
+            pair = T.Bind(words[counters + tirx.floormod(mine, WORDS)])
+            before = tirx.Select(mine < WORDS, low(pair), high(pair))
+            T.buffer_store(self.places, self.places[row] + self.arrays.local[mine] + before, [row])
+
+        self.each(place)
+        barrier()
+        return totals
+
+    def _add_up(self) -> Any:
+        """Turn counters into sums over the warps before; both halves of a word at once."""
+        words, partial, thread = self.arrays.words, self.arrays.partial, self.thread
+        column = T.Bind(tirx.floormod(thread, WORDS))
+        share = T.Bind(tirx.floordiv(thread, WORDS))
+        mine = WARPS // SHARES
+        total = Number(WORD)
+        with T.unroll(0, mine) as warp:
+            total.add(words[(share * mine + warp) * WORDS + column])
+        T.buffer_store(partial, total.now, [thread])
+        barrier()
+        running = Number(WORD)
+        with T.unroll(0, SHARES) as other, T.If(other < share), T.Then():
+            running.add(partial[other * WORDS + column])
+        with T.unroll(0, mine) as warp:
+            place = T.Bind((share * mine + warp) * WORDS + column)
+            counted = T.Bind(words[place])
+            T.buffer_store(words, running.now, [place])
+            running.add(counted)
+        return running.now
+
+    def _begin_digits(self, totals: Any) -> None:
+        first = WARPS - WORDS // WARP
+        before, every = sum_before(self.arrays.totals, self.thread, totals, first, WORDS // WARP)
+        column = T.Bind(self.thread - first * WARP)
+        with T.If(column >= 0), T.Then():
+            T.buffer_store(self.arrays.local, low(before), [column])
+            T.buffer_store(self.arrays.local, high(before) + low(every), [column + WORDS])
+        barrier()
+
+    def exchange(self, arrays: Sequence[Any], striped: bool) -> None:
+        """Send words of each row, (ROWS,), to the places found, and take those of other places."""
+        words = self.arrays.words
+        for array in arrays:
+
+            def send(row: Any, _place: Any, array: Any = array) -> None:
+                T.buffer_store(words, array[row], [self.places[row]])
+
+            def take(row: Any, place: Any, array: Any = array) -> None:
+                T.buffer_store(array, words[place], [row])
+
+            self.each(send)
+            barrier()
+            self.each(take, striped)
+            barrier()

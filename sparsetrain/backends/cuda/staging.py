@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ring of staging buffers: arrays are copied to the GPU while it computes.
+
+A ring of slots, each with pinned host memory and as much device memory. Arrays are written into the
+pinned memory and copied on a stream of their own. The thread that prepares batches calls `take`,
+which waits for a free slot, and `send`; the thread that computes calls `use`, and `release` after
+the launches that read the slot. Later copies into it wait for those launches, on the device, so
+nothing is overwritten that is still read.
+
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none of
+what is computed into a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import tvm
+
+from sparsetrain.backends.cuda.streams import CopyStream
+from sparsetrain.runtime.tensors import NDArray, empty, view_as
+
+SLOTS = 3
+_PINNED = 3  # DLPack's number for pinned host memory
+
+
+class Block(NamedTuple):
+    """Pinned host memory, its view for kernels of the CPU, and device memory of the same size."""
+
+    host: NDArray
+    writable: NDArray
+    device: NDArray
+
+    @property
+    def size(self) -> int:
+        """Bytes of each."""
+        return int(self.host.shape[0])
+
+
+class StagingSlot:
+    """Memory of one batch: a block for each array, which grows to the largest seen."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, Block] = {}
+
+    def block(self, name: str, size: int) -> Block:
+        """The block of an array of `size` bytes; its content is lost."""
+        block = self._blocks.get(name)
+        if block is None or block.size < size:
+            room = (max(1, size + size // 4),)
+            pinned = type(tvm.cuda())(_PINNED, 0)
+            host = empty(room, "uint8", f"{name!r} in pinned memory", pinned)
+            device = empty(room, "uint8", repr(name), tvm.cuda())
+            block = self._blocks[name] = Block(host, _as_cpu_tensor(host), device)
+        return block
+
+    def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
+        """Pinned memory for an array to be sent, as a tensor of the CPU."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        return view_as(self.block(name, size).writable, shape, dtype)
+
+
+def _as_cpu_tensor(pinned: NDArray) -> NDArray:
+    """View pinned memory as a tensor of the CPU, which DLPack refuses; it keeps `pinned` alive."""
+    memory: Any = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
+    memory.owner = pinned
+    return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
+
+
+class StagedBatch(NamedTuple):
+    """Sent arrays as tensors on the device, by name; valid until released."""
+
+    slot: StagingSlot
+    tensors: dict[str, NDArray]
+
+
+class StagingRing:
+    """The ring. Its slots are for batches in computation, in transfer and in preparation."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self._stream = CopyStream()
+        self._free: queue.SimpleQueue[StagingSlot | None] = queue.SimpleQueue()
+        for _ in range(slots):
+            self._free.put(StagingSlot())
+
+    def take(self) -> StagingSlot | None:
+        """Wait for a free slot; None once the ring is closed."""
+        slot = self._free.get()
+        if slot is None:
+            self._free.put(None)  # for other threads that wait
+        return slot
+
+    def drop(self, slot: StagingSlot) -> None:
+        """Release a slot that was not used."""
+        self._free.put(slot)
+
+    def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
+        """Begin to copy checked arrays into a slot from `take`; does not wait for the copy.
+
+        Arrays that lie in the slot's `room` are not copied on the host. Raises `ResourceError` if
+        there is no memory for the slot.
+        """
+        tensors = {}
+        for name, array in arrays.items():
+            block = slot.block(name, array.nbytes)
+            if array.ctypes.data != block.host.data_ptr():
+                there = np.from_dlpack(block.host)[: array.nbytes]
+                there.view(array.dtype).reshape(array.shape)[...] = array
+            tensors[name] = view_as(block.device, array.shape, str(array.dtype))
+            if array.nbytes:
+                self._stream.copy_(block.device, block.host, array.nbytes)
+        return StagedBatch(slot, tensors)
+
+    def use(self, staged: StagedBatch) -> dict[str, NDArray]:
+        """The tensors, for kernels that are launched from now on."""
+        self._stream.compute_waits()
+        return staged.tensors
+
+    def release(self, staged: StagedBatch) -> None:
+        """Release the slot, after the last launch that reads it and after its loss was read."""
+        self._stream.copies_wait()
+        self._free.put(staged.slot)
+
+    def close(self) -> None:
+        """Send nothing more; wake threads that wait for a slot."""
+        self._free.put(None)
+
+    def finish(self) -> None:
+        """Wait for copies in progress, before their memory is freed."""
+        self._stream.finish()

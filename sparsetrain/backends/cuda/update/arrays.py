@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA kernels over many whole arrays in one launch: update, search for NaN, sum of squares.
+
+Each array has thread blocks of its own. No atomic operations: every run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.backends.cuda.sparse.parts import (
+    THREADS,
+    Number,
+    barrier,
+    blocks_of_threads,
+    each_of,
+)
+from sparsetrain.backends.cuda.update.kernels import dense_rows
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
+from sparsetrain.optim.formula import KernelSpec
+from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments
+
+EACH = 16  # elements that a thread takes
+
+
+def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFunc:
+    """Update whole parameters of one dtype.
+
+    Arguments: for each parameter gradient, weight, slots, as they are; then the scalars.
+    """
+    with kernel() as built:
+        arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
+        h = scalars(spec.scalars, dtype)
+        _update_all([as_rows(spec, *each) for each in arrays], h)
+    return built.get()
+
+
+def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
+    """Emit one launch for all parameters, or one for each where rows share something."""
+    if seen[0][0].spec.formula.by_row:
+        for parameter, gradient in seen:
+            dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
+        return
+    with _each_array([gradient.shape[1] for _, gradient in seen]) as branches:
+        for branch, (parameter, gradient) in zip(branches, seen, strict=True):
+            with branch as place:
+                here = gradient[0, place]
+                # Such a formula asks for no element but the one that is updated.
+                state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
+                state.update(place, here)
+
+
+def _nothing(_column: Any) -> Any:
+    raise AssertionError("a formula without a part for each row reads no other element")
+
+
+def search_all(arrays: Sequence[Any], found: Any) -> None:
+    """Inside a kernel: note in `found` (K, S) which arrays (1, n) hold NaN or an infinity."""
+    count, strips = (int(extent) for extent in found.shape)
+    with each_of(tirx.const(count * strips, "int64")) as number:
+        place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
+        T.buffer_store(found, tirx.const(0, "int32"), place)
+    with _each_array([array.shape[1] for array in arrays], again=True) as branches:
+        bad = Number()
+        for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
+            # Told at the end: so the reads of a thread do not wait for one another.
+            with branch as place:
+                bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
+            with T.If(bad.now != 0), T.Then():
+                # Many threads may write this 1; it is the same 1.
+                T.buffer_store(found, tirx.const(1, "int32"), [number, 0])
+                bad.set(tirx.const(0, "int32"))
+
+
+def _is_not_finite(value: Any) -> Any:
+    """By the bits, all ones in the exponent: a comparison may be rewritten as if NaN were none."""
+    wide = str(value.ty.dtype) == "float64"
+    kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
+    bound = T.Bind(value)
+    mask = tirx.const(exponent, kind)
+    return tirx.Cast("int32", tirx.bitwise_and(tirx.reinterpret(kind, bound), mask) == mask)
+
+
+@contextmanager
+def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]]:
+    """Launch threads for all elements of arrays of some sizes; yields a context for each array.
+
+    Within an array's context, which yields a place in it, code runs once for each of its elements;
+    for the last one `again` and again by threads that have none, instead of a branch.
+    """
+    per_block = THREADS * EACH
+    counts = [tirx.ceildiv(size, per_block) for size in sizes]
+
+    @contextmanager
+    def branch(number: int, first: Number, block: Any, thread: Any) -> Iterator[Any]:
+        inside = tirx.And(block >= first.now, block < first.now + counts[number])
+        with T.If(inside), T.Then(), T.serial(0, EACH) as step:
+            place = T.Bind((block - first.now) * per_block + step * THREADS + thread)
+            if again:
+                yield T.Bind(tirx.min(place, sizes[number] - 1))
+            else:
+                with T.If(place < sizes[number]), T.Then():
+                    yield place
+        first.add(counts[number])
+
+    with blocks_of_threads(sum(counts, tirx.const(0, "int64"))) as (block, thread):
+        # Counted as the kernel goes: TVM takes seconds to simplify sums of a dozen lengths.
+        first = Number("int64")
+        yield [branch(number, first, block, thread) for number in range(len(sizes))]
+
+
+def scale_kernel(dtype: str, add: bool) -> PrimFunc:
+    """Build ``out[first + n] = weight * values[n]``, as the CPU's; a thread for each element."""
+    with kernel() as built:
+        size, room = extents(2)
+        values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
+        weight, first = scalar("weight", dtype), scalar("first", "int64")
+        with each_of(size) as n:
+            value = values[n] * weight
+            T.buffer_store(out, out[first + n] + value if add else value, [first + n])
+    return built.get()
+
+
+def squares_kernel(dtype: str) -> PrimFunc:
+    """Sums of squares of blocks of 1024 elements of (n,), in float64; as the CPU's."""
+    size_of_block = 1024
+    with kernel() as built:
+        (size,) = extents(1)
+        values = buffer("values", (size,), dtype)
+        partial = buffer("partial", (tirx.ceildiv(size, size_of_block),), "float64")
+        with blocks_of_threads(tirx.ceildiv(size, size_of_block)) as (block, thread):
+            sums = T.alloc_buffer((THREADS,), "float64", scope="shared")
+            total = T.alloc_local((1,), "float64")
+            T.buffer_store(total, tirx.const(0, "float64"), [0])
+            with T.serial(0, size_of_block // THREADS) as step:
+                place = T.Bind(block * size_of_block + step * THREADS + thread)
+                with T.If(place < size), T.Then():
+                    value = T.Bind(tirx.Cast("float64", values[place]))
+                    T.buffer_store(total, total[0] + value * value, [0])
+            T.buffer_store(sums, total[0], [thread])
+            half = THREADS // 2
+            while half:
+                barrier()
+                with T.If(thread < half), T.Then():
+                    T.buffer_store(sums, sums[thread] + sums[thread + half], [thread])
+                half //= 2
+            with T.If(tirx.And(thread == 0, block * size_of_block < size)), T.Then():
+                T.buffer_store(partial, sums[0], [block])
+    return built.get()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA kernels of an update rule: in place on touched rows, dense, and catch-up.
+
+They apply the same spec to the same elements as the CPU's kernels. Touched rows: one thread for
+each vector of four columns of each row. A dense parameter: one thread for each element; `arrays`
+updates all dense parameters of a step. Formulas with values shared by a row (a mean, a per-row
+slot): the threads of a row meet at a barrier before the first of them writes.
+
+Each element has one writer, and there are no atomic operations: every run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+from tvm.tirx import PrimFunc
+
+from sparsetrain.backends.cuda.sparse.parts import (
+    THREADS,
+    barrier,
+    blocks_of_threads,
+    each_of,
+    store_vector,
+    vector_lanes,
+)
+from sparsetrain.backends.cuda.sparse.runs import Sums, clear
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
+from sparsetrain.optim.exact import catch_up
+from sparsetrain.optim.formula import KernelSpec
+from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.update.rows_kernel import Runs
+
+
+def row_update_kernel(
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
+) -> PrimFunc:
+    """In-place update of the rows of a plan, of segments [first, end).
+
+    Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
+    chunks and of blocks, weight (V, D), one array per slot, if `stamped` last (V,), then the
+    numbers of the step, first, end, and if `stamped` now, which is written to ``last[row]``.
+    """
+    with kernel() as built:
+        entries, segments, sources, stored = extents(4)
+        rows = buffer("rows", (segments,), index_dtype)
+        order = buffer("order", (entries,), "int32")
+        offsets = buffer("offsets", (segments + 1,), "int32")
+        source = buffer("source", (sources,), "int32")
+        values = buffer("values", (stored, width), dtype)
+        runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
+        table, chunk_rows, block_rows = extents(3)
+        chunks = buffer("chunks", (chunk_rows, width), dtype)
+        blocks = buffer("blocks", (block_rows, width), dtype)
+        parameter = Parameter.declare(spec, table, width, dtype)
+        last = buffer("last", (table,), "int32") if stamped else None
+        h = scalars(spec.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        now = scalar("now", "int32") if stamped else None
+
+        def stamp(row: Any) -> None:
+            if last is not None:
+                T.buffer_store(last, now, [row])
+
+        sums = Sums(runs.values, chunks, blocks, runs.value_row)
+        body = _row_by_row if spec.formula.by_row else _row_by_vectors
+        body(parameter, runs, sums, h, (first, end), stamp)
+    return built.get()
+
+
+def _row_by_vectors(
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+) -> None:
+    lanes = vector_lanes(parameter.width, parameter.dtype)
+    vectors = parameter.width // lanes
+    with each_of((span[1] - span[0]) * vectors) as number:
+        segment = T.Bind(span[0] + tirx.floordiv(number, vectors))
+        column = T.Bind(tirx.floormod(number, vectors) * lanes)
+        row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
+        # On their way while entries are summed.
+        arrays = [parameter.weight, *parameter.slots]
+        near = [T.alloc_local((1, lanes), parameter.dtype) for _ in arrays]
+        for array, copy in zip(arrays, near, strict=True):
+            store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
+        edges = runs.offsets[segment], runs.offsets[segment + 1]
+        total = _sum(sums, lanes, edges, column)
+        held = Parameter(parameter.spec, near[0], near[1:], lanes, parameter.dtype)
+        state = held.begin_row(0, lambda d: total[d], h, _count(edges, parameter))
+        with T.vectorized(0, lanes) as lane:
+            state.update(lane, total[lane])
+        for array, copy in zip(arrays, near, strict=True):
+            store_vector(array, [row, column], lanes, partial(_at, copy, 0, 0))
+        with T.If(column == 0), T.Then():
+            stamp(row)
+
+
+def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
+    return array[row, column + lane]
+
+
+def _row_by_row(
+    parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
+) -> None:
+    """Let each block update a few rows, with their gradients in shared memory."""
+    width = parameter.width
+    lanes = vector_lanes(width, parameter.dtype)
+    vectors = width // lanes
+    members = min(vectors, THREADS)  # threads of a row
+    held = THREADS // members  # rows of a block
+    with blocks_of_threads(tirx.ceildiv(span[1] - span[0], held)) as (block, thread):
+        gradient = T.alloc_buffer((held, width), parameter.dtype, scope="shared")
+        place = T.Bind(tirx.min(tirx.floordiv(thread, members), held - 1))
+        member = T.Bind(thread - place * members)
+        wanted = T.Bind(span[0] + block * held + place)
+        works = tirx.And(member < members, wanted < span[1])
+        # Threads without a row read some row and write none: all must come to the barriers.
+        segment = T.Bind(tirx.min(wanted, span[1] - 1))
+        row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
+        with T.If(works), T.Then(), _vectors(vectors, members, member) as vector:
+            edges = runs.offsets[segment], runs.offsets[segment + 1]
+            total = _sum(sums, lanes, edges, vector * lanes)
+            with T.vectorized(0, lanes) as lane:
+                T.buffer_store(gradient, total[lane], [place, vector * lanes + lane])
+        barrier()
+        named = runs.offsets[segment], runs.offsets[segment + 1]
+        count = _count(named, parameter)
+        state = parameter.begin_row(row, lambda d: gradient[place, d], h, count)
+        barrier()
+        with T.If(works), T.Then():
+            with _vectors(vectors, members, member) as vector, T.vectorized(0, lanes) as lane:
+                column = vector * lanes + lane
+                state.update(column, gradient[place, column])
+            with T.If(member == 0), T.Then():
+                state.end()
+                stamp(row)
+
+
+def _count(edges: tuple[Any, Any], parameter: Parameter) -> Any:
+    return tirx.Cast(parameter.dtype, edges[1] - edges[0])
+
+
+def _sum(sums: Sums, lanes: int, edges: tuple[Any, Any], column: Any) -> Any:
+    dtype = str(sums.values.dtype)
+    total = T.alloc_local((lanes,), dtype)
+    clear(total, lanes, dtype)
+    sums.add(total, lanes, edges, column)
+    return total
+
+
+@contextmanager
+def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
+    """The vectors of a row that one of its threads owns."""
+    with T.serial(0, -(-vectors // members)) as turn:
+        vector = T.Bind(turn * members + member)
+        with T.If(vector < vectors), T.Then():
+            yield vector
+
+
+def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
+    """In-place update of rows [first, end) of a parameter seen as (rows, columns).
+
+    Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
+    then the scalars of the spec, first, end. Formulas without a per-row part take elements
+    [first, end) of (1, R * C), and a gradient (1, end - first).
+    """
+    with kernel() as built:
+        height, width, given, across = extents(4)
+        by_row = spec.formula.by_row
+        gradient = buffer("gradient", (given, width if by_row else across), dtype)
+        parameter = Parameter.declare(spec, height, width, dtype)
+        h = scalars(spec.scalars, dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        if by_row:
+            dense_rows(parameter, gradient, h, first, end)
+        else:
+            with each_of(end - first) as number:
+                state = parameter.begin_row(0, lambda d: gradient[0, d], h)
+                state.update(first + number, gradient[0, number])
+    return built.get()
+
+
+def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
+    """Inside a kernel: update rows [first, end), a block for each."""
+    with (
+        blocks_of_threads(end - first) as (block, thread),
+        T.If(block < end - first),
+        T.Then(),
+    ):
+        state = parameter.begin_row(T.Bind(first + block), lambda d: gradient[block, d], h)
+        barrier()
+        with T.serial(0, tirx.ceildiv(parameter.width, THREADS)) as turn:
+            column = T.Bind(turn * THREADS + thread)
+            with T.If(column < parameter.width), T.Then():
+                state.update(column, gradient[block, column])
+        with T.If(thread == 0), T.Then():
+            state.end()
+
+
+def catch_up_kernel(
+    spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
+) -> PrimFunc:
+    """Bring rows up to a step; as the CPU's, but `replayed` has an entry for each block of rows.
+
+    A thread replays a whole row.
+    """
+    with kernel() as built:
+        segments, table, steps, strips = extents(4)
+        rows = buffer("rows", (segments,), index_dtype) if index_dtype is not None else None
+        parameter = Parameter.declare(spec, table, width, dtype)
+        parameter.lanes = vector_lanes(width, dtype)
+        last = buffer("last", (table,), "int32")
+        history = buffer("history", (steps, catch_up.columns(spec, dtype)), "float64")
+        replayed = buffer("replayed", (strips,), "int64")
+        nothing = scalar("zero", dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
+        past = catch_up.PastSteps(history, base, spec, dtype)
+        with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
+            counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
+            mine = T.alloc_local((1,), "int64")
+            T.buffer_store(mine, tirx.const(0, "int64"), [0])
+            place = T.Bind(first + block * THREADS + thread)
+            with T.If(place < end), T.Then():
+                row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
+                until = now, cap if capped else None
+                with catch_up.replay_row(parameter, row, last, past, until, nothing) as count:
+                    T.buffer_store(mine, count, [0])
+            T.buffer_store(counts, mine[0], [thread])
+            barrier()
+            with T.If(thread == 0), T.Then():
+                with T.serial(0, THREADS - 1) as k:
+                    T.buffer_store(mine, mine[0] + counts[k + 1], [0])
+                T.buffer_store(replayed, mine[0], [block])
+    return built.get()

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of update kernels on a GPU, with their arguments in order.
+
+Shapes and dtypes have been checked; here they are trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
+from sparsetrain.backends.cuda.update import kernels
+from sparsetrain.backends.cuda.update.arrays import foreach_kernel
+from sparsetrain.optim.formula import KernelSpec
+from sparsetrain.optim.param_groups import RowRange
+from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.state import LAST, Target, matrix_shape
+from sparsetrain.optim.update.dense_kernel import MOST
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.tensors import target_of, to_device
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+
+
+class RowUpdate:
+    """The update of touched rows of one parameter by one rule.
+
+    Parameters
+    ----------
+    target : Target
+        The parameter (V, D) and its slots; written.
+    rule : Rule
+        Its spec is what the kernels compute.
+    """
+
+    def __init__(self, target: Target, rule: Rule) -> None:
+        self._spec, self._target = rule.spec, target
+        self._views = target.views(rule.spec, *matrix_shape(target.param.shape))
+        self._kernels: dict[Any, Any] = {}
+
+    def __call__(
+        self,
+        gradient: RowSparse,
+        plan: CoalescePlan,
+        scalars: Sequence[float],
+        span: tuple[int, int],
+        now: int | None = None,
+    ) -> None:
+        """Update the rows of segments `span`; with `now`, note that they are current."""
+        if span[0] == span[1]:
+            return
+        source, values = gradient.source, gradient.values
+        rows, order, offsets = plan.arrays
+        variant = plan.index_dtype, source is not None, now is not None
+        if variant not in self._kernels:
+            self._kernels[variant] = self._kernel(*variant)
+        self._kernels[variant](
+            rows,
+            order,
+            offsets,
+            order if source is None else source,
+            values,
+            *chunk_sums(plan, values, source),
+            *self._views,
+            *(() if now is None else (self._target.slots[LAST],)),
+            *scalars,
+            *span,
+            *(() if now is None else (now,)),
+        )
+
+    def _kernel(self, index_dtype: str, pooled: bool, stamped: bool) -> Any:
+        param = self._target.param
+        kind = matrix_shape(param.shape)[1], str(param.dtype), index_dtype
+        return _row_kernel(target_of(param), self._spec, *kind, pooled, stamped)
+
+
+class Foreach:
+    """The update of dense parameters of one dtype and at least one axis that follow one rule.
+
+    Parameters
+    ----------
+    rule : Rule
+        Its spec is what is computed.
+    targets : mapping of str to Target
+        The parameters and their slots, by name.
+    """
+
+    def __init__(self, rule: Rule, targets: Mapping[str, Target]) -> None:
+        self.rule, self.names = rule, [*targets]
+        spec = rule.spec
+        arrays = {
+            name: (target.param, *(target.slots[slot.name] for slot in spec.formula.slots))
+            for name, target in targets.items()
+        }
+        items = [*arrays.items()]
+        self._launches = [
+            (_kernel_for(spec, part), part)
+            for part in (items[start : start + MOST] for start in range(0, len(items), MOST))
+        ]
+
+    def update_(self, gradients: Mapping[str, Any], numbers: Sequence[float]) -> None:
+        """Write all parameters and slots."""
+        for run, part in self._launches:
+            arrays = [array for name, own in part for array in (gradients[name], *own)]
+            run(*arrays, *numbers)
+
+
+def _kernel_for(spec: KernelSpec, part: Sequence[tuple[str, tuple[NDArray, ...]]]) -> Any:
+    params = [own[0] for _, own in part]
+    ranks = tuple(len(param.shape) for param in params)
+    return _foreach(target_of(params[0]), spec, str(params[0].dtype), ranks)
+
+
+def update_dense_(
+    target: Target, gradient: NDArray, rule: Rule, scalars: Sequence[float], rows: tuple[int, int]
+) -> None:
+    """Update rows [first, end) by a gradient (end - first, D) of any shape."""
+    spec = rule.spec
+    height, width = matrix_shape(target.param.shape)
+    first, end = rows
+    shape = (end - first, width)
+    if not spec.formula.by_row:  # one row of all elements
+        first, end, height, width = first * width, end * width, 1, height * width
+        shape = (1, end - first)
+    _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
+        gradient._create_view(shape), *target.views(spec, height, width), *scalars, first, end
+    )
+
+
+def densified(
+    gradient: RowSparse, plan: CoalescePlan, part: RowRange, span: tuple[int, int]
+) -> NDArray:
+    """Return the rows of one range as a dense tensor (rows, D); only in dense mode."""
+    shape = (part.end - part.first, gradient.width)
+    dense = runtime.zeros(shape, gradient.dtype, f"the dense gradient of {part.label}")
+    unique = gradient.coalesce(plan)
+    chosen = slice(*span)
+    rows = runtime.as_numpy(unique.indices)[chosen] - part.first
+    runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
+    return to_device(dense, gradient.values.device)
+
+
+_row_kernel = target_kernel("update of touched rows", cuda=kernels.row_update_kernel)
+_dense_kernel = target_kernel("dense update", cuda=kernels.dense_update_kernel)
+_foreach = target_kernel("dense updates", cuda=foreach_kernel)

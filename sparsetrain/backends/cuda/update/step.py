@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Step on a GPU: kernels launched one by one, after everything that may fail.
+
+The host waits for the device once, to learn whether all numbers are finite and how many rows were
+touched; the loss is read then, so that nobody waits for the updates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from operator import is_
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.backends.cuda.sparse.coalesce import DeviceSort
+from sparsetrain.backends.cuda.update.launch import Foreach, RowUpdate, densified, update_dense_
+from sparsetrain.optim.exact.rows import (
+    find_plan,
+    replay_range_,
+    require_current_,
+    segment_spans,
+)
+from sparsetrain.optim.gradients import Gradient, is_finite, nonfinite
+from sparsetrain.optim.result import Scale, StepResult, skip_step
+from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.state import State, Target, set_last_
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import on_gpu, to_device
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+
+
+class DeviceStep:
+    """Steps on one state with gradients of the same names and kinds, by the rules of the state.
+
+    Parameters
+    ----------
+    params, gradients : mapping
+        Checked to fit each other and the state.
+    state : State
+        The state that `run_` will write.
+    """
+
+    def __init__(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> None:
+        self._targets = {name: Target(params[name], state[name]) for name in gradients}
+        self._tensors = [*params.values(), *state.tensors()]
+        self._tables = [n for n, g in gradients.items() if isinstance(g, RowSparse)]
+        self._dense = {
+            n: tuple(g.shape) for n, g in gradients.items() if not isinstance(g, RowSparse)
+        }
+        self._rules = state.rules(gradients)
+        self._sorts: dict[str, DeviceSort] = {}  # of the last step, for the next one
+        self._updates: dict[tuple[str, int], RowUpdate] = {}
+        self._foreach = self._grouped(state)
+        done = {name for group in self._foreach for name in group.names}
+        self._others = [name for name in gradients if name not in done]
+
+    def fits(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> bool:
+        """Return whether the tensors are the same ones, and dense gradients have their shapes."""
+        tensors = [*params.values(), *state.tensors()]
+        return (
+            len(tensors) == len(self._tensors)
+            and all(map(is_, tensors, self._tensors))
+            and all(tuple(gradients[name].shape) == shape for name, shape in self._dense.items())
+        )
+
+    def _grouped(self, state: State) -> list[Foreach]:
+        """Group dense parameters, except scalars, by rule and dtype."""
+        alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
+        for name in self._dense:
+            parts, param = state.ranges[name], self._targets[name].param
+            if param.shape and len(parts) == 1 and (name, 0) not in state.histories:
+                alike[parts[0].rule, str(param.dtype)].append(name)
+        return [
+            Foreach(rule, {name: self._targets[name] for name in names})
+            for (rule, _), names in alike.items()
+        ]
+
+    def run_(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        loss: NDArray | None,
+        scale: Scale,
+    ) -> tuple[NDArray | None, StepResult]:
+        """Take a step; see `UpdateStep.run_`. The loss is returned on the host."""
+        sorts = {} if scale.norm is not None else self._begin_sorts(gradients, state)
+        problem = nonfinite(loss, gradients)
+        if loss is not None and on_gpu(loss):
+            loss = runtime.as_tensor(runtime.as_numpy(loss))
+        if problem is not None:
+            overflowed = scale.may_overflow and is_finite(loss)
+            return loss, skip_step(state, problem, scale, overflowed)
+        numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
+        scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
+        plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}
+        for name, plan in plans.items():
+            require_current_(params, state, name, plan)
+        for group in self._foreach:
+            group.update_(gradients, scalars[group.rule])
+        for name in self._others:
+            if name in plans:
+                self._update_rows_(name, gradients[name], plans[name], state, scalars)
+            else:
+                self._update_dense_(name, gradients[name], params, state, scalars)
+        for (name, number), history in state.histories.items():
+            if name in self._targets:
+                history.append(numbers[state.ranges[name][number].rule])
+        self._sorts.update(sorts)
+        state.caught.clear()
+        state.step += 1
+        return loss, StepResult(state.step, scale.norm)
+
+    def _begin_sorts(
+        self, gradients: Mapping[str, Gradient], state: State
+    ) -> dict[str, DeviceSort]:
+        """Begin to sort the ids that may have no plan; the device works while the host goes on."""
+        begun = {}
+        for name in self._tables:
+            gradient = gradients[name]
+            if gradient.coalesced or name in state.plans or name in state.caught:
+                continue
+            indices, num_rows = gradient.indices, gradient.num_rows
+            sort = self._sorts.pop(name, None)
+            if sort is None or not sort.fits(indices, num_rows):
+                sort = DeviceSort(indices, num_rows)
+            sort.begin(indices)
+            begun[name] = sort
+        return begun
+
+    def _plan(
+        self, name: str, gradient: RowSparse, state: State, sorts: Mapping[str, DeviceSort]
+    ) -> CoalescePlan:
+        """Return the plan of a gradient: one that exists, or that of its sort."""
+        if name in sorts:
+            return CoalescePlan(*sorts[name].wait())
+        planned, plan = state.plans.get(name, (None, None))
+        if plan is not None and planned is gradient:
+            return plan
+        return trivial_plan(gradient) if gradient.coalesced else find_plan(state, name, gradient)
+
+    def _update_rows_(
+        self,
+        name: str,
+        gradient: RowSparse,
+        plan: CoalescePlan,
+        state: State,
+        scalars: Mapping[Rule, tuple[float, ...]],
+    ) -> None:
+        """Update one table, range by range."""
+        parts = state.ranges[name]
+        for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
+            own = scalars[part.rule]
+            if part.rule.dense:
+                dense = densified(gradient, plan, part, span)
+                update_dense_(self._targets[name], dense, part.rule, own, (part.first, part.end))
+                continue
+            key = name, number
+            if key not in self._updates:
+                self._updates[key] = RowUpdate(self._targets[name], part.rule)
+            history = state.histories.get(key)
+            now = None if history is None else history.now + 1
+            self._updates[key](gradient, plan, own, span, now)
+
+    def _update_dense_(
+        self,
+        name: str,
+        whole: NDArray,
+        params: Mapping[str, NDArray],
+        state: State,
+        scalars: Mapping[Rule, tuple[float, ...]],
+    ) -> None:
+        """Update one parameter by a dense gradient; all its rows are current afterwards."""
+        parts = state.ranges[name]
+        for number, part in enumerate(parts):
+            history = state.histories.get((name, number))
+            if history is not None:
+                replay_range_(params, state, name, number, None)
+                set_last_(state[name], part, history.now + 1)
+            gradient = whole
+            if len(parts) > 1:
+                view = runtime.as_numpy(whole).reshape(parts[-1].end, -1)[part.first : part.end]
+                gradient = to_device(runtime.as_tensor(view), whole.device)
+            update_dense_(
+                self._targets[name],
+                gradient,
+                part.rule,
+                scalars[part.rule],
+                (part.first, part.end),
+            )
+
+
+def trivial_plan(gradient: RowSparse) -> CoalescePlan:
+    """Return the plan of a coalesced tensor: every entry is its own segment."""
+    numbers = np.arange(gradient.nse + 1, dtype=np.int32)
+    order, offsets = (
+        to_device(runtime.as_tensor(array), gradient.indices.device)
+        for array in (numbers[:-1], numbers)
+    )
+    return CoalescePlan(gradient.indices, order, offsets)
