@@ -36,7 +36,8 @@ from sparsetrain.kernels.builder import Prefetch
 from sparsetrain.models.interaction import options as interactions
 from sparsetrain.runtime import compiling
 
-# The module: its package has a function of this name.
+# The modules: their packages have functions of these names.
+cpu = importlib.import_module("sparsetrain.backends.cpu.schedule")
 pipeline = importlib.import_module("sparsetrain.compiler.schedule.pipeline")
 LIMIT = 1_000_000  # rows of a table, so that nine trainers fit into memory
 
@@ -69,11 +70,11 @@ def interaction_by_products(dense: Any, embeddings: Any) -> Any:
 VARIANTS: dict[str, tuple[Any, str, Any] | None] = {
     "nothing": None,
     "nothing, again": None,  # how much of a ratio is noise
-    "products of gradients": (pipeline, "TakeRowProducts", NoPass),
+    "products of gradients": (cpu, "TakeRowProducts", NoPass),
     "prefetches of those": (chunk_prefetch, "_prefetch", _nothing),
     "prefetched rows of tables": (Prefetch, "line", _nothing),
     "elided argument checks": (pipeline, "ElideArgumentChecks", NoPass),
-    "folded permutations": (pipeline, "FoldPermutationIntoMatmul", NoPass),
+    "folded permutations": (cpu, "FoldPermutationIntoMatmul", NoPass),
     "own interaction": (interactions, "dot_interaction", interaction_by_products),
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact mode by touched rows against every row: the crossing, `MOST_WEIGHTS_DENSE`.
+"""Exact mode by touched rows against every row: the crossing, `most_weights_dense` of the CPU.
 
     python benchmarks/update.py                            # Adam, uniform ids
     python benchmarks/update.py --optimizer momentum --skew zipf

@@ -36,9 +36,9 @@ AXES = {
         r"isinstance\([^)]*RowSparse|is_row_sparse", r"^(sparse_tensor|ad)/", 6
     ),
     "CUDA": Axis(
-        r'\bon_gpu\b|is_cuda|"cuda"|\bgpu\.\w|_on_host|\bcuda\.',
-        r"/cuda|cuda_|/gpu\.py|device_prefetch|device_pool|streams|staging",
-        31,
+        r'\bon_gpu\b|is_cuda\(|"cuda"|\bgpu\.\w|\bon_host\b|\bcuda\.',
+        r"^backends/",
+        6,
     ),
     "tables in half precision and int8": Axis(
         r"\bis_half\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
@@ -49,7 +49,7 @@ AXES = {
         r'\bpolicy\b|loss_scale|\bscaling\b|\bscaled\b(?!( \w+)? = )|"rounds"',
         r"/precision/|/bf16|/amx|half_|/half|ad/dense_rules/|runtime/exponential|models/draws"
         r"|data/",
-        28,
+        27,
     ),
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',

@@ -126,5 +126,5 @@ def _one_c_interface():
 def _no_table_is_small():
     """Let exact mode catch up the tables of tests as it does large ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparsetrain.optim.state_factory.MOST_WEIGHTS_DENSE", 0)
+        patch.setattr("sparsetrain.backends.cpu.Cpu.most_weights_dense", 0)
         yield

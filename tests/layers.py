@@ -24,42 +24,55 @@ class Part(NamedTuple):
 PARTS = {
     "errors": Part("every error, with its exit code"),
     "system": Part("files, locks, memory, threads; argument checks; tables of HTML"),
-    "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "", True),
+    "backend": Part("the seam to what programs run on: `Backend`, and their registry", "", True),
+    "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "backend", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
-    "runtime": Part("tensors, devices, threads and compiled libraries of TVM", "system", True),
+    "runtime": Part(
+        "tensors, devices, threads and compiled libraries of TVM", "backend system", True
+    ),
     "parsing": Part("kernels that read fields of text", "kernels runtime system", True),
     "data": Part("click logs to batches: schema, readers, encoder, conversion", "parsing system"),
     "metrics": Part("scores of predictions and of rankings, batch by batch", "data system"),
-    "sparse_tensor": Part("RowSparse, coalescing and its kernels", "kernels runtime system", True),
+    "sparse_tensor": Part(
+        "RowSparse, coalescing and its kernels", "backend kernels runtime system", True
+    ),
     "ops": Part(
         "operators on ids and ragged rows, and the shapes operators require",
-        "kernels sparse_tensor",
+        "backend kernels",
         True,
     ),
-    "ad": Part("reverse pass, rules, join and densify", "kernels ops sparse_tensor system", True),
+    "ad": Part(
+        "reverse pass, rules, join and densify", "backend kernels ops sparse_tensor system", True
+    ),
     "embedding": Part(
         "lookups and bags as operators, collections of tables",
-        "ad kernels ops runtime sparse_tensor system",
+        "ad backend kernels ops runtime sparse_tensor system",
         True,
     ),
     "compiler": Part(
         "programs: checks, half precision, schedules, cache of compiled code",
-        "ad embedding kernels ops runtime system",
+        "ad backend embedding kernels ops runtime system",
         True,
     ),
     "optim": Part(
         "formulas, the kernels made from them, the update of a step",
-        "checkpoint compiler kernels runtime sparse_tensor system",
+        "backend checkpoint compiler kernels runtime sparse_tensor system",
         True,
     ),
     "models": Part(
         "models of clicks, ratings and sequences, and the base classes of your own",
-        "ad compiler data embedding kernels ops runtime sparse_tensor system",
+        "ad backend compiler data embedding kernels ops runtime system",
         True,
     ),
     "training": Part(
         "Trainer: the step, the loop, runs, saved models",
-        "ad checkpoint compiler data kernels metrics models optim runtime sparse_tensor system",
+        "ad backend checkpoint compiler data kernels metrics models optim runtime system",
+        True,
+    ),
+    "backends": Part(
+        "the CPU and CUDA, which register themselves",
+        "backend compiler data embedding kernels models ops optim runtime sparse_tensor system "
+        "training",
         True,
     ),
     "torch": Part(
@@ -79,7 +92,7 @@ PARTS = {
     ),
     "verify": Part(
         "proofs on this machine of what the package promises",
-        "checkpoint compiler data models optim runtime sparse_tensor system training",
+        "backend checkpoint compiler data models optim runtime sparse_tensor training",
         True,
     ),
     "serving": Part(
@@ -89,12 +102,15 @@ PARTS = {
     ),
     "parallel": Part(
         "training on several processes, with sharded tables",
-        "ad checkpoint compiler data embedding kernels models optim runtime sparse_tensor system "
+        "ad backend checkpoint compiler data embedding kernels models optim runtime sparse_tensor "
+        "system "
         "training",
         True,
     ),
     "cli": Part(
-        "the commands, on public names alone", "runtime serving system training verify", True
+        "the commands, on public names alone",
+        "backend runtime serving system training verify",
+        True,
     ),
 }
 

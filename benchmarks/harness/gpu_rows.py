@@ -13,7 +13,7 @@ import sparsetrain as st
 from harness.gpu_timing import copying_rate, kernels_of, on_device, scaled, seconds_of, torch_on_gpu
 from sparsetrain import runtime
 from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.embedding.kernels import cuda_lookup_kernel
+from sparsetrain.backends.cuda.kernels import lookup_kernel
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
@@ -92,7 +92,7 @@ def _plan(indices: list[Any], rows: int, number: int) -> None:
 
 
 def _lookup_rate(rows: int, width: int, lookups: int) -> float:
-    kernel = compile_kernel(cuda_lookup_kernel(width, "float32", "int32"), gpu.target())
+    kernel = compile_kernel(lookup_kernel(width, "float32", "int32"), gpu.target())
     table = on_device(np.ones((rows, width), np.float32))
     ids = [on_device(each) for each in _ids(rows, lookups)]
     out = on_device(np.zeros((lookups, width), np.float32))

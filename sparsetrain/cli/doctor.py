@@ -8,7 +8,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib import metadata
+from typing import Any
 
 import typer
 
@@ -16,7 +19,7 @@ import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.trainers import joined
-from sparsetrain.errors import ResourceError
+from sparsetrain.errors import ResourceError, SparsetrainError
 from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
@@ -27,7 +30,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Report versions, CPU features, threads, memory, and CUDA or why it is missing."""
     results: dict[str, str | dict[str, str]] = {}
     broken: list[str] = []
-    for name, check in _CHECKS.items():
+    for name, check in _checks().items():
         try:
             results[name] = check()
         except Exception as error:  # the report shows any error
@@ -102,17 +105,9 @@ def _cache() -> str:
     return f"{place.resolve()} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 
-def _cuda() -> str:
-    import tvm
-
-    from sparsetrain.backends.cuda import device as gpu
-
-    why_not = gpu.unavailable_reason()
-    if why_not is not None:
-        return f"no: {why_not}"
-    target = gpu.target()
-    halves = sparsetrain.precision.lacks("bfloat16", target) or "bfloat16 on tensor cores"
-    return f"{tvm.cuda().device_name} ({target.attrs['arch']}), which 'auto' takes; {halves}"
+def _device(backend: Any) -> str:
+    why_not = backend.unavailable_reason()
+    return backend.describe() if why_not is None else f"no: {why_not}"
 
 
 def _processes() -> str:
@@ -143,6 +138,15 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "other pools": _other_pools,
     "memory": _memory,
     "compiled": _cache,
-    "cuda": _cuda,
-    "processes": _processes,
 }
+
+
+def _checks() -> dict[str, Callable[[], str | dict[str, str]]]:
+    """What is reported, in order: after the CPU every other backend."""
+    devices = {}
+    with suppress(SparsetrainError):  # the line of the target tells
+        from sparsetrain.backend import backends
+
+        _cpu, *others = backends().values()
+        devices = {backend.kind: partial(_device, backend) for backend in others}
+    return {**_CHECKS, **devices, "processes": _processes}

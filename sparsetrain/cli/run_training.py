@@ -106,8 +106,7 @@ def require_machine(settings: Settings) -> None:
     target, precision = settings.train.target, settings.train.precision
     if target == "auto" and settings.model.table_dtype != "float32":
         target = "cpu"  # others have no kernels for such tables
-    if target == "cuda" or precision != "float32":
-        st.precision.policy_for(precision, resolve_target(target))
+    st.precision.policy_for(precision, resolve_target(target))
 
 
 def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:

@@ -17,8 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import ad, runtime
-from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.backends.cuda.pool import limit_pool, to_gpu
+from sparsetrain.backend import backend_of
 from sparsetrain.compiler import program_cache, schedule
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.compile_errors import naming_operators
@@ -26,6 +25,7 @@ from sparsetrain.compiler.precision import Policy, to_half
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
 from sparsetrain.runtime.compiling import compile_relax
+from sparsetrain.runtime.pool import limit_pool
 from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.runtime.workspace import BufferLifetime, Workspace, parse_lifetimes
@@ -61,7 +61,7 @@ class Program:
         precision: Policy | None = None,
     ) -> None:
         self.target = resolve_target(target)
-        self._on_gpu = gpu.is_cuda(self.target)
+        self.backend = backend_of(self.target)
         find_function(module, function)
         module = self.module = extract(module, function)
         if precision is not None:
@@ -88,8 +88,8 @@ class Program:
 
     @property
     def _kept(self) -> str | None:
-        """The function that is given what it works in; a device has its own pool."""
-        return None if self._on_gpu else self.function
+        """The function that is given what it works in; None where a pool has it, and arguments."""
+        return self.function if self.backend.hoists else None
 
     @cached_property
     def _workspace(self) -> Workspace:
@@ -168,8 +168,8 @@ class Program:
         bound = self.arguments.bind(params, inputs, checked)
         with self._lock:
             sizes = tuple(map(_SHAPE, bound[: self.arguments.num_inputs]))
-            if self._on_gpu:
-                bound = to_gpu(bound)
+            if self._kept is None:
+                bound = self.backend.place(bound)
             return self._compiled(*bound, *self._workspace.arrays(sizes, bound))
 
 

@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backend_of
 from sparsetrain.compiler.compile_errors import naming_operators
 from sparsetrain.ops.legalize import LEGALIZE
 from sparsetrain.runtime import library_cache
@@ -42,7 +42,7 @@ def load_or_build(
     if library is None:
         if not library_cache.can_link():
             return create_vm(build(None), target)
-        kernels = None if gpu.is_cuda(target) else place
+        kernels = place if backend_of(target).compiles_apart else None
         executable = build(kernels)
         library = library_cache.store(place, key, executable)
         if library is None:  # kernels that were to be linked do not run by themselves

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of embedding lookups, one id or a bag of ids per output row, for a CPU and for CUDA.
+"""Kernels of embedding lookups, one id or a bag of ids per output row.
 
 Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Ids that a
 model computes cannot be checked there: one outside the table reads as NaN, never as other memory,
@@ -10,10 +10,8 @@ On a CPU a table may be stored in half precision or in rows of int8: an element 
 is read, in registers, and all else is float32.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
-do not depend on the number of threads. On CUDA, vectors of four columns of all rows, in one long
-row of threads, so that a width of 16 fills a warp with eight rows as a width of 128 fills it with
-one. What is vectorised: the columns of a row; on CUDA loads and stores of 16 bytes where the width
-allows it.
+do not depend on the number of threads. What is vectorised: the columns of a row. All but `lookup`
+are written with `Loops`, so that other backends share them.
 
 A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
 offsets; its result stands at ``[b, f]``, where the interaction wants it.
@@ -21,8 +19,7 @@ offsets; its result stands at ``[b, f]``, where the interaction wants it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -30,11 +27,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
-from sparsetrain.backends.cuda.sparse import parts
-from sparsetrain.backends.cuda.sparse.parts import Number, store_vector
 from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
+from sparsetrain.kernels.loops import HOST_LOOPS, Loops, Number, column_tiles, store_vector
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
-from sparsetrain.sparse_tensor.kernels import column_tiles
 
 # The rows of a large table are in no cache: a lookup asks for the first lines of later ones, into
 # the first cache, as long as there are not more lines on their way than `LINES`.
@@ -77,38 +72,6 @@ def _inside(index: Any, rows: Any) -> Any:
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
 
 
-@contextmanager
-def _each(total: Any, cuda: bool) -> Iterator[Any]:
-    """For each number below `total`, in parallel."""
-    with parts.each_of(total) if cuda else T.parallel(0, total) as n:
-        yield n
-
-
-@contextmanager
-def _each_vector(rows: Any, width: int, dtype: str, cuda: bool) -> Iterator[tuple[Any, Any, int]]:
-    """For each vector of each row, in parallel: yields the row, its first column, the columns."""
-    if cuda:
-        with parts.each_vector(rows, width, dtype) as vector:
-            yield vector
-        return
-    tiles, lanes = column_tiles(width)
-    with T.parallel(0, rows) as n, T.serial(0, tiles) as t:
-        yield n, t * lanes, lanes
-
-
-@cache
-def cuda_lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """`lookup_kernel` on CUDA; an id outside the table reads as NaN."""
-    with kernel("lookup") as built:
-        height, count = extents(2)
-        table = buffer("table", (height, width), dtype)
-        ids = buffer("ids", (count,), id_dtype)
-        out = buffer("out", (count, width), dtype)
-        with _each_vector(count, width, dtype, True) as (n, column, lanes):
-            _read(table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row))
-    return built.get()
-
-
 @cache
 def bag_kernel(
     width: int,
@@ -117,7 +80,7 @@ def bag_kernel(
     features: int,
     mean: bool,
     weighted: bool,
-    cuda: bool = False,
+    loops: Loops = HOST_LOOPS,
 ) -> PrimFunc:
     """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
     computed = computed_in(dtype)
@@ -128,14 +91,14 @@ def bag_kernel(
         offsets = buffer("offsets", (batch * features + 1,), "int64")
         weights = buffer("weights", (given,), computed if weighted else "int64")
         out = buffer("out", (batch, features, width), computed)
-        with _each_vector(batch * features, width, computed, cuda) as (bag, column, lanes):
+        with loops.each_vector(batch * features, width, computed) as (bag, column, lanes):
             first = T.Bind(offsets[bag])
             length = T.Bind(offsets[bag + 1] - first)
             total = T.alloc_local((lanes,), computed)
             store_vector(total, [0], lanes, lambda lane: const(0, computed))
             with T.serial(0, length) as n:
                 weight = weights[first + n] if weighted else None
-                _read(table, ids[first + n], column, _adding_to(total, weight))
+                read_row(table, ids[first + n], column, _adding_to(total, weight))
             share = tirx.Cast(computed, tirx.max(length, const(1, "int64")))
             divisor = T.Bind(share if mean else const(1, computed))
             place = [tirx.floormod(bag, batch), tirx.floordiv(bag, batch), column]
@@ -147,7 +110,7 @@ def bag_kernel(
 Vector = Callable[[Any], Any]
 
 
-def _read(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
+def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
     """Let `use` have a vector of a table's row, NaN if there is no such row."""
     row = T.Bind(tirx.Cast("int64", index))
     with T.If(tirx.And(row >= 0, row < table.shape[0])):
@@ -170,14 +133,14 @@ def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
 
 
 @cache
-def bag_source_kernel(features: int, id_dtype: str, cuda: bool = False) -> PrimFunc:
+def bag_source_kernel(features: int, id_dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
     with kernel("bag_source") as built:
         count, edges = extents(2)
         offsets = buffer("offsets", (edges,), "int64")
         buffer("ids", (count,), id_dtype)  # only its length is read
         out = buffer("out", (count,), "int32")
-        with _each(edges - 1, cuda) as bag:
+        with loops.each(edges - 1) as bag:
             batch = T.Bind(tirx.floordiv(edges - 1, features))
             row = tirx.floormod(bag, batch) * features + tirx.floordiv(bag, batch)
             with T.serial(0, offsets[bag + 1] - offsets[bag]) as n:
@@ -187,7 +150,7 @@ def bag_source_kernel(features: int, id_dtype: str, cuda: bool = False) -> PrimF
 
 @cache
 def bag_mean_cotangent_kernel(
-    width: int, dtype: str, features: int, cuda: bool = False
+    width: int, dtype: str, features: int, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
     """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
     with kernel("bag_mean_cotangent") as built:
@@ -195,7 +158,7 @@ def bag_mean_cotangent_kernel(
         cotangent = buffer("cotangent", (batch, features, width), dtype)
         offsets = buffer("offsets", (batch * features + 1,), "int64")
         out = buffer("out", (batch, features, width), dtype)
-        with _each_vector(batch * features, width, dtype, cuda) as (row, column, lanes):
+        with loops.each_vector(batch * features, width, dtype) as (row, column, lanes):
             b, f = tirx.floordiv(row, features), tirx.floormod(row, features)
             bag = T.Bind(f * batch + b)
             length = T.Bind(tirx.max(offsets[bag + 1] - offsets[bag], const(1, "int64")))
@@ -206,7 +169,7 @@ def bag_mean_cotangent_kernel(
 
 
 @cache
-def weighted_values_kernel(width: int, dtype: str, cuda: bool = False) -> PrimFunc:
+def weighted_values_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """For each id, its weight times the cotangent of its bag: (N, D)."""
     with kernel("weighted_values") as built:
         count, bags = extents(2)
@@ -214,7 +177,7 @@ def weighted_values_kernel(width: int, dtype: str, cuda: bool = False) -> PrimFu
         source = buffer("source", (count,), "int32")
         weights = buffer("weights", (count,), dtype)
         out = buffer("out", (count, width), dtype)
-        with _each_vector(count, width, dtype, cuda) as (n, column, lanes):
+        with loops.each_vector(count, width, dtype) as (n, column, lanes):
             bag = tirx.Cast("int64", source[n])
             store_vector(
                 out, [n, column], lanes, lambda lane: weights[n] * cotangent[bag, column + lane]
@@ -223,7 +186,9 @@ def weighted_values_kernel(width: int, dtype: str, cuda: bool = False) -> PrimFu
 
 
 @cache
-def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str, cuda: bool = False) -> PrimFunc:
+def weight_cotangent_kernel(
+    width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
+) -> PrimFunc:
     """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
     computed = computed_in(dtype)
     with kernel("weight_cotangent") as built:
@@ -233,7 +198,7 @@ def weight_cotangent_kernel(width: int, dtype: str, id_dtype: str, cuda: bool = 
         cotangent = buffer("cotangent", (bags, width), computed)
         source = buffer("source", (count,), "int32")
         out = buffer("out", (count,), computed)
-        with _each(count, cuda) as n:
+        with loops.each(count) as n:
             row = T.Bind(_inside(ids[n], height))
             total = Number(computed)
             with T.serial(0, width) as d:

@@ -15,23 +15,14 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad import defvjp, row_sparse_cotangent
+from sparsetrain.backend import current
 from sparsetrain.embedding import kernels
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import call_kernel, compiles_for, define_op
+from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.kernels.table_formats import computed_in, width_of
 from sparsetrain.ops.operand_shapes import simplified
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_int
-
-PLAIN = ("float32", "float64")
-
-
-def _on_cuda(table: relax.Expr | None = None) -> bool:
-    """Whether kernels are for CUDA, which has none for every table."""
-    on_cuda = compiles_for("cuda")
-    if table is not None and on_cuda and _dtype(table) not in PLAIN:
-        raise ConfigError(f"a table of {_dtype(table)} has kernels for the CPU alone: use float32")
-    return on_cuda
 
 
 def _dtype(expr: relax.Expr) -> str:
@@ -61,8 +52,7 @@ def _lookup_type(call: Any) -> relax.Type:
 def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids = call.args
     width, dtype = _row(table)
-    make = kernels.cuda_lookup_kernel if _on_cuda(table) else kernels.lookup_kernel
-    kernel = make(width, _dtype(table), _dtype(ids))
+    kernel = current().kernel("lookup", kernels.lookup_kernel)(width, _dtype(table), _dtype(ids))
     if len(ids.ty.shape) == 1:
         return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
     flat = builder.emit(op.reshape(ids, [-1]))
@@ -112,14 +102,13 @@ def _bag_type(call: Any) -> relax.Type:
 
 def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids, *_ = call.args
-    kernel = kernels.bag_kernel(
+    kernel = current().kernel("embedding_bag", kernels.bag_kernel)(
         _row(table)[0],
         _dtype(table),
         _dtype(ids),
         int(call.attrs["features"]),
         bool(call.attrs["mean"]),
         bool(call.attrs["weighted"]),
-        _on_cuda(table),
     )
     return call_kernel(builder, kernel, "embedding_bag", list(call.args), call.ty)
 
@@ -170,11 +159,12 @@ def embedding_bag(
     )
 
 
-def _call_op(name: str, arguments: tuple[str, ...], infer: Any, kernel: Any) -> Any:
-    """Define an operator whose kernel depends on its call alone."""
+def _call_op(name: str, arguments: tuple[str, ...], infer: Any, make: Any, variant: Any) -> Any:
+    """Define an operator whose kernel, ``make(*variant(call))``, depends on its call alone."""
 
     def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-        return call_kernel(builder, kernel(call), name, list(call.args), call.ty)
+        kernel = current().kernel(name, make)(*variant(call))
+        return call_kernel(builder, kernel, name, list(call.args), call.ty)
 
     return define_op(name, arguments, infer, legalize)
 
@@ -191,17 +181,15 @@ _bag_source = _call_op(
     "bag_source",
     ("offsets", "ids"),
     _vector(1, "int32"),
-    lambda call: kernels.bag_source_kernel(
-        int(call.attrs["features"]), _dtype(call.args[1]), _on_cuda()
-    ),
+    kernels.bag_source_kernel,
+    lambda call: (int(call.attrs["features"]), _dtype(call.args[1])),
 )
 _bag_mean_cotangent = _call_op(
     "bag_mean_cotangent",
     ("cotangent", "offsets"),
     lambda call: call.args[0].ty,
-    lambda call: kernels.bag_mean_cotangent_kernel(
-        _width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1]), _on_cuda()
-    ),
+    kernels.bag_mean_cotangent_kernel,
+    lambda call: (_width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])),
 )
 _weighted_values = _call_op(
     "weighted_values",
@@ -209,17 +197,15 @@ _weighted_values = _call_op(
     lambda call: relax.TensorType(
         (call.args[1].ty.shape[0], call.args[0].ty.shape[1]), call.args[0].ty.dtype
     ),
-    lambda call: kernels.weighted_values_kernel(
-        _width(call.args[0]), _dtype(call.args[0]), _on_cuda()
-    ),
+    kernels.weighted_values_kernel,
+    lambda call: (_width(call.args[0]), _dtype(call.args[0])),
 )
 _weight_cotangent = _call_op(
     "weight_cotangent",
     ("table", "ids", "cotangent", "source"),
     _vector(1, 2),
-    lambda call: kernels.weight_cotangent_kernel(
-        _width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1]), _on_cuda(call.args[0])
-    ),
+    kernels.weight_cotangent_kernel,
+    lambda call: (_width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])),
 )
 
 

@@ -14,7 +14,6 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.ir import Op, make_node
-from tvm.target import Target
 
 from sparsetrain.errors import ConfigError, DataError
 
@@ -117,14 +116,3 @@ def call_kernel(
 ) -> relax.Expr:
     """Call a hand-written PrimFunc from a legalisation; `out` is its type or a list of types."""
     return relax.call_tir(builder.add_func(kernel, name), arguments, out)
-
-
-def compiles_for(kind: str) -> bool:
-    """Whether the target that is being compiled for is of this kind."""
-    target = Target.current(allow_none=True)
-    return target is not None and target.kind.name == kind
-
-
-def for_target(*, llvm: Any, cuda: Any) -> Any:
-    """Choose by the target that is being compiled for; without one, the CPU's."""
-    return cuda if compiles_for("cuda") else llvm

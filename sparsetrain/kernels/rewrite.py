@@ -14,8 +14,6 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from sparsetrain.kernels.relax_op import compiles_for
-
 
 class Definitions:
     """Those of a function, for a pass that looks at what its operands were made of."""
@@ -65,15 +63,13 @@ def rewrite_functions(module: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
     return rewriter.builder_.get()
 
 
-def function_pass(kind: str | None = None) -> Callable[[type[Rewriter]], Any]:
-    """Make a `Rewriter` the module pass of its name, for one kind of target or for all."""
+def function_pass() -> Callable[[type[Rewriter]], Any]:
+    """Make a `Rewriter` the module pass of its name."""
 
     def made(rule: type[Rewriter]) -> Any:
         rewriter = mutator(rule)
 
         def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-            if kind is not None and not compiles_for(kind):
-                return module
             return rewrite_functions(module, rewriter(module))
 
         @wraps(rule, updated=())

@@ -17,14 +17,13 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.pool import scratch_tensor
-from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.tensors import on_gpu, target_of, to_device
+from sparsetrain.runtime.compiling import backend_kernel
+from sparsetrain.runtime.pool import scratch_tensor
+from sparsetrain.runtime.tensors import on_host, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number
 
@@ -96,7 +95,7 @@ def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSpar
         values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
     assert isinstance(acc, RowSparse)
-    if on_gpu(gradient.values) or acc.source is not None or gradient.source is not None:
+    if not on_host(gradient.values) or acc.source is not None or gradient.source is not None:
         return acc + gradient.scale(weight)
     before, width = int(acc.values.shape[0]), gradient.width
     values = runtime.empty((before + int(gradient.values.shape[0]), width), gradient.dtype)
@@ -217,7 +216,5 @@ def squares_kernel(dtype: str) -> PrimFunc:
     return built.get()
 
 
-_scale_kernel = target_kernel(
-    "scaling of gradients", llvm=scale_kernel, cuda=cuda_arrays.scale_kernel
-)
-_squares = target_kernel("sum of squares", llvm=squares_kernel, cuda=cuda_arrays.squares_kernel)
+_scale_kernel = backend_kernel("gradients times a number", scale_kernel)
+_squares = backend_kernel("sum of squares", squares_kernel)

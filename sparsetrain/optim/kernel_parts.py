@@ -20,12 +20,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents, scalar
+from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, holding, row_bits
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.multiply_add import fuse_multiply_adds
-from sparsetrain.sparse_tensor.kernels import column_tiles
 
 
 def flat(array: Any) -> Any:

@@ -17,10 +17,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx.op import fma
 
-# `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
-# matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
 _OPERATOR = "tirx.sparsetrain_multiply_add"
-_MEANING = {"llvm": fma, "cuda": lambda x, y, z: x * y + z}
 _ATTRIBUTES = {
     "TCallEffectKind": tirx.expr.CallEffectKind.Pure.value,
     "TVectorizable": True,
@@ -31,12 +28,18 @@ _ATTRIBUTES = {
 def _register() -> tvm.ir.Op:
     for name, value in _ATTRIBUTES.items():
         tvm.ir.register_op_attr(_OPERATOR, name, value)
-    for kind, meaning in _MEANING.items():
-        tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call, m=meaning: m(*call.args))
     return tvm.ir.Op.get(_OPERATOR)
 
 
 _multiply_add = _register()
+
+
+def define_multiply_add(kind: str, meaning: Callable[[Any, Any, Any], Any]) -> None:
+    """Say what ``x * y + z`` is on a kind of target."""
+    tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call: meaning(*call.args))
+
+
+define_multiply_add("llvm", fma)
 
 
 def multiply_add(x: Any, y: Any, z: Any) -> Any:

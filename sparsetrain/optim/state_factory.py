@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparsetrain.backend import backend_at
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.average import AVERAGE
@@ -24,12 +25,8 @@ from sparsetrain.optim.state import (
     tracked,
 )
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.system.argument_checks import require_int
 
-# V * D up to which exact mode updates every row of a table on a CPU, instead of catching up touched
-# rows: benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
-MOST_WEIGHTS_DENSE = 2**17
 # The rule of buffers, which are given new values in place of gradients.
 ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 
@@ -97,9 +94,9 @@ def _resolved(
 ) -> dict[str, tuple[RowRange, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
     small = {
-        name: MOST_WEIGHTS_DENSE // max(1, int(param.shape[-1]))
+        name: backend_at(param).most_weights_dense // max(1, int(param.shape[-1]))
         for name, param in params.items()
-        if _is_table(name, param, tables) and not on_gpu(param)
+        if _is_table(name, param, tables)
     }
     ranges = resolve(optimizer.rule(scaled), optimizer.groups, heights, tables, small)
     return ranges | {n: (RowRange((n,), 0, heights[n], ASSIGNMENT),) for n in buffers}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import HOST, backend_of
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
@@ -78,7 +78,7 @@ class ShardedTrainer(Trainer):
             options["parallel"] = shards = Shards(group.comm, model, group.shard, parts)
             shards.require_memory(optimizer.full_formula.slots)
             super().__init__(model, optimizer, **options)
-            if gpu.is_cuda(self.target):
+            if backend_of(self.target).device_type != HOST:
                 raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
             self._require_alike(
                 {"target": str(self.target)},

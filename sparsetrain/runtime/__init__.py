@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors and threads of TVM's runtime; the rest of the package imports its modules directly.
 
-The machine: `host`, `gpu`, `targets`, `threads`, `machine`. Memory: `tensors`, `workspace`
-(of a program), `device_pool`, `staging` and `streams` (to a GPU). Code: `compiling`, with
-`lowering`, `exponential`, `object_files` and `library_cache` (both on disk).
+The machine: `host`, `targets`, `threads`, `machine`. Memory: `tensors`, `pool`, `workspace` (of a
+program). Code: `compiling`, with `lowering`, `exponential`, `object_files` and `library_cache`
+(both on disk).
 TVM itself, without PyTorch and with interrupts: `import_tvm`. CUDA of wheels: `cuda_wheels`.
 """
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -11,9 +11,8 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.s_tir import dlight
 
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backend_of
 from sparsetrain.runtime import library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.object_files import CrossKernelCallError, compile_objects
@@ -72,54 +71,54 @@ def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[.
     return compiled
 
 
-def target_kernel(name: str, **makers: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """As `host_kernel`, for the target that is the first argument; `makers` by kind of target."""
+def target_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
+    """As `host_kernel`, for the target that is the first argument."""
 
     @cache
     def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
-        return compile_kernel(makers[target.kind.name](*variant), target, name)
+        return compile_kernel(make(*variant), target, name)
+
+    return compiled
+
+
+def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
+    """As `target_kernel`, with the backend's own maker of that name; see `Backend.kernel`."""
+
+    @cache
+    def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
+        make = backend_of(target).kernel(name, host)
+        return compile_kernel(make(*variant), target, name)
 
     return compiled
 
 
 def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """A kernel's library, from disk if it was compiled before: a run needs about seven."""
-    on_gpu = gpu.is_cuda(target)
-    compile_ = gpu.compile_kernels if on_gpu else _compile_for_cpu
-    folder = library_cache.cache_folder() if gpu.CACHE_KERNELS or not on_gpu else None
+    backend = backend_of(target)
+    folder = library_cache.cache_folder() if backend.keeps_kernels else None
     if folder is None:
-        return compile_(module, target)
+        return backend.compile(module, target)
     key = library_cache.KERNEL_PREFIX + library_cache.digest(
         library_cache.kernel_text(module), str(target)
     )
     library = library_cache.load(folder, key)
     if library is not None:
         return library
-    compiled = compile_(module, target)
+    compiled = backend.compile(module, target)
     return (library_cache.can_link() and library_cache.store(folder, key, compiled)) or compiled
 
 
-def _compile_for_cpu(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Compile without TVM's common-subexpression pass, which LLVM has too.
-
-    TVM's takes a float's negation for an integer, and fails.
-    """
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-        return tvm.compile(module, target, tir_pipeline=lowering.PIPELINE)
-
-
-@cache
-def vm_pipeline(kind: str) -> tvm.transform.Pass:
-    """Pipeline that lowers Relax to virtual-machine code for a kind of target.
+def vm_pipeline(plain: Sequence[tvm.transform.Pass]) -> tvm.transform.Pass:
+    """Pipeline that lowers Relax to virtual-machine code, with a backend's passes `plain`.
 
     TVM's default without `RewriteDataflowReshape`, which aborts on hand-written kernels that have
-    no root block. For a GPU, kernels without threads get some.
+    no root block.
     """
     passes = relax.transform
     return tvm.transform.Sequential(
         [
             passes.LegalizeOps(),
-            *([dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())] if kind == gpu.KIND else []),
+            *plain,
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -146,7 +145,7 @@ def compile_relax(
     has to be linked by `library_cache.store` before it runs.
     """
     with target:
-        module = _run_passes(module, pipeline or vm_pipeline(target.kind.name))
+        module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).schedule().plain))
         if folder is not None:
             with suppress(OSError, CrossKernelCallError):
                 return _build_by_kernel(module, target, folder)

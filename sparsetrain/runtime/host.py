@@ -129,7 +129,6 @@ def _may_use_tiles() -> bool:
 
 
 _BF16_DOT, _AMX_BF16 = "avx512bf16", "amx-bf16"
-_BF16_CAPABILITY = 80  # the lowest compute capability whose tensor cores take bfloat16
 
 Choice = TypeVar("Choice")
 
@@ -142,14 +141,6 @@ def has_bf16_dot(target: Target | None) -> bool:
 def has_amx_tiles(target: Target | None) -> bool:
     """Whether a target is a CPU with AMX for bfloat16, and AVX512_BF16 to round for it."""
     return _has(target, _BF16_DOT, _AMX_BF16)
-
-
-def has_tensor_cores(target: Target | None) -> bool:
-    """Whether a target is a GPU whose tensor cores take float16 and bfloat16: sm_80 or later."""
-    if target is None or target.kind.name != "cuda":
-        return False
-    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
-    return bool(digits) and int(digits) >= _BF16_CAPABILITY
 
 
 def select_by_cpu(choices: Mapping[str, Choice], target: Target | None = None) -> Choice:

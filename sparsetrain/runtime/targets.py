@@ -8,9 +8,9 @@ from functools import cache
 
 import tvm
 
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backend_of, backends, find_backend
 from sparsetrain.errors import ConfigError
-from sparsetrain.runtime.host import host_target, without_forbidden_amx
+from sparsetrain.runtime.host import host_target
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
@@ -30,34 +30,42 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
     """
     if isinstance(target, str) and target in _NAMED_TARGETS:
         return _NAMED_TARGETS[target]()
-    if gpu.is_cuda(target):
-        return gpu.with_host(target)
-    if not isinstance(target, tvm.target.Target) or target.kind.name != "llvm":
+    known = backends()
+    if isinstance(target, str) and target in known:
+        return known[target].target()
+    backend = find_backend(target) if isinstance(target, tvm.target.Target) else None
+    if backend is None:
+        kinds = " or ".join(map(repr, known))
         raise ConfigError(
-            f"target {str(target)!r} is not supported: use 'auto', 'cpu', 'cuda', 'llvm' or a "
-            "tvm.target.Target of kind 'llvm' or 'cuda'"
+            f"target {str(target)!r} is not supported: use {', '.join(map(repr, target_names()))} "
+            f"or a tvm.target.Target of kind {kinds}"
         )
-    return without_forbidden_amx(target)
+    return backend.complete(target)
+
+
+def target_names() -> list[str]:
+    """The names that stand for targets."""
+    return [*dict.fromkeys(["auto", "cpu", *sorted(backends())])]
 
 
 @cache
 def _best_target() -> tvm.target.Target:
-    reason = gpu.unavailable_reason()
-    if reason is None:
-        return gpu.target()
-    if gpu.has_driver() and not gpu.is_hidden():
-        warnings.warn(f"running on the CPU: {reason}", RuntimeWarning, stacklevel=4)
-    return host_target()
+    for backend in [*backends().values()][::-1]:
+        reason = backend.unavailable_reason()
+        if reason is None:
+            return backend.target()
+        if backend.is_present:
+            warnings.warn(f"running on the CPU: {reason}", RuntimeWarning, stacklevel=4)
+    raise AssertionError("the CPU can be used")
 
 
 _NAMED_TARGETS = {
     "auto": lambda: _best_target(),
     "cpu": lambda: host_target(),
-    "cuda": lambda: gpu.target(),
     "llvm": lambda: tvm.target.Target("llvm"),
 }
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
     """The device that runs programs for a target and holds their tensors."""
-    return tvm.cuda() if gpu.is_cuda(target) else tvm.cpu()
+    return tvm.device(backend_of(target).device_type, 0)

@@ -21,24 +21,25 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import HOST as _HOST
+from sparsetrain.backend import backend_at
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.runtime.host import host_target
 from sparsetrain.system.memory import LARGE, aligned_empty
 
 NDArray: TypeAlias = tvm.runtime.Tensor
 HOST = tvm.cpu()
+_OF_THE_HOST = (_HOST, 3)  # 3: pinned for CUDA
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # unknown to DLPack in NumPy: exchanged as uint16
 
 
-def on_gpu(tensor: NDArray) -> bool:
-    """Whether a tensor lies in the memory of a CUDA device."""
-    return bool(tensor.__dlpack_device__()[0] == gpu.DEVICE_TYPE)
+def on_host(tensor: NDArray) -> bool:
+    """Whether a tensor lies in memory that the CPU reads."""
+    return tensor.__dlpack_device__()[0] in _OF_THE_HOST
 
 
 def target_of(tensor: NDArray) -> tvm.target.Target:
     """The target of kernels that work on a tensor."""
-    return gpu.target() if on_gpu(tensor) else host_target()
+    return backend_at(tensor).target()
 
 
 def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
@@ -101,7 +102,7 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
 
     Only a view can be `writable`; see `editable_numpy`.
     """
-    if on_gpu(tensor):
+    if not on_host(tensor):
         assert not writable, "a tensor on a device has no writable view"
         return _copy_to_host(tensor)
     try:

@@ -2,7 +2,7 @@
 """Coalescing: which rows are touched, and in what order their duplicates are summed.
 
 A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
-sort of N ids (`plan_kernel`); nothing is longer than that, however long the table.
+sort of N ids; nothing is longer than that, however long the table.
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.sparse import coalesce as cuda_coalesce
-from sparsetrain.backends.cuda.sparse.coalesce import DeviceSort
-from sparsetrain.errors import DataError
+from sparsetrain.backend import backend_at
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.tensors import leading_rows, on_gpu, reshape_view
-from sparsetrain.sparse_tensor import kernels
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
+from sparsetrain.runtime.tensors import leading_rows
 
 # Ids from which on all threads sort digit by digit: what one thread writes the others read next. On
 # Zen 3, of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
@@ -103,28 +98,8 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     DataError
         If an index lies outside [0, num_rows]; nothing can be written through such a plan.
     """
-    if on_gpu(indices):
-        sort = DeviceSort(indices, num_rows)
-        sort.begin(indices)
-        return CoalescePlan(*sort.wait())
-    count, index_dtype = int(indices.shape[0]), str(indices.dtype)
-    chunks = chunks_for(count) if parallel else 1
-    rows = runtime.empty((count,), index_dtype)
-    order = runtime.empty((2, count), "int32")
-    offsets = runtime.empty((count + 1,), "int32")
-    keys = runtime.empty((2 * count,), index_dtype)
-    notes = runtime.empty((chunks, NOTES), "int32")
-    counts = runtime.empty((2,), "int32")
-    sort_ = _plan_kernel(index_dtype, chunks > 1)
-    sort_(
-        *(indices, keys, order, notes, rows, offsets, counts),
-        *digits_of(num_rows, index_dtype),
-        num_rows,
-    )
-    used, outside = runtime.as_numpy(counts).tolist()
-    if outside:
-        raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")
-    return CoalescePlan(rows, reshape_view(order, (count,)), offsets, used, index_dtype)
+    plan: CoalescePlan = backend_at(indices).coalescing.make_plan(indices, num_rows, parallel)
+    return plan
 
 
 def chunks_for(count: int) -> int:
@@ -134,13 +109,8 @@ def chunks_for(count: int) -> int:
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
     """Sum value rows (M, D) into (U, D), each run in a fixed order."""
-    if on_gpu(values):
-        return cuda_coalesce.segment_sum(plan, values, source)
-    width, dtype = int(values.shape[1]), str(values.dtype)
-    out = runtime.empty((plan.num_unique, width), dtype)
-    kernel = _segment_sum(width, dtype, source is not None)
-    kernel(plan.order, plan.offsets, plan.order if source is None else source, values, out)
-    return out
+    summed: NDArray = backend_at(values).coalescing.segment_sum(plan, values, source)
+    return summed
 
 
 def squared_norm(values: NDArray) -> float:
@@ -150,13 +120,5 @@ def squared_norm(values: NDArray) -> float:
 
 def row_squares(values: NDArray) -> np.ndarray:
     """Sums of squares (U,) of rows (U, D), in float64 and in an order fixed by D."""
-    if on_gpu(values):
-        return cuda_coalesce.row_squares(values)
-    partial = runtime.empty((int(values.shape[0]),), "float64")
-    _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
-    return runtime.as_numpy(partial)
-
-
-_plan_kernel = host_kernel("sort of rows", plan_kernel)
-_segment_sum = host_kernel("sum of equal rows", kernels.segment_sum_kernel)
-_row_squares = host_kernel("sum of squares", kernels.row_squares_kernel)
+    squares: np.ndarray = backend_at(values).coalescing.row_squares(values)
+    return squares

@@ -18,14 +18,7 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
-
-MAX_LANES = 128
-
-
-def column_tiles(width: int, most: int = MAX_LANES) -> tuple[int, int]:
-    """Split a row of `width` columns into (tiles, lanes) with lanes a divisor up to `most`."""
-    lanes = max(lane for lane in range(1, min(width, most) + 1) if width % lane == 0)
-    return width // lanes, lanes
+from sparsetrain.kernels.loops import column_tiles
 
 
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:

@@ -20,7 +20,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError, ResourceError
-from sparsetrain.runtime.tensors import on_gpu
+from sparsetrain.runtime.tensors import on_host
 from sparsetrain.sparse_tensor import algebra, checks
 from sparsetrain.sparse_tensor.algebra import eager
 from sparsetrain.sparse_tensor.arithmetic import Arithmetic
@@ -206,7 +206,7 @@ class RowSparse(Arithmetic):
                 f"{needs}, above the limit of {limit}; pass limit_bytes=None to allow it"
             )
         try:
-            if not on_gpu(self.values):
+            if on_host(self.values):
                 check_fits_memory(size)
             return eager(algebra.to_dense, self)
         except (MemoryError, RuntimeError) as error:

@@ -84,7 +84,7 @@ class Predictor:
         self.precision, self.policy = precision, policy_of(precision, target)
         self.steps = self.epochs = 0
         self._lock = new_lock()  # of the thread that reads or writes weights
-        check_target(table_dtype_of(model), target.kind.name)
+        check_target(table_dtype_of(model), target)
         require_loadable(model)
         if encoder is not None:
             model.bind(encoder)

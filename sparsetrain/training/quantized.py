@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backend_of
 from sparsetrain.compiler.precision import Precision, policy_for
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
@@ -66,8 +66,8 @@ def _precision_on(target: Any, precision: Precision) -> Precision:
 
 
 def _target_of_int8(target: Any) -> Any:
-    """The CPU of a device, which has no kernels for such tables itself."""
-    return resolve_target("cpu") if gpu.is_cuda(target) else target
+    """The target, or the CPU if there are no kernels for such tables."""
+    return target if FOR_PREDICTION in backend_of(target).row_formats else resolve_target("cpu")
 
 
 def _for_prediction(model: Any) -> Any:

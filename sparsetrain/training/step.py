@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training step: from a batch to updated parameters.
 
-On a CPU one compiled program computes the loss and the gradients, checks them, and updates the
-parameters in place. Where a value is read in between (the global norm, the sum over parts of a
-batch) the gradient program and the update run one after the other, to the same bits.
+One compiled program computes the loss and the gradients, checks them, and updates the parameters in
+place. Where a value is read in between (the global norm, the sum over parts of a batch) the
+gradient program and the update run one after the other, to the same bits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Loss:
 class TrainingStep:
     """Steps of a trainer; it is read, and its parameters and state are written."""
 
-    _on_host = True
+    threads = True  # place ids on all
 
     def __init__(self, trainer: Trainable) -> None:
         self._trainer = trainer
@@ -110,8 +110,7 @@ class TrainingStep:
         if not self._reads_gradients:
             return [self._fused_step().program.machine]
         updates = trainer.state.update_steps.values()
-        apart = [step.program.machine for step in updates if isinstance(step, UpdateStep)]
-        return [trainer.program.machine, *apart]
+        return [trainer.program.machine, *(m for step in updates for m in step.machines)]
 
     @property
     def _reads_gradients(self) -> bool:
@@ -140,7 +139,7 @@ class TrainingStep:
         trainer = self._trainer
         if trainer.state.owner is not trainer.optimizer:
             adopt_state_(trainer.optimizer, trainer.params, trainer.state)
-        inputs = loss_inputs(trainer, batch, first_row, threads=self._on_host)
+        inputs = loss_inputs(trainer, batch, first_row, threads=self.threads)
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
         if trainer.state.histories:
             trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
-from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.backends.cuda.prefetch import DevicePrefetcher, DeviceTrainingStep
+from sparsetrain.backend import backend_of
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.compiler.precision.policy import policy_of
@@ -41,7 +40,9 @@ from sparsetrain.system.locks import synchronized
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_
 from sparsetrain.training.run.state import RunState
-from sparsetrain.training.step import Loss, TrainingStep, loss_inputs
+from sparsetrain.training.step import Loss, loss_inputs
+
+Planner = Literal["auto", "host", "device"]  # who sorts the rows of a batch that is staged
 
 
 class TrainedModel(Predictor):
@@ -59,7 +60,7 @@ class TrainedModel(Predictor):
         accumulate: int = 1,
         precision: Precision = "float32",
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
-        plan: Literal["auto", "host", "device"] = "auto",
+        plan: Planner = "auto",
         parallel: Any = None,
     ) -> None:
         self.parallel = parallel
@@ -86,7 +87,9 @@ class TrainedModel(Predictor):
             buffers=model.buffers(),
         )
         self._norm = norm_of_rows(model)
-        self._ahead = DevicePrefetcher(self, plan)
+        if plan not in get_args(Planner):
+            raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
+        self.plan: Planner = plan
         self.training_step = self._new_step()
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
         self.run_state: RunState | None = None  # where the run stood that was loaded
@@ -95,9 +98,7 @@ class TrainedModel(Predictor):
 
     def _new_step(self) -> Any:
         """What takes the steps."""
-        if gpu.is_cuda(self.target):
-            return DeviceTrainingStep(self, self._ahead)
-        return TrainingStep(self)
+        return backend_of(self.target).training_step(self, self.plan)
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]
@@ -227,9 +228,8 @@ class TrainedModel(Predictor):
         >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
         ...     trainer.step(batch)
         """
-        if not gpu.is_cuda(self.target):
-            return iter(batches)
-        return self._ahead.batches(iter(batches))
+        staged: Iterator[Batch] = backend_of(self.target).stage(self, iter(batches))
+        return staged
 
     @synchronized
     def first_nonfinite(self, batch: Batch) -> str | None:

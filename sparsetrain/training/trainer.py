@@ -291,7 +291,7 @@ class Trainer(TrainedModel):
             accumulate=self.accumulate,
             precision=self.precision,
             loss_scale=None if self.scaling is None else self.scaling.rule,
-            plan=self._ahead.planner,
+            plan=self.plan,
         )
         with self.snapshot() as state, made._writing() as target:
             copy_grown_(target, state.arrays, made._table_names(), rare=not encoder.encoded)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import optim, runtime
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backends
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.runtime.threads import num_threads, set_num_threads
@@ -228,10 +228,11 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
 
 def check_cuda(subject: Subject, inject: bool) -> Outcome:
     """Weights after the same steps on the CPU and on the GPU."""
-    if gpu.unavailable_reason() is not None:
+    others = [b.kind for b in backends().values() if b.unavailable_reason() is None][1:]
+    if not others:
         return Outcome("no CUDA device", skipped=True)
     arrays = []
-    for target in ("cpu", "cuda"):
+    for target in ("cpu", others[0]):
         trainer = subject.trainer(optim.adagrad(0.02), target)
         for batch in subject.batches:
             trainer.step(batch)

@@ -10,7 +10,8 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.rules import DENSE, ROW_SPARSE
-from sparsetrain.compiler.schedule.pipeline import RULES
+from sparsetrain.backends.cpu import Cpu
+from sparsetrain.backends.cpu.schedule import schedule
 from tests.ad import borrowed, cases, layers
 from tests.ad.cases import SPARSE_CASES, Case, build, sample
 from tests.helpers import UNOPTIMIZED
@@ -48,7 +49,7 @@ def _constants_stay():
 @pytest.fixture
 def unscheduled(monkeypatch):
     """Leave kernels as operators give them, and keep none of them for other tests."""
-    monkeypatch.setitem(RULES, "llvm", ())
+    monkeypatch.setattr(Cpu, "schedule", lambda self: schedule()._replace(kernels=()))
     monkeypatch.setenv("SPARSETRAIN_CACHE", "")
 
 

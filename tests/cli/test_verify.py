@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
+from sparsetrain.backends.cuda import device
 from sparsetrain.cli import main
 from sparsetrain.verify.checks import CHECKS
 from tests.helpers import slow_except
@@ -20,7 +21,7 @@ SAMPLE = os.environ.get("SPARSETRAIN_SAMPLE_DATA", "")
 @pytest.fixture(autouse=True)
 def _as_in_the_process_that_is_killed(monkeypatch):
     """Small tables are updated densely, which notes other steps in the slot `last`."""
-    monkeypatch.setattr("sparsetrain.optim.state_factory.MOST_WEIGHTS_DENSE", 2**17)
+    monkeypatch.setattr("sparsetrain.backends.cpu.Cpu.most_weights_dense", 2**17)
 
 
 @pytest.mark.slow
@@ -45,7 +46,7 @@ def test_a_check_finds_its_fault_and_is_named(name, capsys):
     assert f"verify: FAILED: {name}" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(st.runtime.gpu.unavailable_reason() is None, reason="there is a device")
+@pytest.mark.skipif(device.unavailable_reason() is None, reason="there is a device")
 def test_a_fault_that_cannot_be_looked_for_is_an_error(capsys):
     assert main(["verify", "--inject", "cuda"]) == 2
     assert "--inject cuda: no CUDA device" in capsys.readouterr().err

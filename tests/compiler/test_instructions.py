@@ -4,6 +4,7 @@
 import pytest
 from tvm.target import Target
 
+from sparsetrain.backends.cuda.device import has_tensor_cores
 from sparsetrain.compiler.precision import lacks
 from sparsetrain.runtime import host
 
@@ -36,7 +37,7 @@ def test_a_target_has_the_instructions_that_it_names(target, has):
     ask = (
         host.has_bf16_dot,
         host.has_amx_tiles,
-        host.has_tensor_cores,
+        has_tensor_cores,
     )
     assert tuple(each(target) for each in ask) == has
 

@@ -13,9 +13,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from sparsetrain.backends.cuda import Cuda, staging
 from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.backends.cuda import staging
 from sparsetrain.compiler import schedule
+from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import build_relax
 from tests.cuda import emulator
 from tests.devices import show
@@ -47,6 +48,11 @@ def skip_without_any() -> None:
         pytest.skip(f"{problem()}; {emulator.missing()}")
 
 
+def on_gpu(tensor: NDArray) -> bool:
+    """Whether a tensor lies on the device, be it real or emulated."""
+    return bool(tensor.__dlpack_device__()[0] == gpu.DEVICE_TYPE)
+
+
 def is_real() -> bool:
     """Whether kernels run on a GPU; what `gpu` says does not count once one is emulated."""
     return not emulator.is_installed() and problem() is None
@@ -67,7 +73,7 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
     emulator.install()
     replace(gpu, "unavailable_reason", lambda: None)
     replace(gpu, "target", hopper)
-    replace(gpu, "CACHE_KERNELS", False)  # here it takes longer to link one than to compile it
+    replace(Cuda, "keeps_kernels", False)  # here it takes longer to link one than to compile it
     replace(staging, "CopyStream", emulator.LateCopies)
 
 

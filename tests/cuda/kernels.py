@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import tvm
 
 from sparsetrain.backends.cuda.indexing import write_kernel
-from sparsetrain.backends.cuda.interaction import forward as cuda
+from sparsetrain.backends.cuda.interaction.backward import backward_kernel
+from sparsetrain.backends.cuda.interaction.forward import forward_kernel
+from sparsetrain.backends.cuda.kernels import LOOPS, lookup_kernel
 from sparsetrain.backends.cuda.schedule.running_sum import running_sum_kernel
 from sparsetrain.backends.cuda.sparse import kernels as rows
 from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
@@ -50,28 +52,28 @@ def _named(
 
 def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
     for width in widths:
-        yield f"lookup{width}", embedding.cuda_lookup_kernel(width, "float32", "int64")
+        yield f"lookup{width}", lookup_kernel(width, "float32", "int64")
         yield (
             f"bag{width}_sum",
-            embedding.bag_kernel(width, "float32", "int32", 26, False, False, True),
+            embedding.bag_kernel(width, "float32", "int32", 26, False, False, LOOPS),
         )
         yield f"chunks{width}", chunk_sums_kernel(width, "float32", False)
         yield f"sum{width}", segment_sum_kernel(width, "float32", False)
-        yield f"pairs{width}", cuda.forward_kernel(26, width, "float32")
-        yield f"pairs_back{width}", cuda.backward_kernel(26, width, "float32")
-    yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False, True)
-    yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True, True)
-    yield "bag_source", embedding.bag_source_kernel(26, "int32", True)
-    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26, True)
-    yield "weighted", embedding.weighted_values_kernel(16, "float32", True)
-    yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32", True)
+        yield f"pairs{width}", forward_kernel(26, width, "float32")
+        yield f"pairs_back{width}", backward_kernel(26, width, "float32")
+    yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False, LOOPS)
+    yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True, LOOPS)
+    yield "bag_source", embedding.bag_source_kernel(26, "int32", LOOPS)
+    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26, LOOPS)
+    yield "weighted", embedding.weighted_values_kernel(16, "float32", LOOPS)
+    yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32", LOOPS)
     yield "chunks_pooled", chunk_sums_kernel(16, "float32", True)
     yield "sum_pooled", segment_sum_kernel(16, "float32", True)
     for pooled in (False, True):
         yield f"scatter_{pooled}", rows.scatter_add_kernel(16, "float32", "int32", pooled)
     yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
-    yield "many_pairs", cuda.forward_kernel(250, 16, "float32")
-    yield "many_pairs_back", cuda.backward_kernel(250, 16, "float32")
+    yield "many_pairs", forward_kernel(250, 16, "float32")
+    yield "many_pairs_back", backward_kernel(250, 16, "float32")
 
 
 def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:

@@ -20,9 +20,10 @@ from sparsetrain.backends.cuda.staging import StagingRing
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.runtime.compiling import intercept_kernels
-from sparsetrain.runtime.tensors import editable_numpy, on_gpu
+from sparsetrain.runtime.tensors import editable_numpy
 from tests import small_dlrm
 from tests.cuda import device, emulator
+from tests.cuda.device import on_gpu
 from tests.cuda.test_training import VARIANTS, model, programs
 from tests.helpers import slow_except
 from tests.small_dlrm import assert_same_state
@@ -180,7 +181,7 @@ def test_leaving_early_ends_the_thread_and_closes_the_source(cuda):
     made.step(next(stream))
     stream.close()
     assert closed == [True]
-    assert made._ahead.ready(batches()[0]) is None
+    assert made.training_step._ahead.ready(batches()[0]) is None
 
 
 def test_a_stream_that_was_left_does_not_disturb_the_next(cuda):

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.embedding.kernels import cuda_lookup_kernel
-from sparsetrain.runtime import compiling, gpu, library_cache
+from sparsetrain.backends.cuda import Cuda
+from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backends.cuda.kernels import lookup_kernel
+from sparsetrain.runtime import compiling, library_cache
 from tests.cuda.test_kernels import there
 
 
@@ -18,7 +20,7 @@ def compiled(cuda, monkeypatch, tmp_path):
     """How often a kernel was really compiled."""
     calls, compile_kernels = [], gpu.compile_kernels
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "kernels"))
-    monkeypatch.setattr(gpu, "CACHE_KERNELS", True)
+    monkeypatch.setattr(Cuda, "keeps_kernels", True)
     kept: dict[str, object] = {}
     monkeypatch.setattr(library_cache, "load", lambda _place, key: kept.get(key))
     monkeypatch.setattr(
@@ -29,7 +31,7 @@ def compiled(cuda, monkeypatch, tmp_path):
 
 
 def look_up(width: int) -> np.ndarray:
-    kernel = compiling.compile_kernel(cuda_lookup_kernel(width, "float32", "int32"), gpu.target())
+    kernel = compiling.compile_kernel(lookup_kernel(width, "float32", "int32"), gpu.target())
     out = there(np.zeros((2, width), "f4"), "cuda")
     kernel(there(np.arange(5 * width, dtype="f4").reshape(5, width), "cuda"), ids(), out)
     return runtime.as_numpy(out)[:, 0] / width

@@ -11,16 +11,21 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
+from sparsetrain.backend import backend_of
+from sparsetrain.backends.cuda.kernels import LOOPS
 from sparsetrain.backends.cuda.sparse import sort as cuda_sort
 from sparsetrain.embedding import kernels as embedding_kernels
 from sparsetrain.errors import DataError
+from sparsetrain.kernels.loops import HOST_LOOPS
+from sparsetrain.models.interaction import cpu
 from sparsetrain.optim.gradients import global_norm, nonfinite
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.targets import device_of, resolve_target
-from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
+from sparsetrain.runtime.tensors import editable_numpy, target_of, to_device
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
 from tests.cuda import device
+from tests.cuda.device import on_gpu
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum, slow_except
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -190,12 +195,12 @@ def test_the_interaction_and_its_cotangents(target, features, width, batch):
 
 
 def interaction_kernels(features, width, target):
-    from sparsetrain.backends.cuda.interaction import forward as cuda
-    from sparsetrain.models.interaction import cpu
-
-    kernels = cpu if target == "cpu" else cuda
-    makers = kernels.forward_kernel, kernels.backward_kernel
     resolved = resolve_target(target)
+    kernel = backend_of(resolved).kernel
+    makers = (
+        kernel("interaction", cpu.forward_kernel),
+        kernel("interaction_backward", cpu.backward_kernel),
+    )
     return [compile_kernel(make(features, width, "float32"), resolved) for make in makers]
 
 
@@ -207,10 +212,11 @@ def test_a_mean_over_bags_and_its_cotangent(target):
     ids = rng.integers(0, 9, offsets[-1]).astype("i4")
     table = rng.standard_normal((9, width)).astype("f4")
     cotangent = rng.standard_normal((batch, features, width)).astype("f4")
-    where, on_cuda = resolve_target(target), target == "cuda"
-    pool = embedding_kernels.bag_kernel(width, "float32", "int32", features, True, False, on_cuda)
+    where = resolve_target(target)
+    loops = LOOPS if target == "cuda" else HOST_LOOPS
+    pool = embedding_kernels.bag_kernel(width, "float32", "int32", features, True, False, loops)
     pool = compile_kernel(pool, where)
-    back = embedding_kernels.bag_mean_cotangent_kernel(width, "float32", features, on_cuda)
+    back = embedding_kernels.bag_mean_cotangent_kernel(width, "float32", features, loops)
     back = compile_kernel(back, where)
     edges = there(offsets, target)
 

@@ -17,9 +17,10 @@ from sparsetrain.errors import CheckpointError, ConfigError, DataError, Numerica
 from sparsetrain.optim import ParamGroup
 from sparsetrain.runtime import targets
 from sparsetrain.runtime.targets import device_of, resolve_target
-from sparsetrain.runtime.tensors import on_gpu, to_device
+from sparsetrain.runtime.tensors import to_device
 from tests import shared_tables, small_dlrm
 from tests.cuda import device, emulator
+from tests.cuda.device import on_gpu
 from tests.helpers import slow_except
 from tests.optim.formulas import OPTIMIZERS
 from tests.small_dlrm import assert_same_state

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from sparsetrain import optim
+from sparsetrain.backends.cpu import Cpu
+from sparsetrain.backends.cuda import Cuda
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.optim import state_factory
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, slow_except
@@ -137,7 +138,7 @@ def test_a_storage_without_rows_can_be_updated():
 @pytest.fixture
 def small_to_100_rows(monkeypatch):
     """Tables of `train` up to 100 rows are small: a, c and d."""
-    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", 100 * WIDTH)
+    monkeypatch.setattr(Cpu, "most_weights_dense", 100 * WIDTH)
 
 
 # One with slots of elements, of rows, and one whose decay is coupled; `test_exact` has them all.
@@ -184,5 +185,5 @@ def test_tables_are_small_in_exact_mode_alone_and_on_the_host(small_to_100_rows,
     assert dense_tables(optim.adam(0.1, mode="exact")) == ["a", "c", "d"]
     for other in (optim.adam(0.1), optim.sgd(0.1, mode="exact"), optim.adagrad(0.1)):
         assert dense_tables(other) == []
-    monkeypatch.setattr(state_factory, "on_gpu", lambda param: True)
+    monkeypatch.setattr(Cpu, "most_weights_dense", Cuda.most_weights_dense)
     assert dense_tables(optim.adam(0.1, mode="exact")) == []

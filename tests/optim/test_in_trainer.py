@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.backends.cpu import Cpu
 from sparsetrain.errors import CheckpointError
-from sparsetrain.optim import state_factory
 from tests import small_dlrm
 from tests.helpers import slow_except
 from tests.small_dlrm import assert_same_state
@@ -49,10 +49,10 @@ def test_a_run_in_any_mode_goes_on_from_a_checkpoint_as_if_never_saved(tmp_path,
 
 @pytest.mark.parametrize(("before", "after"), [(0, 200), (200, 0), (200, 200)])
 def test_a_checkpoint_goes_on_where_other_tables_are_small(tmp_path, monkeypatch, before, after):
-    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", before)
+    monkeypatch.setattr(Cpu, "most_weights_dense", before)
     dense = steps(small_dlrm.trainer(optimizer=adamw(mode="dense")), 0, 20)
     steps(small_dlrm.trainer(optimizer=adamw(mode="exact")), 0, 10).save(tmp_path / "run")
-    monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", after)
+    monkeypatch.setattr(Cpu, "most_weights_dense", after)
     loaded = small_dlrm.share_programs(st.load(tmp_path / "run"))
     assert_same_state(weights(steps(loaded, 10, 20)), weights(dense))
 

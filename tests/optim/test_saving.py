@@ -13,8 +13,8 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain import checkpoint, optim
+from sparsetrain.backends.cpu import Cpu
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.optim import state_factory
 from tests import small_dlrm
 from tests.helpers import read_checkpoint, slow_except
 from tests.optim.loop import CASES, END, TABLES, Loop, case
@@ -67,7 +67,7 @@ def test_a_loop_takes_back_its_own_save(tmp_path):
 @pytest.mark.parametrize(("before", "after"), [(0, 200), (200, 0)])
 def test_a_loop_goes_on_where_other_tables_are_small(tmp_path, monkeypatch, before, after):
     def small_to(weights: int, seed: int = 0) -> Loop:
-        monkeypatch.setattr(state_factory, "MOST_WEIGHTS_DENSE", weights)
+        monkeypatch.setattr(Cpu, "most_weights_dense", weights)
         return Loop(optim.adam(0.1, mode="exact"), tables=TABLES, seed=seed)
 
     loop = small_to(before).train(HALF)

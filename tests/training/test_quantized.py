@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tvm.target import Target
 
 import sparsetrain as st
 from sparsetrain.cli import main
@@ -135,10 +136,11 @@ def test_a_row_that_is_not_finite_is_refused_by_name():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_a_gpu_is_refused_such_tables(dtype):
-    check_target("float32", "cuda")
-    check_target(dtype, "llvm")
+    gpu, cpu = Target({"kind": "cuda", "arch": "sm_90"}), Target("llvm")
+    check_target("float32", gpu)
+    check_target(dtype, cpu)
     with pytest.raises(ConfigError, match=f"tables in {dtype} have kernels for the CPU alone"):
-        check_target(dtype, "cuda")
+        check_target(dtype, gpu)
     assert target_word(dtype, "auto") == "cpu" and target_word(dtype, "cuda") == "cuda"
     assert target_word("float32", "auto") == "auto"
 

@@ -17,10 +17,11 @@ from tvm.sym import Analyzer
 
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reductions import mean_cotangent
+from sparsetrain.backend import current
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.relax_op import compiles_for, define_op
-from sparsetrain.sparse_tensor.kernels import column_tiles
+from sparsetrain.kernels.loops import column_tiles
+from sparsetrain.kernels.relax_op import define_op
 
 
 def _bce_type(call: Any) -> relax.Type:
@@ -175,21 +176,23 @@ def scale_rows_kernel(width: int, dtype: str) -> tirx.PrimFunc:
 
 def _loss_type(call: Any) -> relax.Type:
     scores = call.args[0].ty
-    if compiles_for("cuda"):
-        raise ConfigError("linear_cross_entropy has kernels for the CPU alone: target='cpu'")
     return relax.TupleType([relax.TensorType((scores.shape[0],), scores.dtype), scores])
 
 
 def _loss_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     scores, items = (argument.ty for argument in call.args)
-    made = softmax_loss_kernel(int(scores.shape[1]), str(scores.dtype), str(items.dtype))
+    made = current().kernel("linear_cross_entropy", softmax_loss_kernel)(
+        int(scores.shape[1]), str(scores.dtype), str(items.dtype)
+    )
     place = builder.add_func(made, "softmax_loss")
     return op.call_tir_inplace(place, relax.Tuple(call.args), [-1, 0], list(call.ty.fields))
 
 
 def _scale_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     weights = call.args[0].ty
-    made = scale_rows_kernel(int(weights.shape[1]), str(weights.dtype))
+    made = current().kernel("scale_rows", scale_rows_kernel)(
+        int(weights.shape[1]), str(weights.dtype)
+    )
     place = builder.add_func(made, "scale_rows")
     return op.call_tir_inplace(place, relax.Tuple(call.args), [0], [weights])
 

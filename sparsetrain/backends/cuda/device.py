@@ -27,9 +27,9 @@ from sparsetrain.errors import ConfigError  # noqa: E402
 from sparsetrain.runtime import cuda_wheels  # noqa: E402
 from sparsetrain.runtime.host import host_target  # noqa: E402
 
-CACHE_KERNELS = True  # on disk, between processes
 KIND = "cuda"
 DEVICE_TYPE = 2  # DLPack's number for CUDA
+_BF16_CAPABILITY = 80  # the lowest compute capability whose tensor cores take bfloat16
 
 
 def has_driver() -> bool:
@@ -85,9 +85,12 @@ def with_host(device: tvm.target.Target) -> tvm.target.Target:
     return device.with_host(host_target())
 
 
-def is_cuda(candidate: Any) -> bool:
-    """Whether a target is a CUDA device."""
-    return isinstance(candidate, tvm.target.Target) and candidate.kind.name == KIND
+def has_tensor_cores(target: tvm.target.Target | None) -> bool:
+    """Whether a target is a GPU whose tensor cores take float16 and bfloat16: sm_80 or later."""
+    if target is None or target.kind.name != KIND:
+        return False
+    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
+    return bool(digits) and int(digits) >= _BF16_CAPABILITY
 
 
 def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:

@@ -17,24 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda import device as gpu
 from sparsetrain.backends.cuda.staging import StagedBatch, StagingRing, StagingSlot
 from sparsetrain.data import Batch
 from sparsetrain.data.stream.threads import prefetched
-from sparsetrain.errors import ConfigError, SparsetrainError
+from sparsetrain.errors import SparsetrainError
 from sparsetrain.optim import StepResult
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
+from sparsetrain.training.trained_model import Planner
 
 HOST_LOOKUPS = 16_384
-Planner = Literal["auto", "host", "device"]
 _PLAN = ("rows", "order", "offsets")
 
 
@@ -69,10 +68,6 @@ class DevicePrefetcher:
     """
 
     def __init__(self, trainer: Trainable, planner: Planner) -> None:
-        if planner not in get_args(Planner):
-            raise ConfigError(f"plan is 'auto', 'host' or 'device', not {planner!r}")
-        if planner != "auto" and not gpu.is_cuda(trainer.target):
-            raise ConfigError(f"plan={planner!r} is for CUDA; on a CPU leave it out")
         self._trainer = trainer
         self.planner: Planner = planner
         self._ready: Ready | None = None
@@ -181,11 +176,15 @@ def _name_of(inputs: Mapping[str, Any], array: Any) -> str:
 class DeviceTrainingStep(TrainingStep):
     """Steps of a trainer on a GPU: the gradient program, then the launches of the update."""
 
-    _on_host = False
+    threads = False
 
-    def __init__(self, trainer: Trainable, ahead: DevicePrefetcher) -> None:
+    def __init__(self, trainer: Trainable, planner: Planner) -> None:
         super().__init__(trainer)
-        self._ahead = ahead
+        self._ahead = DevicePrefetcher(trainer, planner)
+
+    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, prepared ahead."""
+        return self._ahead.batches(batches)
 
     @property
     def _reads_gradients(self) -> bool:

@@ -17,9 +17,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tvm.target import Target
 
+from sparsetrain.backend import backend_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.operand_shapes import is_one
-from sparsetrain.runtime.host import has_amx_tiles, has_bf16_dot, has_tensor_cores
+from sparsetrain.runtime.host import has_amx_tiles
 
 MOST_VECTORS = 64  # of a sample, in the interaction's kernels: more of them leave its caches
 WIDE = 64  # numbers of a vector; from there the backward by tiles is quicker than float32's
@@ -110,12 +111,6 @@ _POLICIES: dict[str, Policy | None] = {
 }
 # Instead of those, where a CPU has AMX tiles.
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
-# Kind of target and dtype of a policy -> whether a target multiplies it, and what is wrong if not.
-_NEEDS = {
-    ("llvm", "bfloat16"): (has_bf16_dot, "the target {} has no AVX512_BF16 instructions"),
-    ("cuda", "bfloat16"): (has_tensor_cores, "a device of {} has no tensor cores for bfloat16"),
-    ("cuda", "float16"): (has_tensor_cores, "a device of {} has no tensor cores for float16"),
-}
 
 
 def policy_for(precision: str | Policy, target: Target) -> Policy | None:
@@ -157,12 +152,7 @@ def policy_of(precision: Precision, target: Any) -> Policy | None:
 
 def lacks(dtype: str, target: Target) -> str | None:
     """Why `target` cannot compute products of `dtype` at speed, or None if it can."""
-    kind = target.kind.name
-    if (kind, dtype) not in _NEEDS:
-        return f"no {kind} target computes products of {dtype}"
-    is_there, complaint = _NEEDS[kind, dtype]
-    names = (target.attrs.get(key) for key in ("mcpu", "arch"))
-    return None if is_there(target) else complaint.format(next(filter(None, names), kind))
+    return backend_of(target).lacks(dtype, target)
 
 
 def _named(precision: str, target: Target) -> Policy | None:

@@ -33,7 +33,7 @@ class _View(NamedTuple):
         return list(self.axes) != sorted(self.axes)
 
 
-@function_pass("llvm")
+@function_pass()
 class FoldPermutationIntoMatmul(Rewriter):
     """Replace products of batches and permutations around them, where the target is a CPU."""
 

@@ -10,9 +10,13 @@ loops.
 import tvm
 from tvm import relax
 
-from sparsetrain.backends.cuda.schedule.long_product import long_product
+from sparsetrain.backend import current
 from sparsetrain.compiler.schedule.half_products import HALVES, half_product
-from sparsetrain.compiler.schedule.transposes import is_half_matmul, transposed_source
+from sparsetrain.compiler.schedule.transposes import (
+    is_half_matmul,
+    transposed_source,
+    whole_product,
+)
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
@@ -30,7 +34,7 @@ class FoldIntoHalfMatmul(Rewriter):
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
         a, b, half = self.visit_expr(left), self.visit_expr(right), str(call.args[0].ty.dtype)
         if flip_left and not flip_right:
-            in_pieces = long_product(self.builder_, a, b, half)
+            in_pieces = current().kernel("long product", whole_product)(self.builder_, a, b, half)
             if in_pieces is not None:
                 return in_pieces
         return self.builder_.call_te(

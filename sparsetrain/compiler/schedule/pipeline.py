@@ -12,51 +12,24 @@ free of aliasing. Kernels do not check arguments that are proved to fit.
 Cost: about 0.05 s per distinct kernel, once for all batch sizes.
 """
 
-from collections.abc import Sequence
-
 import tvm
 from tvm import relax
-from tvm.s_tir.dlight import ScheduleRule
 from tvm.target import Target
 
-from sparsetrain.backends.cuda import schedule as cuda
+from sparsetrain.backend import Schedule, backend_of
 from sparsetrain.compiler.schedule import softmax
-from sparsetrain.compiler.schedule.amx import TileMatmul
-from sparsetrain.compiler.schedule.bf16 import HalfMatmul
-from sparsetrain.compiler.schedule.elementwise import Elementwise
 from sparsetrain.compiler.schedule.elide_argument_checks import ElideArgumentChecks
-from sparsetrain.compiler.schedule.fallback import Fallback
-from sparsetrain.compiler.schedule.fold_permutation import FoldPermutationIntoMatmul
 from sparsetrain.compiler.schedule.fold_rounding import FoldIntoHalfMatmul
 from sparsetrain.compiler.schedule.fusion import keep_hand_written_kernels, mark_resizing
 from sparsetrain.compiler.schedule.hoist_allocations import HoistAllocations
 from sparsetrain.compiler.schedule.lower_attention import LowerAttention
-from sparsetrain.compiler.schedule.matmul import Matmul
-from sparsetrain.compiler.schedule.reduction import RowwiseReductions, SingleReduction
-from sparsetrain.compiler.schedule.row_product import TakeRowProducts
-from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.shape_functions import SettleShapeFunctions
 from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
-from sparsetrain.compiler.schedule.transposes import CancelTranspose, FoldTransposeIntoMatmul
-from sparsetrain.errors import ConfigError
+from sparsetrain.compiler.schedule.transposes import CancelTranspose
 from sparsetrain.ops import legalize
 
 # Operator -> how it is lowered, in place of TVM's way.
 LEGALIZE = {**legalize.LEGALIZE, **softmax.LEGALIZE}
-
-# Asked in this order; the first that does not decline decides.
-CPU_RULES = (
-    TileMatmul(),
-    HalfMatmul(),
-    Matmul(),
-    Elementwise(),
-    SingleReduction(),
-    RowwiseReductions(),
-    Fallback(),
-)
-
-# Target kind -> its rules.
-RULES = {"llvm": CPU_RULES, "cuda": cuda.RULES}
 
 
 def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
@@ -65,7 +38,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     Parameters
     ----------
     target : Target
-        An `llvm` target, whose vector width decides the register tiles, or a `cuda` one.
+        Of a kind that has a backend.
     kept : str, optional
         A function that does not allocate what it works in, but takes it, see `HoistAllocations`.
 
@@ -78,7 +51,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     Raises
     ------
     ConfigError
-        If `target` is neither.
+        If it has none.
 
     Examples
     --------
@@ -86,11 +59,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
 
     """
-    if target.kind.name not in RULES:
-        raise ConfigError(
-            f"no schedule for target kind {target.kind.name!r}: use an llvm or a cuda target"
-        )
-    sequence = tvm.transform.Sequential(passes(RULES[target.kind.name], kept))
+    sequence = tvm.transform.Sequential(passes(backend_of(target).schedule(), kept))
 
     @tvm.transform.module_pass(opt_level=0, name="SparsetrainPipeline")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -100,24 +69,20 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     return run
 
 
-def passes(
-    rules: Sequence[ScheduleRule] = CPU_RULES, kept: str | None = None
-) -> list[tvm.transform.Pass]:
+def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pass]:
     """The whole list, in order; those up to fusion decide what the kernels are."""
     return [
         # Which kernels there are.
         SimplifyShapes(),
         relax.backend.DispatchSampling(),
-        cuda.TakeRunningSums(),
+        *schedule.graph,
         relax.backend.DispatchSortScan(),
         LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
         # Products whose transposes took their place are no longer wanted.
         relax.transform.DeadCodeElimination(),
-        TakeRowProducts(),
-        FoldTransposeIntoMatmul(),
-        FoldPermutationIntoMatmul(),
+        *schedule.products,
         relax.transform.DeadCodeElimination(),
         # A reshape that stays one becomes another view of the same memory, not a copy.
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
@@ -128,11 +93,8 @@ def passes(
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
-        cuda.NameForC(),
         # How each one runs.
-        cuda.WriteByHand(),
-        ApplyRules(*rules),
-        cuda.RequireThreads(),
+        *schedule.kernels,
         # What calls them: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),

@@ -20,9 +20,10 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from sparsetrain.backend import current
 from sparsetrain.compiler.schedule.register_tile import vector_unit
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.relax_op import call_kernel, compiles_for
+from sparsetrain.kernels.relax_op import call_kernel
 
 _DTYPES = ("float32", "float64")
 # A longer row than this, or of a length not known beforehand, is left to the schedule rules.
@@ -31,12 +32,13 @@ _LONGEST = 8192
 
 def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     tensor = call.args[0].ty
-    if not compiles_for("llvm") or not _fits(tensor, int(call.attrs.axis)):
+    make = current().kernel("softmax", softmax_kernel)
+    if make is None or not _fits(tensor, int(call.attrs.axis)):
         return call.op.get_attr("FLegalize")(builder, call)
     dtype, length = str(tensor.dtype), int(tensor.shape[-1])
     lanes = vector_unit(Target.current()).lanes(dtype)
     name = call.op.name.rpartition(".")[-1]
-    made = softmax_kernel(tensor.ndim, length, dtype, lanes, name == "log_softmax")
+    made = make(tensor.ndim, length, dtype, lanes, name == "log_softmax")
     return call_kernel(builder, made, name, list(call.args), tensor)
 
 

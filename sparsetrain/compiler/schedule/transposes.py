@@ -13,10 +13,12 @@ removes dead code.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax, te
 
-from sparsetrain.backends.cuda.schedule.long_product import long_product
+from sparsetrain.backend import current
 from sparsetrain.compiler.schedule.half_products import HALVES
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
@@ -39,7 +41,7 @@ class FoldTransposeIntoMatmul(Rewriter):
         ]
         if left and not right:
             a, b = operands
-            in_pieces = long_product(self.builder_, a, b)
+            in_pieces = current().kernel("long product", whole_product)(self.builder_, a, b)
             if in_pieces is not None:
                 return in_pieces
         name = f"matmul_{'NT'[left]}{'NT'[right]}"
@@ -50,6 +52,10 @@ class FoldTransposeIntoMatmul(Rewriter):
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
         """The matrix of which `operand` is the transpose, or None."""
         return transposed_source(self.definitions.of(operand))
+
+
+def whole_product(*_: Any) -> None:
+    """Cut no product into pieces, which is for targets that have more threads than tiles."""
 
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:

@@ -23,6 +23,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.backend import backend_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.half import BITS, widened
 
@@ -68,15 +69,15 @@ def target_word(dtype: str, target: Any) -> Any:
     return "cpu" if target == "auto" and dtype != "float32" else target
 
 
-def check_target(dtype: str, target: str) -> None:
-    """Refuse a dtype of tables that a kind of target has no kernels for.
+def check_target(dtype: str, target: Any) -> None:
+    """Refuse a dtype of tables that a target has no kernels for.
 
     Raises
     ------
     ConfigError
         Names both and the way out.
     """
-    if target == "cuda" and dtype != "float32":
+    if dtype not in backend_of(target).row_formats:
         raise ConfigError(
             f"tables in {dtype} have kernels for the CPU alone: take target 'cpu', or float32"
         )

@@ -25,9 +25,9 @@ from sparsetrain.compiler.schedule.register_tile import VectorUnit, vector_unit
 from sparsetrain.kernels import builder
 from sparsetrain.kernels.builder import SCHEDULED
 from sparsetrain.kernels.llvm import LANES, PRAGMA, TRANSPOSE, transpose
+from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 from sparsetrain.runtime.host import host_target
-from sparsetrain.sparse_tensor.kernels import column_tiles
 
 # Registers with independent sums, to hide the latency of an addition.
 _MIN_SUMS = 8

@@ -9,7 +9,7 @@ of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00
 It has a kernel each way: with matrix products, the (F + 1) x (F + 1) matrices of a batch would go
 through memory; in a kernel they stay in registers and the first-level cache. The kernels, each a
 `forward_kernel` and a `backward_kernel`, depend on the target and on whether operands may be
-rounded: `cpu`, `amx`, `cuda`.
+rounded: `cpu`, `amx`, and those of other backends.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from tvm.relax.frontend import nn
 from tvm.target import Target
 
 from sparsetrain.ad import defvjp
-from sparsetrain.backends.cuda.interaction import forward as cuda
-from sparsetrain.kernels.relax_op import call_kernel, define_op, for_target
+from sparsetrain.backend import current
+from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.models.interaction import amx, cpu
 from sparsetrain.models.interaction.result_layout import output_width
 from sparsetrain.runtime.host import has_amx_tiles
 
 
-def _kernels(call: Any) -> Any:
-    """The module of kernels for the current target; AMX tiles serve a call with ``rounds``."""
+def _for_cpu(call: Any) -> Any:
+    """The module of kernels for a CPU; AMX tiles serve a call with ``rounds``."""
     rounds = call.attrs is not None and "rounds" in call.attrs
-    if rounds and has_amx_tiles(Target.current(allow_none=True)):
-        return amx
-    return for_target(llvm=cpu, cuda=cuda)
+    return amx if rounds and has_amx_tiles(Target.current(allow_none=True)) else cpu
 
 
 def _sizes(call: Any) -> tuple[int, int, str]:
@@ -47,12 +45,14 @@ def _forward_type(call: Any) -> relax.Type:
 
 
 def _forward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    kernel = _kernels(call).forward_kernel(*_sizes(call))
+    make = current().kernel("interaction", _for_cpu(call).forward_kernel)
+    kernel = make(*_sizes(call))
     return call_kernel(builder, kernel, "interaction", list(call.args), call.ty)
 
 
 def _backward(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    kernel = _kernels(call).backward_kernel(*_sizes(call))
+    make = current().kernel("interaction_backward", _for_cpu(call).backward_kernel)
+    kernel = make(*_sizes(call))
     outputs = [call.args[0].ty, call.args[1].ty]
     return call_kernel(builder, kernel, "interaction_backward", list(call.args), outputs)
 

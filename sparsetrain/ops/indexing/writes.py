@@ -15,9 +15,9 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.backends.cuda.indexing import write_kernel as cuda_write_kernel
+from sparsetrain.backend import current
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.relax_op import call_kernel, for_target
+from sparsetrain.kernels.relax_op import call_kernel
 from sparsetrain.ops.indexing import reads
 from sparsetrain.ops.operand_shapes import is_one
 
@@ -54,7 +54,7 @@ def _legalized(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     rows = reads.rows_read(builder, x, read)
     if rows.width == 0:
         return x
-    make = for_target(llvm=write_kernel, cuda=cuda_write_kernel)
+    make = current().kernel("write", write_kernel)
     written = make(rows.width, str(x.ty.dtype), REDUCTIONS[_reduction(call)])
     each = [*reads.extents_of(x, read), *[*x.ty.shape][read.axes :]]
     flat = [

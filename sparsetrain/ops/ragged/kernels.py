@@ -20,7 +20,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.sparse_tensor.kernels import column_tiles
+from sparsetrain.kernels.loops import column_tiles
 
 
 def first_of(ends: Any, b: Any) -> Any:

@@ -9,8 +9,9 @@ from typing import Any
 
 from tvm import relax
 
+from sparsetrain.backend import current
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import call_kernel, compiles_for, define_op
+from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.ragged import kernels
 from sparsetrain.ops.ragged.attention_blocks import Attention
 from sparsetrain.ops.ragged.attention_kernels import attention_cotangent_kernel, attention_kernel
@@ -27,8 +28,6 @@ def _check(name: str, tokens: relax.Expr, ends: relax.Expr) -> None:
         raise ConfigError(
             f"{name} takes tokens (N, D) and ends (B,) int64, not {tokens.ty} and {ends.ty}"
         )
-    if compiles_for("cuda"):
-        raise ConfigError(f"{name} has kernels for the CPU alone: target='cpu'")
 
 
 def _width(expr: relax.Expr) -> int:
@@ -51,7 +50,7 @@ def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
 def _by(kernel: Kernel) -> Callable[[relax.BlockBuilder, Any], relax.Expr]:
     def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         name = call.op.name.rpartition(".")[-1]
-        made = kernel(_width(call.args[0]), str(call.args[0].ty.dtype))
+        made = current().kernel(name, kernel)(_width(call.args[0]), str(call.args[0].ty.dtype))
         return call_kernel(builder, made, name, list(call.args), call.ty)
 
     return legalize
@@ -60,7 +59,7 @@ def _by(kernel: Kernel) -> Callable[[relax.BlockBuilder, Any], relax.Expr]:
 def _expand_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     rows, _, like = call.args
     types = ((_width(each), str(each.ty.dtype)) for each in (rows, like))
-    made = kernels.expand_kernel(*next(types), *next(types))
+    made = current().kernel("ragged_expand", kernels.expand_kernel)(*next(types), *next(types))
     return call_kernel(builder, made, "ragged_expand", list(call.args), call.ty)
 
 
@@ -155,7 +154,7 @@ def _attention_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     of = _attention_of(call)
     both = call_kernel(
         builder,
-        attention_kernel(of, _places(call, 4)),
+        current().kernel("ragged_attention", attention_kernel)(of, _places(call, 4)),
         "ragged_attention",
         list(call.args),
         [call.ty, _stats(of, call)],
@@ -224,7 +223,8 @@ def _size_of_head(name: str, q: relax.Expr, heads: int) -> int:
 def _cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     of = _attention_of(call)
     outs = [call.args[0].ty] * 3 + [_stats(of, call)]
-    kernel = attention_cotangent_kernel(of, _places(call, 6))
+    make = current().kernel("ragged_attention_cotangent", attention_cotangent_kernel)
+    kernel = make(of, _places(call, 6))
     name = "ragged_attention_cotangent"
     arguments = [*call.args[:4], *call.args[6:], *call.args[4:6]]
     made = builder.emit(call_kernel(builder, kernel, name, arguments, outs))
@@ -254,7 +254,8 @@ def _silu_type(call: Any) -> relax.Type:
 
 
 def _silu_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    made = silu_attention_kernel(_attention_of(call), _width(call.args[3]))
+    make = current().kernel("ragged_silu_attention", silu_attention_kernel)
+    made = make(_attention_of(call), _width(call.args[3]))
     return call_kernel(builder, made, "ragged_silu_attention", list(call.args), call.ty)
 
 
@@ -304,7 +305,8 @@ def ragged_silu_attention(
 
 
 def _silu_cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    kernel = silu_attention_cotangent_kernel(_attention_of(call), _width(call.args[3]))
+    make = current().kernel("ragged_silu_attention_cotangent", silu_attention_cotangent_kernel)
+    kernel = make(_attention_of(call), _width(call.args[3]))
     name = "ragged_silu_attention_cotangent"
     return call_kernel(builder, kernel, name, list(call.args), list(call.ty.fields))
 

@@ -40,6 +40,13 @@ from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter, flat
 
 STRIPS = 64
+
+
+def tasks_of(_rows: int) -> int:
+    """How many tasks catch up so many rows."""
+    return STRIPS
+
+
 LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
 JOINED = 1024  # most columns of a block of rows that is replayed together: it stays in L1

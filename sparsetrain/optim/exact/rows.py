@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.pool import scratch_tensor
-from sparsetrain.backends.cuda.sparse.parts import THREADS
-from sparsetrain.backends.cuda.update import kernels as cuda_kernels
+from sparsetrain.backend import backend_at
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape, set_last_
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.tensors import editable_numpy, on_gpu, target_of, to_device
+from sparsetrain.runtime.compiling import backend_kernel
+from sparsetrain.runtime.pool import scratch_tensor
+from sparsetrain.runtime.tensors import editable_numpy, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan
 
@@ -176,6 +175,15 @@ def require_current_(
             )
 
 
+def require_all_current_(
+    params: Mapping[str, NDArray], gradients: Mapping[str, RowSparse], state: State
+) -> None:
+    """`require_current_` of all gradients whose rows are tracked."""
+    for name, gradient in gradients.items() if state.histories else ():
+        if state.is_tracked(name):
+            require_current_(params, state, name, find_plan(state, name, gradient))
+
+
 def replay_range_(
     params: Mapping[str, NDArray],
     state: State,
@@ -196,7 +204,8 @@ def replay_range_(
         None if plan is None else str(plan.rows.dtype),
         limit is not None,
     )
-    tasks = max(1, -(-(span[1] - span[0]) // THREADS)) if on_gpu(param) else catch_up.STRIPS
+    tasks_of = backend_at(param).kernel("tasks of catching up rows", catch_up.tasks_of)
+    tasks = tasks_of(span[1] - span[0])
     replayed = scratch_tensor((tasks,), "int64", param)
     kernel(
         *([] if plan is None else [plan.rows]),
@@ -240,6 +249,4 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[i
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
-_catch_up_kernel = target_kernel(
-    "catching up rows", llvm=catch_up.catch_up_kernel, cuda=cuda_kernels.catch_up_kernel
-)
+_catch_up_kernel = backend_kernel("catching up rows", catch_up.catch_up_kernel)

@@ -1,38 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Optimizer.apply_`: a step by gradients that exist, from the checks to the result.
 
-On a CPU this is one call of an `UpdateProgram` that holds the update alone; a trainer's steps call
-one that computes the gradients too. Programs are kept in the state, by names and kinds of
-gradients.
+The update is a `Step` of the backend where the gradients lie, kept in the state by their names and
+kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.update.step import DeviceStep
+from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.exact.rows import find_plan, require_current_
 from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
 from sparsetrain.optim.result import Scale, StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State, slot_shape
 from sparsetrain.optim.state_factory import ASSIGNMENT, adopt_state_
-from sparsetrain.optim.update.function import given_gradients, leaves_of
-from sparsetrain.optim.update.layout import layout_of
-from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import on_gpu
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import is_number, require_mapping
 
-FUNCTION = "update"
 DTYPES = ("float32", "float64")
-NO_LOSS = runtime.zeros((), "float32")
+
+
+class Step(Protocol):
+    """What takes steps on one state with gradients of the same names and kinds."""
+
+    machines: Sequence[Any]  # virtual machines that run in it
+
+    def fits(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> bool:
+        """Whether it was made for these, as far as their kinds do not tell."""
+        ...
+
+    def run_(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        loss: NDArray | None,
+        scale: Scale,
+    ) -> tuple[NDArray | None, StepResult]:
+        """Take a step; return the loss on the host, and the result.
+
+        Raises
+        ------
+        ConfigError, DataError, NumericalError
+            As `Optimizer.apply_`; nothing is written then.
+        """
+        ...
 
 
 def apply_(
@@ -66,19 +87,11 @@ def apply_(
         factor *= min(1.0, optimizer.clip_norm / (norm + 1e-6))
     how = Scale(factor, scale, may_overflow, norm)
     if step is None:
-        step = state.update_steps[key] = _new_step(params, gradients, state, loss, key)
-    if isinstance(step, DeviceStep):
-        return step.run_(params, gradients, state, loss, how)
-    if state.histories:
-        _require_current_(params, gradients, state)
-    sizes = [gradient.nse for gradient in gradients.values() if isinstance(gradient, RowSparse)]
-    leaves = leaves_of(NO_LOSS if loss is None else loss, gradients)
-    try:
-        _, result = step.run_(params, leaves, state, max(sizes, default=0), how)
-    except (RuntimeError, TypeError, ValueError):
-        check_arguments(optimizer.full_formula, params, gradients, state)  # names the argument
-        raise
-    return loss, result
+        values = [g.values if isinstance(g, RowSparse) else g for g in gradients.values()]
+        backend = backend_at(values[0]) if values else host()
+        step = state.update_steps[key] = backend.update_step(params, gradients, state, loss, key)
+    seen, result = step.run_(params, gradients, state, loss, how)
+    return seen, result
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
@@ -98,42 +111,12 @@ def _known_step(
     gradients: Mapping[str, Gradient],
     state: State,
     key: tuple[Any, ...],
-) -> UpdateStep | DeviceStep | None:
+) -> Step | None:
     """Return what took the last step with such gradients, unless it must be made anew."""
     if not isinstance(state, State) or state.owner is not optimizer:
         return None
-    step: UpdateStep | DeviceStep | None = state.update_steps.get(key)
-    if isinstance(step, DeviceStep) and not step.fits(params, gradients, state):
-        return None
-    return step
-
-
-def _new_step(
-    params: Mapping[str, NDArray],
-    gradients: Mapping[str, Gradient],
-    state: State,
-    loss: NDArray | None,
-    key: tuple[Any, ...],
-) -> UpdateStep | DeviceStep:
-    values = [g.values if isinstance(g, RowSparse) else g for g in gradients.values()]
-    if values and on_gpu(values[0]):
-        return DeviceStep(params, gradients, state)
-    loss = NO_LOSS if loss is None else loss
-    module, structure = given_gradients(FUNCTION, params, gradients, loss)
-    layout = layout_of(structure, state)
-    program = state.programs.get((key, layout))
-    if program is None:
-        program = UpdateProgram(module, FUNCTION, structure, layout)
-        state.programs[key, layout] = program
-    return UpdateStep(program, state)
-
-
-def _require_current_(
-    params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
-) -> None:
-    for name, gradient in gradients.items():
-        if isinstance(gradient, RowSparse) and state.is_tracked(name):
-            require_current_(params, state, name, find_plan(state, name, gradient))
+    step: Step | None = state.update_steps.get(key)
+    return step if step is not None and step.fits(params, gradients, state) else None
 
 
 def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:

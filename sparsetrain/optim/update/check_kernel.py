@@ -11,7 +11,6 @@ What is parallel: chunks of each array. What is vectorized: the elements of a ch
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,12 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.pool import scratch_tensor
-from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm import each_in_turn, number_of, one_of
 from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.compiling import backend_kernel
+from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
 
 CHUNKS = 16
@@ -130,8 +128,4 @@ def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
     return built.get()
 
 
-_kernel = target_kernel(
-    "check for NaN and infinity",
-    llvm=nonfinite_kernel,
-    cuda=partial(nonfinite_kernel, search=cuda_arrays.search_all),
-)
+_kernel = backend_kernel("check for NaN and infinity", nonfinite_kernel)

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda import device as gpu
+from sparsetrain.backend import backend_of
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.compiling import intercept_kernels
@@ -187,7 +187,8 @@ class Watch:
         ConfigError
             If the target is CUDA.
         """
-        if gpu.is_cuda(self._trainer.target):
+        backend = backend_of(self._trainer.target)
+        if not backend.hoists:
             raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
         self._trainer.watch = self.step
         try:

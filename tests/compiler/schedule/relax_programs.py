@@ -8,8 +8,9 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from sparsetrain.backends.cpu.schedule import RULES, schedule
 from sparsetrain.compiler.schedule import pipeline
-from sparsetrain.compiler.schedule.pipeline import CPU_RULES, passes
+from sparsetrain.compiler.schedule.pipeline import passes
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.targets import device_of, resolve_target
@@ -136,13 +137,13 @@ def rules_by_kernel(module, target="host"):
 
 def run_passes(module, until, target="host"):
     """The module just before the pass named `until`."""
-    early = takewhile(lambda one: one.info.name != until, passes())
+    early = takewhile(lambda one: one.info.name != until, passes(schedule()))
     with TARGETS[target]:
         return tvm.transform.Sequential(list(early))(module)
 
 
 def _rule(kernel, target):
-    accepting = (r for r in CPU_RULES if r.apply(kernel, target, False) is not None)
+    accepting = (r for r in RULES if r.apply(kernel, target, False) is not None)
     return next((type(rule).__name__ for rule in accepting), None)
 
 

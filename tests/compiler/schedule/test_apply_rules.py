@@ -7,9 +7,9 @@ import tvm_ffi
 from tvm import relax
 from tvm.s_tir.dlight import ApplyDefaultSchedule
 
+from sparsetrain.backends.cpu.schedule import RULES
 from sparsetrain.compiler.schedule import rule as schedule_rules
 from sparsetrain.compiler.schedule.matmul import Matmul
-from sparsetrain.compiler.schedule.pipeline import CPU_RULES
 from sparsetrain.compiler.schedule.rule import ApplyRules
 from tests.compiler.schedule.relax_programs import TARGETS, function, run_passes
 
@@ -70,7 +70,7 @@ def test_a_schedule_is_that_of_tvms_own_pass(target):
     before = run_passes(module, until="ApplyRules", target=target)
     text = before.script()
     found, expected = (
-        scheduled(rules(*CPU_RULES), before.clone(), target)
+        scheduled(rules(*RULES), before.clone(), target)
         for rules in (ApplyRules, ApplyDefaultSchedule)
     )
     assert found.script() == expected.script() != text

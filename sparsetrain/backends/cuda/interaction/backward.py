@@ -19,13 +19,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda.interaction.blocking import SHARED, Inputs
-from sparsetrain.backends.cuda.sparse.parts import (
-    barrier,
-    blocks_of_threads,
-    store_vector,
-    vector_lanes,
-)
+from sparsetrain.backends.cuda.sparse.parts import barrier, blocks_of_threads, vector_lanes
 from sparsetrain.kernels.builder import buffer, kernel
+from sparsetrain.kernels.loops import store_vector
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 
 MAX_ROWS = 28  # rows of results that a thread holds in registers, some columns of each

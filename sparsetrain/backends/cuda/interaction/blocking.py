@@ -15,13 +15,9 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.backends.cuda.sparse.parts import (
-    THREADS,
-    blocks_of_threads,
-    store_vector,
-    vector_lanes,
-)
+from sparsetrain.backends.cuda.sparse.parts import THREADS, blocks_of_threads, vector_lanes
 from sparsetrain.kernels.builder import buffer
+from sparsetrain.kernels.loops import store_vector
 
 SIDE = 4  # of the tile of results that a thread owns
 SHARED = 46 * 1024  # bytes; without an opt-in a block has 48 KiB

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA kernels of the dot interaction; `operator` has the formula.
 
-The backward kernel is in `cuda_backward`; forward, common widths have a kernel of their own in
+The backward kernel is in `backward`; forward, common widths have a kernel of their own in
 `registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one
 value read serves `SIDE` products; the pairs leave through shared memory, because a sample's results
 lie side by side. Sums run first to last.
@@ -28,8 +28,9 @@ from sparsetrain.backends.cuda.interaction.blocking import (
     blocks_of_samples,
     forward_blocking,
 )
-from sparsetrain.backends.cuda.sparse.parts import THREADS, Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.parts import THREADS, barrier, shared
 from sparsetrain.kernels.builder import buffer, kernel
+from sparsetrain.kernels.loops import Number
 from sparsetrain.models.interaction.result_layout import pair_column
 
 _ITEMSIZE = {"float32": 4, "float64": 8}

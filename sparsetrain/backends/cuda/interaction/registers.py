@@ -20,8 +20,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda.interaction.blocking import Inputs
-from sparsetrain.backends.cuda.sparse.parts import blocks_of_threads, store_vector
+from sparsetrain.backends.cuda.sparse.parts import blocks_of_threads
 from sparsetrain.kernels.builder import buffer, kernel
+from sparsetrain.kernels.loops import store_vector
 
 LANES = 4  # columns of a thread
 MEMBERS = (4, 8, 16, 32)  # threads of a sample: widths of 16 to 128

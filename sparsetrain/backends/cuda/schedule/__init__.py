@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules for a CUDA device."""
+"""Schedule of a CUDA device: kernels written by hand, and rules for the others."""
 
-from sparsetrain.backends.cuda.schedule.checks import NameForC as NameForC
-from sparsetrain.backends.cuda.schedule.checks import RequireThreads as RequireThreads
-from sparsetrain.backends.cuda.schedule.hand_written import WriteByHand as WriteByHand
-from sparsetrain.backends.cuda.schedule.rules import RULES as RULES
-from sparsetrain.backends.cuda.schedule.running_sum import TakeRunningSums as TakeRunningSums
+from tvm.s_tir import dlight
+
+from sparsetrain.backend import Schedule
+from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
+from sparsetrain.backends.cuda.schedule.hand_written import WriteByHand
+from sparsetrain.backends.cuda.schedule.rules import RULES
+from sparsetrain.backends.cuda.schedule.running_sum import TakeRunningSums
+from sparsetrain.compiler.schedule.rule import ApplyRules
+from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
+
+
+def schedule() -> Schedule:
+    """The passes of a device."""
+    return Schedule(
+        graph=[TakeRunningSums()],
+        products=[FoldTransposeIntoMatmul()],
+        kernels=[NameForC(), WriteByHand(), ApplyRules(*RULES), RequireThreads()],
+        plain=[dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())],
+    )

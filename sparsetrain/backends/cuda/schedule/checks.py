@@ -19,7 +19,6 @@ from tvm.ir import GlobalVar
 from tvm_ffi import WalkResult
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import compiles_for
 
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -33,8 +32,6 @@ class NameForC:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Leave a module for another target as it is, and other names."""
-        if not compiles_for("cuda"):
-            return mod
         renamed = _renamed(mod)
         if not renamed:
             return mod
@@ -82,8 +79,6 @@ class RequireThreads:
         ConfigError
             If a kernel writes something that no thread of the device writes.
         """
-        if not compiles_for("cuda"):
-            return mod
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):
                 raise ConfigError(

@@ -19,6 +19,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.schedule.schedule import ScheduleError
 from tvm.target import Target
 
+from sparsetrain.backends.cuda.device import has_tensor_cores
 from sparsetrain.backends.cuda.schedule.column_sums import column_sums
 from sparsetrain.backends.cuda.schedule.elementwise import elementwise
 from sparsetrain.backends.cuda.schedule.epilogue import stored
@@ -27,8 +28,6 @@ from sparsetrain.backends.cuda.schedule.tiles import marked
 from sparsetrain.compiler.schedule.half_products import HALVES, match_half_product
 from sparsetrain.compiler.schedule.product import Product, find_product
 from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
-from sparsetrain.kernels.relax_op import compiles_for
-from sparsetrain.runtime.host import has_tensor_cores
 
 
 @tvm.transform.module_pass(opt_level=0, name="WriteByHand")
@@ -39,8 +38,6 @@ class WriteByHand:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         """Leave a module for another target, and functions that no writer knows, as they are."""
-        if not compiles_for("cuda"):
-            return mod
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None
             if kernel is not None:

@@ -19,12 +19,11 @@ from tvm import relax, tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.target import Target
 
+from sparsetrain.backends.cuda.device import has_tensor_cores
 from sparsetrain.backends.cuda.schedule.column_sums import THREADS, Columns, launch
 from sparsetrain.backends.cuda.schedule.tile_kinds import kind_of, scheduled
 from sparsetrain.backends.cuda.schedule.tiles import Store, TiledProduct, wide
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.relax_op import compiles_for
-from sparsetrain.runtime.host import has_tensor_cores
 
 _THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
 _MOST_PIECES = 132
@@ -69,8 +68,6 @@ def long_product(
 
 def _fits(a: Any, b: Any, half: str | None) -> bool:
     shape = [a.shape[1], b.shape[1]]
-    if not compiles_for("cuda"):
-        return False
     if not all(isinstance(extent, tirx.IntImm) for extent in shape):
         return False
     if half:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing on a CUDA device; `coalesce` calls it for tensors that lie there.
+"""Coalescing on a CUDA device; see `sparse_tensor.coalesce`, which calls it.
 
 The ids never leave the device. Two numbers come back: how many rows there are, which decides the
 shapes of the plan, and how many ids lie outside the table. Scratch comes from the pool of the
@@ -8,12 +8,9 @@ virtual machine, so a step of a known size allocates nothing.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.pool import scratch_tensor
 from sparsetrain.backends.cuda.sparse.kernels import row_squares_kernel
 from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
 from sparsetrain.backends.cuda.sparse.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
@@ -22,7 +19,9 @@ from sparsetrain.backends.cuda.sparse.tile import DIGIT_BITS, DIGITS, TILE
 from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
+from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import leading_rows, reshape_view, target_of
+from sparsetrain.sparse_tensor.coalesce import CoalescePlan
 from sparsetrain.sparse_tensor.plan_kernel import digits_of
 
 Arrays = tuple[NDArray, NDArray, NDArray]
@@ -88,7 +87,16 @@ class DeviceSort:
         return rows, self._order, leading_rows(self._offsets, used + 1)
 
 
-def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDArray, NDArray]:
+def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
+    """Sort the ids on the device, whoever calls."""
+    sort = DeviceSort(indices, num_rows)
+    sort.begin(indices)
+    return CoalescePlan(*sort.wait())
+
+
+def chunk_sums(
+    plan: CoalescePlan, values: NDArray, source: NDArray | None
+) -> tuple[NDArray, NDArray]:
     """Sums of the chunks of 32 and of 1024 entries of `plan` that lie within one run."""
     count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
     dtype = str(values.dtype)
@@ -99,7 +107,7 @@ def chunk_sums(plan: Any, values: NDArray, source: NDArray | None) -> tuple[NDAr
     return chunks, blocks
 
 
-def segment_sum(plan: Any, values: NDArray, source: NDArray | None) -> NDArray:
+def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
     """Sum value rows (M, D) into (U, D), each run in a fixed order."""
     width, dtype = int(values.shape[1]), str(values.dtype)
     # As long as it can get: the pool keeps a block for every size that it has seen.
@@ -123,12 +131,12 @@ def _chunks(count: int, size: int) -> int:
     return max(1, -(-count // size))
 
 
-def _or_order(source: NDArray | None, plan: Any) -> NDArray:
+def _or_order(source: NDArray | None, plan: CoalescePlan) -> NDArray:
     return plan.order if source is None else source
 
 
-_short_plan = target_kernel("short_plan", cuda=short_plan_kernel)
-_plan = target_kernel("plan", cuda=plan_kernel)
-_chunk_sums = target_kernel("chunk_sums", cuda=chunk_sums_kernel)
-_segment_sum = target_kernel("segment_sum", cuda=segment_sum_kernel)
-_row_squares = target_kernel("row_squares", cuda=row_squares_kernel)
+_short_plan = target_kernel("short_plan", short_plan_kernel)
+_plan = target_kernel("plan", plan_kernel)
+_chunk_sums = target_kernel("chunk_sums", chunk_sums_kernel)
+_segment_sum = target_kernel("segment_sum", segment_sum_kernel)
+_row_squares = target_kernel("row_squares", row_squares_kernel)

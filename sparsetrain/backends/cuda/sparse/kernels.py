@@ -18,13 +18,13 @@ from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda.sparse.parts import (
     THREADS,
-    Number,
     barrier,
     blocks_of_threads,
     each_of,
     shared,
 )
 from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.loops import Number
 
 SCATTERERS = 256  # blocks that share the rows of a dense gradient
 

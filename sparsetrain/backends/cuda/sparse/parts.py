@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,13 +52,6 @@ def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, i
         yield row, T.Bind(tirx.floormod(number, vectors) * lanes), lanes
 
 
-def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[Any], Any]) -> None:
-    """``array[place + lane] = value(lane)`` for all lanes of the last axis, at once."""
-    *before, column = place
-    with T.vectorized(0, lanes) as lane:
-        T.buffer_store(array, value(lane), [*before, column + lane])
-
-
 def barrier() -> None:
     """Wait for the threads of the block; what they wrote to shared memory can be read."""
     T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
@@ -67,24 +60,3 @@ def barrier() -> None:
 def shared(count: int, dtype: str = "int32") -> Any:
     """An array of the block. Of one axis: TVM closes gaps that it sees between rows."""
     return T.alloc_buffer((count,), dtype, scope="shared")
-
-
-class Number:
-    """A number of the thread that changes, 0 at first."""
-
-    def __init__(self, dtype: str = "int32") -> None:
-        self._place = T.alloc_local((1,), dtype)
-        self.set(tirx.const(0, dtype))
-
-    @property
-    def now(self) -> Any:
-        """Its value."""
-        return self._place[0]
-
-    def set(self, value: Any) -> None:
-        """Give it another value."""
-        T.buffer_store(self._place, value, [0])
-
-    def add(self, value: Any) -> None:
-        """Add to it."""
-        self.set(self.now + value)

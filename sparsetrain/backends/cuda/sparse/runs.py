@@ -16,8 +16,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.backends.cuda.sparse.parts import Number, each_vector, store_vector
+from sparsetrain.backends.cuda.sparse.parts import each_vector
 from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.loops import Number, store_vector
 
 CHUNK = 32
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.parts import barrier, shared
 from sparsetrain.backends.cuda.sparse.tile import SORTERS, WARPS, WORD, sum_before, word
 from sparsetrain.backends.cuda.sparse.warp import WARP, votes, votes_before
+from sparsetrain.kernels.loops import Number
 
 
 class Sorted:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.parts import barrier, shared
 from sparsetrain.backends.cuda.sparse.tile import (
     DIGITS,
     ROWS,
@@ -37,6 +37,7 @@ from sparsetrain.backends.cuda.sparse.tile import (
     word,
 )
 from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS
+from sparsetrain.kernels.loops import Number
 
 MOST_BLOCKS = 128  # each reads what all have counted
 AT_ONCE = 16  # of them whose reads do not wait for each other

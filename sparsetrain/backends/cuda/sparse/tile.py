@@ -16,8 +16,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.backends.cuda.sparse.parts import Number, barrier, shared
+from sparsetrain.backends.cuda.sparse.parts import barrier, shared
 from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS, rank, sum_to
+from sparsetrain.kernels.loops import Number
 
 SORTERS = 1024  # threads
 WARPS = SORTERS // WARP

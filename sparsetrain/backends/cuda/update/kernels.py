@@ -25,15 +25,20 @@ from sparsetrain.backends.cuda.sparse.parts import (
     barrier,
     blocks_of_threads,
     each_of,
-    store_vector,
     vector_lanes,
 )
 from sparsetrain.backends.cuda.sparse.runs import Sums, clear
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
+from sparsetrain.kernels.loops import store_vector
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter, scalars
+from sparsetrain.optim.multiply_add import define_multiply_add
 from sparsetrain.optim.update.rows_kernel import Runs
+
+# `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
+# matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
+define_multiply_add("cuda", lambda x, y, z: x * y + z)
 
 
 def row_update_kernel(

@@ -142,6 +142,6 @@ def densified(
     return to_device(dense, gradient.values.device)
 
 
-_row_kernel = target_kernel("update of touched rows", cuda=kernels.row_update_kernel)
-_dense_kernel = target_kernel("dense update", cuda=kernels.dense_update_kernel)
-_foreach = target_kernel("dense updates", cuda=foreach_kernel)
+_row_kernel = target_kernel("update of touched rows", kernels.row_update_kernel)
+_dense_kernel = target_kernel("dense update", kernels.dense_update_kernel)
+_foreach = target_kernel("dense updates", foreach_kernel)

@@ -8,8 +8,9 @@ touched; the loss is read then, so that nobody waits for the updates.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import is_
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from sparsetrain.optim.result import Scale, StepResult, skip_step
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State, Target, set_last_
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import on_gpu, to_device
+from sparsetrain.runtime.tensors import on_host, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 
 
@@ -41,6 +42,8 @@ class DeviceStep:
     state : State
         The state that `run_` will write.
     """
+
+    machines: Sequence[Any] = ()  # kernels are launched one by one
 
     def __init__(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
@@ -92,7 +95,7 @@ class DeviceStep:
         """Take a step; see `UpdateStep.run_`. The loss is returned on the host."""
         sorts = {} if scale.norm is not None else self._begin_sorts(gradients, state)
         problem = nonfinite(loss, gradients)
-        if loss is not None and on_gpu(loss):
+        if loss is not None and not on_host(loss):
             loss = runtime.as_tensor(runtime.as_numpy(loss))
         if problem is not None:
             overflowed = scale.may_overflow and is_finite(loss)

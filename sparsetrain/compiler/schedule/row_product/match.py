@@ -55,7 +55,7 @@ class _Product(NamedTuple):
         return [*(o.sums for o in self.operands if o.sums is not None), self.result]
 
 
-@function_pass("llvm")
+@function_pass()
 class TakeRowProducts(Rewriter):
     """Replace products of a transposed matrix and sums of columns, where the target is a CPU."""
 

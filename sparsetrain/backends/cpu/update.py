@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Update on a CPU by gradients that exist: one call of an `UpdateProgram` that holds it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparsetrain import runtime
+from sparsetrain.optim.exact.rows import require_all_current_
+from sparsetrain.optim.gradients import Gradient
+from sparsetrain.optim.result import Scale, StepResult
+from sparsetrain.optim.state import State
+from sparsetrain.optim.update.apply import check_arguments
+from sparsetrain.optim.update.function import given_gradients, leaves_of
+from sparsetrain.optim.update.layout import layout_of, tables_of
+from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
+from sparsetrain.runtime import NDArray
+
+_FUNCTION = "update"
+_NO_LOSS = runtime.zeros((), "float32")
+
+
+class HostStep:
+    """Steps through a program, which is kept in the state; see `optim.update.apply.Step`."""
+
+    def __init__(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        loss: NDArray | None,
+        kinds: Any,
+    ) -> None:
+        loss = _NO_LOSS if loss is None else loss
+        module, structure = given_gradients(_FUNCTION, params, gradients, loss)
+        layout = layout_of(structure, state)
+        program = state.programs.get((kinds, layout))
+        if program is None:
+            program = UpdateProgram(module, _FUNCTION, structure, layout)
+            state.programs[kinds, layout] = program
+        self._step, self._tables = UpdateStep(program, state), tables_of(structure)
+
+    @property
+    def machines(self) -> list[Any]:
+        """See `Step`."""
+        return [self._step.program.machine]
+
+    def fits(self, *_: Any) -> bool:
+        """Always: the program checks shapes and takes any tensors."""
+        return True
+
+    def run_(
+        self,
+        params: Mapping[str, NDArray],
+        gradients: Mapping[str, Gradient],
+        state: State,
+        loss: NDArray | None,
+        scale: Scale,
+    ) -> tuple[NDArray | None, StepResult]:
+        """See `Step`."""
+        require_all_current_(params, {name: gradients[name] for name in self._tables}, state)
+        sizes = [gradients[name].nse for name in self._tables]
+        leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
+        try:
+            _, result = self._step.run_(params, leaves, state, max(sizes, default=0), scale)
+        except (RuntimeError, TypeError, ValueError):  # names the argument
+            check_arguments(state.owner.full_formula, params, gradients, state)
+            raise
+        return loss, result

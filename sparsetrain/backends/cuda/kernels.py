@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of CUDA by the names of those of the CPU that they take the place of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from tvm.tirx import PrimFunc
+
+from sparsetrain.backends.cuda import indexing
+from sparsetrain.backends.cuda.interaction import backward, forward
+from sparsetrain.backends.cuda.schedule.long_product import long_product
+from sparsetrain.backends.cuda.sparse import kernels as rows
+from sparsetrain.backends.cuda.sparse import parts
+from sparsetrain.backends.cuda.update import arrays
+from sparsetrain.backends.cuda.update import kernels as updates
+from sparsetrain.embedding import kernels as embedding
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.loops import Loops, store_vector
+from sparsetrain.optim.update.check_kernel import nonfinite_kernel
+
+# Vectors of 16 bytes of all rows in one long row of threads, so that a width of 16 fills a warp
+# with eight rows as a width of 128 fills it with one.
+LOOPS = Loops(parts.each_of, parts.each_vector)
+
+
+@cache
+def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
+    """``out[n] = table[ids[n]]``; an id outside the table reads as NaN."""
+    with kernel("lookup") as built:
+        height, count = extents(2)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        out = buffer("out", (count, width), dtype)
+        with LOOPS.each_vector(count, width, dtype) as (n, column, lanes):
+            embedding.read_row(
+                table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row)
+            )
+    return built.get()
+
+
+def _of_floats(make: Callable[..., PrimFunc]) -> Callable[..., PrimFunc]:
+    """Refuse tables in other dtypes, the second argument of `make`."""
+
+    def made(width: int, dtype: str, *others: Any) -> PrimFunc:
+        if dtype not in ("float32", "float64"):
+            raise ConfigError(f"a table of {dtype} has kernels for the CPU alone: use float32")
+        return make(width, dtype, *others)
+
+    return made
+
+
+KERNELS: dict[str, Any] = {
+    "lookup": _of_floats(lookup_kernel),
+    "embedding_bag": _of_floats(partial(embedding.bag_kernel, loops=LOOPS)),
+    "bag_source": partial(embedding.bag_source_kernel, loops=LOOPS),
+    "bag_mean_cotangent": partial(embedding.bag_mean_cotangent_kernel, loops=LOOPS),
+    "weighted_values": partial(embedding.weighted_values_kernel, loops=LOOPS),
+    "weight_cotangent": _of_floats(partial(embedding.weight_cotangent_kernel, loops=LOOPS)),
+    "interaction": forward.forward_kernel,
+    "interaction_backward": backward.backward_kernel,
+    "write": indexing.write_kernel,
+    "scatter_add_rows": rows.scatter_add_kernel,
+    "softmax": None,
+    "long product": long_product,
+    "gradients times a number": arrays.scale_kernel,
+    "sum of squares": arrays.squares_kernel,
+    "check for NaN and infinity": partial(nonfinite_kernel, search=arrays.search_all),
+    "catching up rows": updates.catch_up_kernel,
+    "tasks of catching up rows": lambda rows: max(1, -(-rows // parts.THREADS)),
+}

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops of a kernel whose passes are independent, and vectors of a row: one source, many targets.
+
+A kernel that is written with `Loops` runs on threads of a CPU by `HOST_LOOPS`; a backend with other
+threads gives its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+MAX_LANES = 128
+
+
+class Loops(NamedTuple):
+    """How independent passes of a kernel are shared out.
+
+    Attributes
+    ----------
+    each : callable
+        ``with each(total) as n:`` runs the block for each number below `total`, int64.
+    each_vector : callable
+        ``with each_vector(rows, width, dtype) as (row, column, lanes):`` runs it for each vector of
+        `lanes` columns, from `column` on, of each row.
+    """
+
+    each: Callable[[Any], AbstractContextManager[Any]]
+    each_vector: Callable[[Any, int, str], AbstractContextManager[tuple[Any, Any, int]]]
+
+
+def column_tiles(width: int, most: int = MAX_LANES) -> tuple[int, int]:
+    """Split a row of `width` columns into (tiles, lanes) with lanes a divisor up to `most`."""
+    lanes = max(lane for lane in range(1, min(width, most) + 1) if width % lane == 0)
+    return width // lanes, lanes
+
+
+@contextmanager
+def _each(total: Any) -> Iterator[Any]:
+    with T.parallel(0, total) as n:
+        yield n
+
+
+@contextmanager
+def _each_vector(rows: Any, width: int, _dtype: str) -> Iterator[tuple[Any, Any, int]]:
+    tiles, lanes = column_tiles(width)
+    with T.parallel(0, rows) as n, T.serial(0, tiles) as t:
+        yield n, t * lanes, lanes
+
+
+HOST_LOOPS = Loops(_each, _each_vector)
+
+
+def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[Any], Any]) -> None:
+    """``array[place + lane] = value(lane)`` for all lanes of the last axis, at once."""
+    *before, column = place
+    with T.vectorized(0, lanes) as lane:
+        T.buffer_store(array, value(lane), [*before, column + lane])
+
+
+class Number:
+    """A number of a pass that changes, 0 at first."""
+
+    def __init__(self, dtype: str = "int32") -> None:
+        self._place = T.alloc_local((1,), dtype)
+        self.set(tirx.const(0, dtype))
+
+    @property
+    def now(self) -> Any:
+        """Its value."""
+        return self._place[0]
+
+    def set(self, value: Any) -> None:
+        """Give it another value."""
+        T.buffer_store(self._place, value, [0])
+
+    def add(self, value: Any) -> None:
+        """Add to it."""
+        self.set(self.now + value)

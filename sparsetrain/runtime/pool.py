@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Temporary tensors of a step, and the bound of TVM's pool, which keeps blocks of sizes seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tvm
+
+from sparsetrain.backend import backend_at
+from sparsetrain.runtime.tensors import NDArray
+
+
+def scratch_tensor(shape: tuple[int, ...], dtype: str, like: NDArray) -> NDArray:
+    """Allocate uninitialised memory beside `like`, for as long as a step needs it."""
+    scratch: NDArray = backend_at(like).scratch(shape, dtype)
+    return scratch
+
+
+Sizes = tuple[tuple[int, ...], ...]
+
+_MAX_SIZES = 16  # a training run has two batch sizes, or one for each step with bags
+_seen_sizes: set[Sizes] = set()
+
+
+def limit_pool(tensors: Iterable[NDArray]) -> None:
+    """Note the shapes of a program's next arguments; empty the pool after too many of them."""
+    sizes = tuple(tuple(tensor.shape) for tensor in tensors)
+    if sizes not in _seen_sizes:
+        if len(_seen_sizes) >= _MAX_SIZES:
+            tvm.get_global_func("vm.builtin.memory_manager.clear")()
+            _seen_sizes.clear()
+        _seen_sizes.add(sizes)
