@@ -8,10 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from importlib import metadata
-from typing import Any
 
 import typer
 
@@ -19,7 +16,7 @@ import sparsetrain
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.trainers import joined
-from sparsetrain.errors import ResourceError, SparsetrainError
+from sparsetrain.errors import ResourceError
 from sparsetrain.system.launcher import processes_started
 from sparsetrain.training.progress import format_count
 
@@ -30,7 +27,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Report versions, CPU features, threads, memory, and CUDA or why it is missing."""
     results: dict[str, str | dict[str, str]] = {}
     broken: list[str] = []
-    for name, check in _checks().items():
+    for name, check in _CHECKS.items():
         try:
             results[name] = check()
         except Exception as error:  # the report shows any error
@@ -105,7 +102,10 @@ def _cache() -> str:
     return f"{place.resolve()} ({held}; SPARSETRAIN_CACHE names another folder)"
 
 
-def _device(backend: Any) -> str:
+def _cuda() -> str:
+    from sparsetrain.backend import backends
+
+    backend = backends()["cuda"]
     why_not = backend.unavailable_reason()
     return backend.describe() if why_not is None else f"no: {why_not}"
 
@@ -138,15 +138,6 @@ _CHECKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "other pools": _other_pools,
     "memory": _memory,
     "compiled": _cache,
+    "cuda": _cuda,
+    "processes": _processes,
 }
-
-
-def _checks() -> dict[str, Callable[[], str | dict[str, str]]]:
-    """What is reported, in order: after the CPU every other backend."""
-    devices = {}
-    with suppress(SparsetrainError):  # the line of the target tells
-        from sparsetrain.backend import backends
-
-        _cpu, *others = backends().values()
-        devices = {backend.kind: partial(_device, backend) for backend in others}
-    return {**_CHECKS, **devices, "processes": _processes}

@@ -15,7 +15,7 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
-from sparsetrain.runtime.tensors import is_aligned, on_host
+from sparsetrain.runtime.tensors import HOST, is_aligned
 
 
 class Argument:
@@ -74,7 +74,7 @@ class Argument:
                 f"argument {self.name!r} must be a tensor {self.dtype} ({self._extents()}), "
                 f"not {tensor.dtype} {tuple(shape)}"
             )
-        if not on_host(tensor) and tensor.device != self.device:
+        if tensor.device not in (HOST, self.device):
             raise DataError(
                 f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
             )

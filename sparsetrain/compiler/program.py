@@ -168,7 +168,7 @@ class Program:
         bound = self.arguments.bind(params, inputs, checked)
         with self._lock:
             sizes = tuple(map(_SHAPE, bound[: self.arguments.num_inputs]))
-            if self._kept is None:
+            if not self.backend.hoists:
                 bound = self.backend.place(bound)
             return self._compiled(*bound, *self._workspace.arrays(sizes, bound))
 

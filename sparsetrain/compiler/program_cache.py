@@ -34,7 +34,8 @@ def load_or_build(
 
     That is told where kernels are kept which other programs share, or None.
     """
-    place = library_cache.cache_folder()
+    backend = backend_of(target)
+    place = library_cache.cache_folder() if backend.caches else None
     if place is None:
         return create_vm(build(None), target)
     key = digest(module, target)
@@ -42,7 +43,7 @@ def load_or_build(
     if library is None:
         if not library_cache.can_link():
             return create_vm(build(None), target)
-        kernels = place if backend_of(target).compiles_apart else None
+        kernels = place if backend.hoists else None
         executable = build(kernels)
         library = library_cache.store(place, key, executable)
         if library is None:  # kernels that were to be linked do not run by themselves

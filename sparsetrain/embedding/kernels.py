@@ -6,7 +6,7 @@ model computes cannot be checked there: one outside the table reads as NaN, neve
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
-On a CPU a table may be stored in half precision or in rows of int8: an element is widened when it
+A table may be stored in half precision or in rows of int8: an element is widened when it
 is read, in registers, and all else is float32.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits

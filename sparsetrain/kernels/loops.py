@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops of a kernel whose passes are independent, and vectors of a row: one source, many targets.
+"""Parallel loops and vectors of a kernel: one source, many targets.
 
 A kernel that is written with `Loops` runs on threads of a CPU by `HOST_LOOPS`; a backend with other
 threads gives its own.
@@ -18,7 +18,7 @@ MAX_LANES = 128
 
 
 class Loops(NamedTuple):
-    """How independent passes of a kernel are shared out.
+    """The parallel loops of a kernel.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[
 
 
 class Number:
-    """A number of a pass that changes, 0 at first."""
+    """A local scalar that changes, 0 at first."""
 
     def __init__(self, dtype: str = "int32") -> None:
         self._place = T.alloc_local((1,), dtype)

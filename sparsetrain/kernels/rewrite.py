@@ -6,7 +6,6 @@ A pass states its rule as the methods of a `Rewriter`; `function_pass` makes it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property, wraps
 from typing import Any, TypeGuard
 
@@ -63,22 +62,18 @@ def rewrite_functions(module: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
     return rewriter.builder_.get()
 
 
-def function_pass() -> Callable[[type[Rewriter]], Any]:
+def function_pass(rule: type[Rewriter]) -> Any:
     """Make a `Rewriter` the module pass of its name."""
+    rewriter = mutator(rule)
 
-    def made(rule: type[Rewriter]) -> Any:
-        rewriter = mutator(rule)
+    def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewrite_functions(module, rewriter(module))
 
-        def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-            return rewrite_functions(module, rewriter(module))
+    @wraps(rule, updated=())
+    def made_pass() -> tvm.transform.Pass:
+        return tvm.transform.module_pass(run, opt_level=0, name=rule.__name__)
 
-        @wraps(rule, updated=())
-        def made_pass() -> tvm.transform.Pass:
-            return tvm.transform.module_pass(run, opt_level=0, name=rule.__name__)
-
-        return made_pass
-
-    return made
+    return made_pass
 
 
 def is_call(value: relax.Expr | None, operator: str) -> TypeGuard[relax.Call]:

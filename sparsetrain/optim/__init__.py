@@ -6,7 +6,7 @@ and clipping), `rule` (with its numbers and mode), `param_groups` (the rows that
 `RowRange`), `optimizer` (options and methods), `update` (the step as one compiled function).
 
 Folders: `formulas` (the optimizers of this package), `exact` (deferred updates with the bits of a
-dense optimizer), `cuda` (kernels for a GPU).
+dense optimizer).
 """
 
 from collections.abc import Callable as _Callable

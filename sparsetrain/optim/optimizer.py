@@ -17,6 +17,9 @@ from functools import cached_property
 from os import PathLike
 from typing import Any, Literal
 
+from tvm.target import Target
+
+from sparsetrain.backend import backend_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
@@ -166,6 +169,7 @@ class Optimizer(RowOptions):
         seed: int = 0,
         scaled: bool = False,
         buffers: Collection[str] = (),
+        target: Target | None = None,
     ) -> State:
         """Allocate the slots of each parameter and resolve the groups.
 
@@ -185,6 +189,8 @@ class Optimizer(RowOptions):
         buffers : collection of str
             Parameters for which new values will come in place of gradients: a step writes them as
             they are.
+        target : tvm.target.Target, optional
+            Of the programs whose gradients will come; by default that of where parameters lie.
 
         Raises
         ------
@@ -199,7 +205,9 @@ class Optimizer(RowOptions):
                 f"optimizer: tables is a {type(tables).__name__}; give model.tables(), a dict of "
                 "storages to their tables by name, as slices of rows"
             )
-        return new_state(self, params, tables or {}, fill, seed, scaled, frozenset(buffers))
+        backend = None if target is None else backend_of(target)
+        made = fill, seed, scaled, frozenset(buffers), backend
+        return new_state(self, params, tables or {}, *made)
 
     def apply_(
         self,

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.backend import Backend, host
 from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of, seen_as
 from sparsetrain.optim.exact.catch_up import History
 from sparsetrain.optim.formula import Formula, KernelSpec, Slot
@@ -81,6 +82,8 @@ class State(dict[str, dict[str, NDArray]]):
         Parameter -> what the last catch-up was for: its indices and their plan.
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
+    backend : Backend
+        Of the programs whose gradients come; it makes `update_steps`.
     update_steps : dict
         Names and kinds of gradients -> what takes steps with them, by the rules of `owner`.
     programs : dict
@@ -97,8 +100,10 @@ class State(dict[str, dict[str, NDArray]]):
         seed: int = 0,
         scaled: bool = False,
         buffers: frozenset[str] = frozenset(),
+        backend: Backend | None = None,
     ) -> None:
         super().__init__(slots)
+        self.backend = backend or host()
         self.owner, self.ranges, self.tables = owner, ranges, tables
         self.dtypes, self.seed, self.scaled, self.buffers = dtypes, seed, scaled, buffers
         self.count = runtime.zeros((1,), "int64")

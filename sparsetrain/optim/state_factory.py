@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparsetrain.backend import backend_at
+from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.average import AVERAGE
@@ -39,9 +39,12 @@ def new_state(
     seed: int,
     scaled: bool,
     buffers: frozenset[str] = frozenset(),
+    backend: Backend | None = None,
 ) -> State:
     """Make the state of an optimizer; see `Optimizer.init`."""
-    ranges = _resolved(optimizer, params, tables, scaled, buffers)
+    if backend is None:
+        backend = next(map(backend_at, params.values()), host())
+    ranges = _resolved(optimizer, params, tables, scaled, buffers, backend)
     _check_average(optimizer, params)
     slots = {
         name: new_slots(name, ranges[name][0].rule.formula, param, fill)
@@ -51,7 +54,7 @@ def new_state(
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
     dtypes = {name: str(param.dtype) for name, param in params.items()}
     seed = require_int("seed", seed, 0)
-    return State(slots, optimizer, ranges, tables, dtypes, seed, scaled, buffers)
+    return State(slots, optimizer, ranges, tables, dtypes, seed, scaled, buffers, backend)
 
 
 def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
@@ -73,7 +76,8 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     if state.owner is optimizer:
         return
     owned = {name: params[name] for name in state}
-    ranges = _resolved(optimizer, owned, state.tables, state.scaled, state.buffers)
+    known_ = state.tables, state.scaled, state.buffers, state.backend
+    ranges = _resolved(optimizer, owned, *known_)
     known = {key: history.spec for key, history in state.histories.items()}
     books = {name for name, slots in state.items() if LAST in slots}
     if tracked(state, ranges) != known or _names_with_last(params, ranges, state.tables) != books:
@@ -91,10 +95,11 @@ def _resolved(
     tables: Tables,
     scaled: bool,
     buffers: frozenset[str],
+    backend: Backend,
 ) -> dict[str, tuple[RowRange, ...]]:
     heights = {n: rows_of(tuple(map(int, param.shape))) for n, param in params.items()}
     small = {
-        name: backend_at(param).most_weights_dense // max(1, int(param.shape[-1]))
+        name: backend.most_weights_dense // max(1, int(param.shape[-1]))
         for name, param in params.items()
         if _is_table(name, param, tables)
     }

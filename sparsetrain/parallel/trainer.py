@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backend import HOST, backend_of
+from sparsetrain.backend import host
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
@@ -78,7 +78,7 @@ class ShardedTrainer(Trainer):
             options["parallel"] = shards = Shards(group.comm, model, group.shard, parts)
             shards.require_memory(optimizer.full_formula.slots)
             super().__init__(model, optimizer, **options)
-            if backend_of(self.target).device_type != HOST:
+            if self.backend is not host():
                 raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
             self._require_alike(
                 {"target": str(self.target)},

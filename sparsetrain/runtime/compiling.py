@@ -95,7 +95,7 @@ def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callabl
 def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """A kernel's library, from disk if it was compiled before: a run needs about seven."""
     backend = backend_of(target)
-    folder = library_cache.cache_folder() if backend.keeps_kernels else None
+    folder = library_cache.cache_folder() if backend.caches else None
     if folder is None:
         return backend.compile(module, target)
     key = library_cache.KERNEL_PREFIX + library_cache.digest(
@@ -145,7 +145,7 @@ def compile_relax(
     has to be linked by `library_cache.store` before it runs.
     """
     with target:
-        module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).schedule().plain))
+        module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).plain_passes()))
         if folder is not None:
             with suppress(OSError, CrossKernelCallError):
                 return _build_by_kernel(module, target, folder)

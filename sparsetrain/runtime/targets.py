@@ -8,8 +8,7 @@ from functools import cache
 
 import tvm
 
-from sparsetrain.backend import backend_of, backends, find_backend
-from sparsetrain.errors import ConfigError
+from sparsetrain.backend import backend_of, backends, built_in, unsupported
 from sparsetrain.runtime.host import host_target
 
 
@@ -30,33 +29,23 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
     """
     if isinstance(target, str) and target in _NAMED_TARGETS:
         return _NAMED_TARGETS[target]()
-    known = backends()
-    if isinstance(target, str) and target in known:
-        return known[target].target()
-    backend = find_backend(target) if isinstance(target, tvm.target.Target) else None
-    if backend is None:
-        kinds = " or ".join(map(repr, known))
-        raise ConfigError(
-            f"target {str(target)!r} is not supported: use {', '.join(map(repr, target_names()))} "
-            f"or a tvm.target.Target of kind {kinds}"
-        )
-    return backend.complete(target)
-
-
-def target_names() -> list[str]:
-    """The names that stand for targets."""
-    return [*dict.fromkeys(["auto", "cpu", *sorted(backends())])]
+    if isinstance(target, str) and target in backends():
+        return backends()[target].target()
+    if not isinstance(target, tvm.target.Target):
+        raise unsupported(target)
+    return backend_of(target).complete(target)
 
 
 @cache
 def _best_target() -> tvm.target.Target:
-    for backend in [*backends().values()][::-1]:
+    _host, *others = built_in()
+    for backend in others:
         reason = backend.unavailable_reason()
         if reason is None:
             return backend.target()
         if backend.is_present:
             warnings.warn(f"running on the CPU: {reason}", RuntimeWarning, stacklevel=4)
-    raise AssertionError("the CPU can be used")
+    return host_target()
 
 
 _NAMED_TARGETS = {
@@ -68,4 +57,4 @@ _NAMED_TARGETS = {
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
     """The device that runs programs for a target and holds their tensors."""
-    return tvm.device(backend_of(target).device_type, 0)
+    return tvm.device(backend_of(target).memory, 0)

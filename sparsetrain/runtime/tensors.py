@@ -21,20 +21,18 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from sparsetrain.backend import HOST as _HOST
-from sparsetrain.backend import backend_at
+from sparsetrain.backend import CPU_MEMORY, PINNED_MEMORY, backend_at
 from sparsetrain.errors import DataError, ResourceError
 from sparsetrain.system.memory import LARGE, aligned_empty
 
 NDArray: TypeAlias = tvm.runtime.Tensor
 HOST = tvm.cpu()
-_OF_THE_HOST = (_HOST, 3)  # 3: pinned for CUDA
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # unknown to DLPack in NumPy: exchanged as uint16
 
 
 def on_host(tensor: NDArray) -> bool:
     """Whether a tensor lies in memory that the CPU reads."""
-    return tensor.__dlpack_device__()[0] in _OF_THE_HOST
+    return tensor.__dlpack_device__()[0] in (CPU_MEMORY, PINNED_MEMORY)
 
 
 def target_of(tensor: NDArray) -> tvm.target.Target:

@@ -3,7 +3,7 @@
 
 `row_sparse` (the type) with its operators in `arithmetic`, `algebra` (what is done without looking
 at numbers, written for traces, and run on tensors too), `coalesce` (which rows, in what order:
-`CoalescePlan`), with the kernels of a CPU in `kernels` and `plan_kernel`, those of a GPU in `cuda`.
+`CoalescePlan`), with the kernels of a CPU in `kernels` and `plan_kernel`.
 """
 
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan as CoalescePlan

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import runtime
+from sparsetrain.backend import backend_of
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import Precision
 from sparsetrain.compiler.precision.policy import policy_of
@@ -81,6 +82,7 @@ class Predictor:
     ) -> None:
         require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder, self.target = model, encoder, target
+        self.backend = backend_of(target)
         self.precision, self.policy = precision, policy_of(precision, target)
         self.steps = self.epochs = 0
         self._lock = new_lock()  # of the thread that reads or writes weights

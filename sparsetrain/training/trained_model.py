@@ -16,7 +16,6 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
-from sparsetrain.backend import backend_of
 from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
 from sparsetrain.compiler.precision.policy import policy_of
@@ -85,10 +84,13 @@ class TrainedModel(Predictor):
             seed=seed,
             scaled=scaling is not None,
             buffers=model.buffers(),
+            target=target,
         )
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
+        if plan not in self.backend.plans:
+            raise ConfigError(f"plan={plan!r} is for CUDA; on a CPU leave it out")
         self.plan: Planner = plan
         self.training_step = self._new_step()
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
@@ -98,7 +100,7 @@ class TrainedModel(Predictor):
 
     def _new_step(self) -> Any:
         """What takes the steps."""
-        return backend_of(self.target).training_step(self, self.plan)
+        return self.backend.training_step(self)
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]
@@ -228,7 +230,7 @@ class TrainedModel(Predictor):
         >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
         ...     trainer.step(batch)
         """
-        staged: Iterator[Batch] = backend_of(self.target).stage(self, iter(batches))
+        staged: Iterator[Batch] = self.backend.stage(self, iter(batches))
         return staged
 
     @synchronized

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain import optim, runtime
-from sparsetrain.backend import backends
+from sparsetrain.backend import backends, host
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.runtime.threads import num_threads, set_num_threads
@@ -228,7 +228,8 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
 
 def check_cuda(subject: Subject, inject: bool) -> Outcome:
     """Weights after the same steps on the CPU and on the GPU."""
-    others = [b.kind for b in backends().values() if b.unavailable_reason() is None][1:]
+    all_ = [b for b in backends().values() if b is not host()]
+    others = [b.kind for b in all_ if b.unavailable_reason() is None]
     if not others:
         return Outcome("no CUDA device", skipped=True)
     arrays = []

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seam to what programs run on: all backends behind the same tests, and one from outside."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -20,14 +23,23 @@ OPTIMIZERS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    """A third backend, from a folder of the tests."""
+    before = dict(backend.backends())
+    backend.register(Plain())
+    yield backend.backends()["plain"]
+    backend.backends().clear()
+    backend.backends().update(before)
+
+
 @pytest.fixture(params=["llvm", "plain", "cuda"])
 def target(request, monkeypatch):
-    """A target of each backend; the third comes from a folder of the tests."""
+    """A target of each backend."""
     if request.param == "cuda":
         with as_gpu(monkeypatch) as device:
             yield device
         return
-    monkeypatch.setitem(backend.backends(), "plain", Plain())
     yield resolve_target(request.param)
 
 
@@ -55,10 +67,49 @@ def test_a_row_sparse_tensor_is_coalesced_where_it_lies(target):
     np.testing.assert_array_equal(st.runtime.as_numpy(unique.values), [[2, 3], [4, 6]])
 
 
-def test_a_program_says_on_what_it_runs(target):
-    trainer = st.Trainer(small_dlrm.model(), optim.sgd(0.1), target=target)
-    kind = "plain" if "plain" in target.keys else target.kind.name  # noqa: SIM118
-    assert trainer.program.backend.kind == kind
+def test_program_state_and_trainer_hold_the_backend_of_their_target(plain):
+    trainer = st.Trainer(small_dlrm.model(), optim.sgd(0.1), target="plain")
+    assert trainer.backend is trainer.program.backend is trainer.state.backend is plain
+    assert st.Trainer(small_dlrm.model(), optim.sgd(0.1)).state.backend is backend.host()
+
+
+def test_a_backend_is_asked_for_its_schedule_its_step_and_its_update(plain, monkeypatch):
+    asked = []
+    for name in ("schedule", "training_step", "update_step"):
+        own = getattr(plain, name)
+        monkeypatch.setattr(plain, name, lambda *a, n=name, f=own: asked.append(n) or f(*a))
+    trainer = st.Trainer(small_dlrm.model(), optim.sgd(0.1, clip_norm=1), target="plain")
+    trainer.step(small_dlrm.batch(8))
+    assert asked[0] == "training_step" and {*asked} == {"training_step", "update_step", "schedule"}
+
+
+def test_what_another_package_compiles_is_not_kept_for_the_next_process(plain):
+    assert not plain.caches and backend.host().caches
+
+
+def test_the_first_backend_of_a_memory_keeps_it_and_auto_takes_none_from_outside(plain):
+    assert backend.backend_at(st.runtime.zeros((1,), "float32")) is backend.host()
+    assert resolve_target("auto") is resolve_target("cpu")
+    assert next(iter(backend.backends().values())) is backend.host()
+
+
+def test_a_backend_that_lacks_a_method_is_refused_when_it_is_made():
+    class Half(backend.Backend):
+        kind = "half"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half()
+
+
+def test_the_seam_imports_no_tvm():
+    script = "import sys, sparsetrain.backend; sys.exit('tvm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"parallel": st.parallel.local()}])
+def test_a_plan_of_rows_is_refused_where_nothing_is_staged(options):
+    with pytest.raises(st.errors.ConfigError, match="plan='host' is for CUDA"):
+        st.Trainer(small_dlrm.model(), optim.sgd(0.1), target="cpu", plan="host", **options)
 
 
 def test_a_target_without_a_backend_is_refused():

@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -180,6 +182,17 @@ def test_doctor_names_versions_target_and_cuda(capsys):
     assert found["packages"]["apache-tvm"].startswith("0.27")
     assert found["target"].startswith("llvm")
     assert found["cuda"].startswith("no: ") or "which 'auto' takes; bfloat16" in found["cuda"]
+
+
+def test_doctor_reports_the_rest_where_tvm_does_not_load(capsys):
+    script = (
+        "import sys; sys.modules['tvm'] = None; from sparsetrain.cli import main; "
+        "sys.exit(main(['doctor', '--json']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (done.returncode, found["ok"]) == (6, False)
+    assert found["cuda"].startswith("broken: ModuleNotFoundError") and found["python"]
 
 
 @pytest.mark.parametrize("place, said", [("", "SPARSETRAIN_CACHE is empty"), ("kept", "0 files")])

@@ -50,7 +50,7 @@ def skip_without_any() -> None:
 
 def on_gpu(tensor: NDArray) -> bool:
     """Whether a tensor lies on the device, be it real or emulated."""
-    return bool(tensor.__dlpack_device__()[0] == gpu.DEVICE_TYPE)
+    return bool(tensor.__dlpack_device__()[0] == gpu.MEMORY)
 
 
 def is_real() -> bool:
@@ -73,7 +73,7 @@ def pretend_there_is_one(replace: Callable[[Any, str, Any], None] = setattr) -> 
     emulator.install()
     replace(gpu, "unavailable_reason", lambda: None)
     replace(gpu, "target", hopper)
-    replace(Cuda, "keeps_kernels", False)  # here it takes longer to link one than to compile it
+    replace(Cuda, "caches", False)  # here it takes longer to link one than to compile it
     replace(staging, "CopyStream", emulator.LateCopies)
 
 

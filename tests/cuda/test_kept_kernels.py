@@ -20,7 +20,7 @@ def compiled(cuda, monkeypatch, tmp_path):
     """How often a kernel was really compiled."""
     calls, compile_kernels = [], gpu.compile_kernels
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "kernels"))
-    monkeypatch.setattr(Cuda, "keeps_kernels", True)
+    monkeypatch.setattr(Cuda, "caches", True)
     kept: dict[str, object] = {}
     monkeypatch.setattr(library_cache, "load", lambda _place, key: kept.get(key))
     monkeypatch.setattr(

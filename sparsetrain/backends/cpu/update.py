@@ -59,7 +59,7 @@ class HostStep:
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
-        require_all_current_(params, {name: gradients[name] for name in self._tables}, state)
+        require_all_current_(params, gradients, self._tables, state)
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:

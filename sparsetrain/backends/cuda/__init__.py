@@ -8,37 +8,34 @@ programs; `kernels` is the table of kernels that take the place of the CPU's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import tvm
+from tvm.s_tir import dlight
 from tvm.target import Target
 
-from sparsetrain.backend import Backend, Schedule, register
+from sparsetrain.backend import Backend, Schedule
 from sparsetrain.backends.cuda import device
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.tensors import NDArray
 
 
 class Cuda(Backend):
-    """See `Backend`."""
+    """Kernels on one device of NVIDIA's, launched by programs on the host."""
 
-    kind, device_type = device.KIND, device.DEVICE_TYPE
-    hoists = compiles_apart = False
-    keeps_kernels = True
+    kind, memory, hoists = device.KIND, device.MEMORY, False
     row_formats = frozenset({"float32", "float64"})
-    most_weights_dense = 0  # a launch over all rows costs what the batch's rows cost
+    plans = ("auto", "host", "device")
 
     @property
-    def is_present(self) -> bool:
-        """See `Backend`."""
+    def is_present(self) -> bool:  # type: ignore[override]
         return device.has_driver() and not device.is_hidden()
 
     def unavailable_reason(self) -> str | None:
-        """See `Backend`."""
         return device.unavailable_reason()
 
     def target(self) -> Target:
-        """See `Backend`."""
         return device.target()
 
     def complete(self, target: Target) -> Target:
@@ -46,13 +43,11 @@ class Cuda(Backend):
         return device.with_host(target)
 
     def describe(self) -> str:
-        """See `Backend`."""
         target = self.target()
         halves = self.lacks("bfloat16", target) or "bfloat16 on tensor cores"
         return f"{tvm.cuda().device_name} ({target.attrs['arch']}), which 'auto' takes; {halves}"
 
     def lacks(self, dtype: str, target: Target) -> str | None:
-        """See `Backend`."""
         if dtype not in ("bfloat16", "float16"):
             return f"no {self.kind} target computes products of {dtype}"
         if device.has_tensor_cores(target):
@@ -60,7 +55,6 @@ class Cuda(Backend):
         return f"a device of {target.attrs['arch']} has no tensor cores for {dtype}"
 
     def kernel(self, name: str, host: Any) -> Any:
-        """See `Backend`."""
         from sparsetrain.backends.cuda.kernels import KERNELS
 
         if name not in KERNELS:
@@ -68,18 +62,18 @@ class Cuda(Backend):
         return KERNELS[name]
 
     def schedule(self) -> Schedule:
-        """See `Backend`."""
         from sparsetrain.backends.cuda.schedule import schedule
 
         return schedule()
 
+    def plain_passes(self) -> list[Any]:
+        return [dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())]
+
     def compile(self, module: tvm.IRModule, target: Target) -> Any:
-        """See `Backend`."""
         return device.compile_kernels(module, target)
 
-    @property
+    @cached_property
     def coalescing(self) -> Any:
-        """See `Backend`."""
         from sparsetrain.backends.cuda.sparse import coalesce
 
         return coalesce
@@ -91,26 +85,22 @@ class Cuda(Backend):
         return pool.place(tensors)
 
     def scratch(self, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """See `Backend`."""
         from sparsetrain.backends.cuda import pool
 
         return pool.scratch(shape, dtype)
 
     def synchronize(self) -> None:
-        """See `Backend`."""
         tvm.cuda().sync()
 
     def update_step(self, params: Any, gradients: Any, state: Any, loss: Any, kinds: Any) -> Any:
-        """See `Backend`."""
         from sparsetrain.backends.cuda.update.step import DeviceStep
 
         return DeviceStep(params, gradients, state)
 
-    def training_step(self, trainer: Any, plan: Any) -> Any:
-        """See `Backend`."""
+    def training_step(self, trainer: Any) -> Any:
         from sparsetrain.backends.cuda.prefetch import DeviceTrainingStep
 
-        return DeviceTrainingStep(trainer, plan)
+        return DeviceTrainingStep(trainer)
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
         """Send them to the device, and sort their rows, in a thread of their own."""
@@ -118,4 +108,4 @@ class Cuda(Backend):
         return staged
 
 
-register(Cuda())
+BACKEND = Cuda()

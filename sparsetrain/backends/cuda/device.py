@@ -28,7 +28,7 @@ from sparsetrain.runtime import cuda_wheels  # noqa: E402
 from sparsetrain.runtime.host import host_target  # noqa: E402
 
 KIND = "cuda"
-DEVICE_TYPE = 2  # DLPack's number for CUDA
+MEMORY = 2  # DLPack's number for CUDA
 _BF16_CAPABILITY = 80  # the lowest compute capability whose tensor cores take bfloat16
 
 

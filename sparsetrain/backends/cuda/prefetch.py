@@ -31,7 +31,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
-from sparsetrain.training.trained_model import Planner
+from sparsetrain.training.trained_model import Planner, TrainedModel
 
 HOST_LOOKUPS = 16_384
 _PLAN = ("rows", "order", "offsets")
@@ -178,9 +178,9 @@ class DeviceTrainingStep(TrainingStep):
 
     threads = False
 
-    def __init__(self, trainer: Trainable, planner: Planner) -> None:
+    def __init__(self, trainer: TrainedModel) -> None:
         super().__init__(trainer)
-        self._ahead = DevicePrefetcher(trainer, planner)
+        self._ahead = DevicePrefetcher(trainer, trainer.plan)
 
     def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches, prepared ahead."""

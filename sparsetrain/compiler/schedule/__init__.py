@@ -4,7 +4,7 @@
 `pipeline` lists the passes in order. Graph passes come first (`lower_attention`, `transposes`,
 `fold_rounding`, `fold_permutation`, `row_product`), with a hand-written kernel for `softmax`.
 `rule` then picks one for each kernel: `matmul`, `elementwise`, `reduction`, `fallback`;
-`bf16` and `amx` for bfloat16; all of `cuda` on a GPU. `hoist_allocations` and the `elide_*` passes
+`bf16` and `amx` for bfloat16. `hoist_allocations` and the `elide_*` passes
 come last. `product`, `operands`, `register_tile` and `half_products` are parts of the
 schedule of a product.
 """

@@ -33,9 +33,9 @@ class _View(NamedTuple):
         return list(self.axes) != sorted(self.axes)
 
 
-@function_pass()
+@function_pass
 class FoldPermutationIntoMatmul(Rewriter):
-    """Replace products of batches and permutations around them, where the target is a CPU."""
+    """Replace products of batches and permutations around them."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Replace a product of batches, or a permutation of one."""

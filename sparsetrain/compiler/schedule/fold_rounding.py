@@ -23,7 +23,7 @@ _FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not
 _DROPOUT = "relax.sparsetrain.dropout"  # no hand-written kernel: it fuses behind a product
 
 
-@function_pass()
+@function_pass
 class FoldIntoHalfMatmul(Rewriter):
     """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
 

@@ -11,7 +11,7 @@ from tvm.sym import Analyzer
 from sparsetrain.kernels.rewrite import Rewriter, function_pass
 
 
-@function_pass()
+@function_pass
 class SimplifyShapes(Rewriter):
     """Simplify the shapes that operators are given; types of results follow."""
 

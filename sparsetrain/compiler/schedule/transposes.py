@@ -23,7 +23,7 @@ from sparsetrain.compiler.schedule.half_products import HALVES
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
-@function_pass()
+@function_pass
 class FoldTransposeIntoMatmul(Rewriter):
     """Replace products of transposed operands by the form NT, TN or TT, outer ones by no sum."""
 
@@ -112,7 +112,7 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
     return te.compute(shape, lambda i, j: te.sum(term(i, j, k), axis=k), name="matmul")
 
 
-@function_pass()
+@function_pass
 class CancelTranspose(Rewriter):
     """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
 

@@ -7,7 +7,7 @@ read, and all of them flushed before a table is read as a whole. Cost: the steps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,12 +176,12 @@ def require_current_(
 
 
 def require_all_current_(
-    params: Mapping[str, NDArray], gradients: Mapping[str, RowSparse], state: State
+    params: Mapping[str, NDArray], gradients: Mapping[str, Any], tables: Iterable[str], state: State
 ) -> None:
-    """`require_current_` of all gradients whose rows are tracked."""
-    for name, gradient in gradients.items() if state.histories else ():
+    """`require_current_` of the row-sparse gradients of `tables` whose rows are tracked."""
+    for name in tables if state.histories else ():
         if state.is_tracked(name):
-            require_current_(params, state, name, find_plan(state, name, gradient))
+            require_current_(params, state, name, find_plan(state, name, gradients[name]))
 
 
 def replay_range_(

@@ -12,7 +12,6 @@ from math import isfinite
 from typing import Any, Protocol
 
 from sparsetrain import runtime
-from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import Formula
@@ -87,11 +86,9 @@ def apply_(
         factor *= min(1.0, optimizer.clip_norm / (norm + 1e-6))
     how = Scale(factor, scale, may_overflow, norm)
     if step is None:
-        values = [g.values if isinstance(g, RowSparse) else g for g in gradients.values()]
-        backend = backend_at(values[0]) if values else host()
-        step = state.update_steps[key] = backend.update_step(params, gradients, state, loss, key)
-    seen, result = step.run_(params, gradients, state, loss, how)
-    return seen, result
+        step = state.backend.update_step(params, gradients, state, loss, key)
+        state.update_steps[key] = step
+    return step.run_(params, gradients, state, loss, how)
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:

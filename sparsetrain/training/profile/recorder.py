@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
-from sparsetrain.backend import backend_of
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.compiling import intercept_kernels
@@ -187,8 +186,7 @@ class Watch:
         ConfigError
             If the target is CUDA.
         """
-        backend = backend_of(self._trainer.target)
-        if not backend.hoists:
+        if not self._trainer.backend.hoists:
             raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
         self._trainer.watch = self.step
         try:

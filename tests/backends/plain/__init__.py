@@ -14,7 +14,6 @@ class Plain(Cpu):
     """The CPU without what makes it fast."""
 
     kind = "plain"
-    compiles_apart = False
     most_weights_dense = 0
 
     def target(self) -> Target:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedule of a CUDA device: kernels written by hand, and rules for the others."""
 
-from tvm.s_tir import dlight
-
 from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
 from sparsetrain.backends.cuda.schedule.hand_written import WriteByHand
@@ -18,5 +16,4 @@ def schedule() -> Schedule:
         graph=[TakeRunningSums()],
         products=[FoldTransposeIntoMatmul()],
         kernels=[NameForC(), WriteByHand(), ApplyRules(*RULES), RequireThreads()],
-        plain=[dlight.ApplyDefaultSchedule(dlight.gpu.Fallback())],
     )

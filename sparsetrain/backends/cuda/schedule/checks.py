@@ -31,7 +31,7 @@ class NameForC:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave a module for another target as it is, and other names."""
+        """Leave other names as they are."""
         renamed = _renamed(mod)
         if not renamed:
             return mod

@@ -37,7 +37,7 @@ class WriteByHand:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave a module for another target, and functions that no writer knows, as they are."""
+        """Leave functions that no writer knows as they are."""
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None
             if kernel is not None:

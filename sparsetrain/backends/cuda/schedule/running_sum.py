@@ -22,7 +22,7 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 _THREADS = 128
 
 
-@function_pass()
+@function_pass
 class TakeRunningSums(Rewriter):
     """Replace `cumsum` by a kernel written by hand; run before `DispatchSortScan`."""
 

@@ -55,9 +55,9 @@ class _Product(NamedTuple):
         return [*(o.sums for o in self.operands if o.sums is not None), self.result]
 
 
-@function_pass()
+@function_pass
 class TakeRowProducts(Rewriter):
-    """Replace products of a transposed matrix and sums of columns, where the target is a CPU."""
+    """Replace products of a transposed matrix and sums of columns."""
 
     def rewrite(self, function: relax.Function) -> relax.Function:
         """Find the products first, and for each the sums that its kernel can take along."""
