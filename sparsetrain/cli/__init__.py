@@ -9,5 +9,15 @@ so that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 `demo` shares. `predict`, `quantize` and `inspect` load models by `saved_model`.
 """
 
-from sparsetrain.cli.app import main as main
-from sparsetrain.cli.app import run_and_exit as run_and_exit
+import signal as _signal
+from contextlib import suppress as _suppress
+
+with _suppress(ValueError):  # not in the main thread
+    # Ctrl-C during the imports ends the process without a traceback.
+    _before = _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+from sparsetrain.cli.app import main as main  # noqa: E402
+from sparsetrain.cli.app import run_and_exit as run_and_exit  # noqa: E402
+
+with _suppress(ValueError, NameError):
+    _signal.signal(_signal.SIGINT, _before)

@@ -68,7 +68,7 @@ def convert(
             progress=PassProgress(),
         )
     _warn_bad_rows(summary, bad_rows)
-    emit({"out": str(out), **summary}, _describe(summary, out, label), as_json)
+    emit({"out": str(out), **summary}, _describe(summary, out, label, encoder), as_json)
 
 
 def parse_size(text: str) -> int:
@@ -89,13 +89,17 @@ def _warn_bad_rows(summary: dict[str, Any], rule: str) -> None:
         note(f"  {example}")
 
 
-def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
+def _describe(summary: dict[str, Any], out: Path, label: bool, encoder: Path | None) -> str:
     rows, clicks = summary["rows"], summary["positive"]
     labels = "no label" if not label else "labels " + ", ".join(summary["labels"])
     clicked = labels if clicks is None or not label else f"{clicks / rows:.2%} clicks"
     files = format_count(len(summary["files"]), "file")
     dense = format_count(len(summary["dense"]), "dense column")
-    goal = "run" if label else "predictions.parquet"
+    following = f"train {out} --out {out}-run"
+    if not label:
+        following = f"predict run {out} --out predictions.parquet"
+    elif encoder is not None:
+        following = f"evaluate run {out}"
     columns = summary["categories"]
     tables = {n: column for n, column in columns.items() if "share_embedding" not in column}
     total = sum(column["rows"] for column in tables.values())
@@ -113,7 +117,7 @@ def _describe(summary: dict[str, Any], out: Path, label: bool) -> str:
             "",
             format_table(cells),
             "",
-            f"Next: sparsetrain {'train' if label else 'predict run'} {out} --out {goal}",
+            f"Next: sparsetrain {following}",
         ]
     )
 

@@ -2,17 +2,22 @@
 """SIGINT and SIGTERM: training stops after its batch and is saved, all else stops at once.
 
 A signal that arrives inside `StopSignals.deferred` only sets a flag, which the training loop polls
-after each batch. Outside, and at the second signal, `Stopped` is raised where the program is.
+after each batch. Outside, and at the second signal, `Stopped` is raised where the program is. Code
+in C may lose that exception, or raise another in its place, as imports do: then it is raised again.
 """
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from sparsetrain.errors import SparsetrainError
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_AGAIN = 0.5  # seconds until an exception that was lost is raised again
 
 
 class Stopped(BaseException):
@@ -29,6 +34,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._raised = 0  # the signal for which `Stopped` was raised
         self._deferring = False
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -38,11 +44,15 @@ class StopSignals:
         let_pass(Stopped)
         for number in _SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
+        self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._raise_again)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self._raised and isinstance(error, Exception) and not _is_ours(error):
+            raise Stopped(self._raised) from error
 
     @property
     def name(self) -> str | None:
@@ -71,6 +81,20 @@ class StopSignals:
         first = self.received is None
         self.received = signum
         if not (first and self._deferring):
+            self._raised = signum
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
             raise Stopped(signum)
         # os.write, because a handler may interrupt a print that holds stderr's buffer.
         os.write(2, b"\nsparsetrain: stopping after this batch; a second signal stops at once\n")
+
+    def _raise_again(self, _signum: int, _frame: FrameType | None) -> None:
+        error = sys.exc_info()[1]
+        while error is not None and not isinstance(error, Stopped):
+            error = error.__context__
+        if error is None:  # else it is on its way
+            raise Stopped(self._raised)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error is of the work itself, such as a full disk, whatever a signal has lost."""
+    return isinstance(error, (SparsetrainError, OSError, MemoryError))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
-from sparsetrain.cli.output import emit, format_score, format_scores, format_table
+from sparsetrain.cli.output import emit, format_score, format_scores, format_table, note
 from sparsetrain.cli.resume import find_run, resume_run, start_from_run
 from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.seeds import describe_seeds, run_seeds
@@ -93,6 +93,8 @@ def train(
             return
         result = run_training(chosen, files, stop, earlier, profile=profile, verbose=verbose)
         emit(result, _describe(result), as_json)
+        if result["stopped"] and result["out"]:
+            note(f"Next: sparsetrain train --resume {result['out']}")
         stop.raise_if_requested()
 
 
