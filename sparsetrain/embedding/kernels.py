@@ -10,8 +10,8 @@ A table may be stored in half precision or in rows of int8: an element is widene
 is read, in registers, and all else is float32.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
-do not depend on the number of threads. What is vectorised: the columns of a row. All but `lookup`
-are written with `Loops`, so that other backends share them.
+do not depend on the number of threads. What is vectorised: the columns of a row. All but
+`lookup_kernel` are written with `Loops`, so that other backends share them.
 
 A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
 offsets; its result stands at ``[b, f]``, where the interaction wants it.
@@ -70,6 +70,19 @@ def _inside(index: Any, rows: Any) -> Any:
     """The nearest row of a table; another number than `index` if that is outside."""
     wide = tirx.Cast("int64", index)
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
+
+
+@cache
+def plain_lookup_kernel(width: int, dtype: str, id_dtype: str, loops: Loops) -> PrimFunc:
+    """The same for threads that ask for no row ahead."""
+    with kernel("lookup") as built:
+        height, count = extents(2)
+        table = buffer("table", (height, width), dtype)
+        ids = buffer("ids", (count,), id_dtype)
+        out = buffer("out", (count, width), dtype)
+        with loops.each_vector(count, width, dtype) as (n, column, lanes):
+            read_row(table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row))
+    return built.get()
 
 
 @cache

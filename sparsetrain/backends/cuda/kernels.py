@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from tvm.tirx import PrimFunc
@@ -18,28 +18,13 @@ from sparsetrain.backends.cuda.update import arrays
 from sparsetrain.backends.cuda.update import kernels as updates
 from sparsetrain.embedding import kernels as embedding
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.loops import Loops, store_vector
+from sparsetrain.kernels.loops import Loops
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
 # Vectors of 16 bytes of all rows in one long row of threads, so that a width of 16 fills a warp
 # with eight rows as a width of 128 fills it with one.
 LOOPS = Loops(parts.each_of, parts.each_vector)
-
-
-@cache
-def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """``out[n] = table[ids[n]]``; an id outside the table reads as NaN."""
-    with kernel("lookup") as built:
-        height, count = extents(2)
-        table = buffer("table", (height, width), dtype)
-        ids = buffer("ids", (count,), id_dtype)
-        out = buffer("out", (count, width), dtype)
-        with LOOPS.each_vector(count, width, dtype) as (n, column, lanes):
-            embedding.read_row(
-                table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row)
-            )
-    return built.get()
+lookup_kernel = partial(embedding.plain_lookup_kernel, loops=LOOPS)
 
 
 def _of_floats(make: Callable[..., PrimFunc]) -> Callable[..., PrimFunc]:
