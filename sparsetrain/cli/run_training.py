@@ -103,10 +103,7 @@ def require_machine(settings: Settings) -> None:
     import sparsetrain as st
     from sparsetrain.runtime.targets import resolve_target
 
-    target, precision = settings.train.target, settings.train.precision
-    if target == "auto" and settings.model.table_dtype != "float32":
-        target = "cpu"  # others have no kernels for such tables
-    st.precision.policy_for(precision, resolve_target(target))
+    st.precision.policy_for(settings.train.precision, resolve_target(settings.train.target))
 
 
 def _note_updates(trainer: "st.Trainer", verbose: bool) -> None:

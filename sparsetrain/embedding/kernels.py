@@ -6,8 +6,8 @@ model computes cannot be checked there: one outside the table reads as NaN, neve
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
-A table may be stored in half precision or in rows of int8: an element is widened when it
-is read, in registers, and all else is float32.
+A table may be stored in half precision or in rows of int8: an element is widened when it is read,
+in registers, and all else is float32.
 
 What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
 do not depend on the number of threads. What is vectorised: the columns of a row. All but
@@ -75,12 +75,13 @@ def _inside(index: Any, rows: Any) -> Any:
 @cache
 def plain_lookup_kernel(width: int, dtype: str, id_dtype: str, loops: Loops) -> PrimFunc:
     """The same for threads that ask for no row ahead."""
+    computed = computed_in(dtype)
     with kernel("lookup") as built:
         height, count = extents(2)
-        table = buffer("table", (height, width), dtype)
+        table = buffer("table", (height, stored_width(width, dtype)), dtype)
         ids = buffer("ids", (count,), id_dtype)
-        out = buffer("out", (count, width), dtype)
-        with loops.each_vector(count, width, dtype) as (n, column, lanes):
+        out = buffer("out", (count, width), computed)
+        with loops.each_vector(count, width, computed) as (n, column, lanes):
             read_row(table, ids[n], column, lambda row: store_vector(out, [n, column], lanes, row))
     return built.get()
 

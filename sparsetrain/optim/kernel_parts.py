@@ -43,9 +43,12 @@ def _size(extents: Sequence[Any]) -> Any:
     return reduce(operator.mul, extents) if extents else 1
 
 
-def scalars(names: tuple[str, ...], dtype: str) -> SimpleNamespace:
-    """Declare scalar arguments, by name."""
-    return SimpleNamespace(**{name: scalar(name, dtype) for name in names})
+def scalars(spec: KernelSpec, dtype: str) -> SimpleNamespace:
+    """Declare the scalars of a spec as arguments, then the noise keys of a half-precision table."""
+    h = SimpleNamespace(**{name: scalar(name, computed_in(dtype)) for name in spec.scalars})
+    if is_half(dtype):
+        h.keys = scalar("first_key", "int64"), scalar("second_key", "int64")
+    return h
 
 
 def declare_report() -> Any:
@@ -85,6 +88,7 @@ class Parameter:
         self.spec, self.weight, self.slots = spec, weight, list(slots)
         self.width, self.stored, self.dtype = width, stored, computed_in(stored)
         self.lanes: int | None = None  # columns of a vector; by default those of `column_tiles`
+        self.place: tuple[Any, Any] | None = None  # of a copied row: its row, its first column
 
     @classmethod
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
@@ -114,7 +118,10 @@ class Parameter:
 
     def noise(self, row: Any, h: SimpleNamespace) -> Noise | None:
         """Random bits with which `write` rounds a row, in the step of `h`."""
-        return Noise(h.keys, row, self.tiles()[1]) if is_half(self.stored) else None
+        if not is_half(self.stored):
+            return None
+        place, first = (row, 0) if self.place is None else self.place
+        return Noise(h.keys, place, self.tiles()[1], first)
 
     def begin_row(
         self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace, count: Any = None
@@ -159,17 +166,20 @@ class Parameter:
 
 
 class Noise:
-    """The random bits of a row of a half-precision table in one step, for vectors of `lanes`."""
+    """The random bits of a row of a half-precision table in one step, for vectors of `lanes`.
 
-    def __init__(self, keys: Sequence[Any], row: Any, lanes: int) -> None:
-        self._lanes = lanes
+    Columns are counted from `first` on.
+    """
+
+    def __init__(self, keys: Sequence[Any], row: Any, lanes: int, first: Any = 0) -> None:
+        self._lanes, self._first = lanes, first
         self._words = T.alloc_local((lanes,), "uint32")
         self._row = row_bits(keys, row, holding(T.alloc_local((1,), "uint32"), 0))
 
     def at(self, column: Any) -> Any:
         """Bits of an element, valid until the next call."""
         lane = tirx.floormod(column, self._lanes)
-        return element_bits(self._row, column, holding(self._words, lane))
+        return element_bits(self._row, self._first + column, holding(self._words, lane))
 
 
 class Row:

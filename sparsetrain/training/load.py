@@ -17,9 +17,9 @@ from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.kernels.table_formats import numpy_dtype, target_word
+from sparsetrain.kernels.table_formats import numpy_dtype
 from sparsetrain.models import MODELS
-from sparsetrain.models.model_checks import require_class, table_dtype_of
+from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
@@ -239,7 +239,7 @@ def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
     manifest = saved.manifest
     model, encoder = _model_of(saved, asked.model), _encoder(saved)
     precision = asked.precision or manifest["precision"]
-    target = resolve_target(target_word(table_dtype_of(model), asked.target))
+    target = resolve_target(asked.target)
     with _errors_of(asked.model, "'s model", SparsetrainError):
         predictor = made(model, target, encoder, precision, initialize=False)
     predictor.restore_(saved)

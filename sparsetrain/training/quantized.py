@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime
-from sparsetrain.backend import backend_of
-from sparsetrain.compiler.precision import Precision, policy_for
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import named_tables
-from sparsetrain.runtime.targets import resolve_target
-from sparsetrain.runtime.tensors import copy_
+from sparsetrain.runtime.tensors import copy_, editable_numpy
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
@@ -42,9 +39,9 @@ class QuantizedModel(Predictor):
 def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
     model = _for_prediction(trained.model)
-    target = _target_of_int8(trained.target)
-    precision = _precision_on(target, trained.precision)
-    made = QuantizedModel(model, target, trained.encoder, precision, initialize=False)
+    made = QuantizedModel(
+        model, trained.target, trained.encoder, trained.precision, initialize=False
+    )
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
     source = trained._scored_params()
@@ -54,20 +51,6 @@ def quantize(trained: Predictor) -> QuantizedModel:
         else:
             copy_(param, source[name])
     return made
-
-
-def _precision_on(target: Any, precision: Precision) -> Precision:
-    """What a model was trained in, or float32 where a target has no products of it at speed."""
-    try:
-        policy_for(precision, target)
-    except ConfigError:
-        return "float32"
-    return precision
-
-
-def _target_of_int8(target: Any) -> Any:
-    """The target, or the CPU if there are no kernels for such tables."""
-    return target if FOR_PREDICTION in backend_of(target).row_formats else resolve_target("cpu")
 
 
 def _for_prediction(model: Any) -> Any:
@@ -90,8 +73,9 @@ def _quantize_(
     param: runtime.NDArray, source: runtime.NDArray, tables: Mapping[str, slice]
 ) -> None:
     """Fill one storage; writes `param`."""
-    into, rows = runtime.as_numpy(param, writable=True), runtime.as_numpy(source)
-    for table, part in tables.items():
-        problem = quantize_rows_(into[part], rows[part])
-        if problem is not None:
-            raise NumericalError(f"row {problem.row} of {table!r} is not finite, or above 1e38")
+    rows = runtime.as_numpy(source)
+    with editable_numpy(param) as into:
+        for table, part in tables.items():
+            problem = quantize_rows_(into[part], rows[part])
+            if problem is not None:
+                raise NumericalError(f"row {problem.row} of {table!r} is not finite, or above 1e38")

@@ -23,7 +23,7 @@ from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype, target_word
+from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
 from sparsetrain.models.model_checks import (
     norm_of_rows,
     require_several_rows,
@@ -70,7 +70,7 @@ class TrainedModel(Predictor):
             )
         self.accumulate = require_int("accumulate", accumulate)
         self.draws = getattr(model, "has_dropout", False)  # while training
-        target = resolve_target(target_word(table_dtype_of(model), target))
+        target = resolve_target(target)
         check_trainable(table_dtype_of(model))
         scaling = scaling_for(loss_scale, policy_of(precision, target))
         super().__init__(model, target, encoder, precision, seed, initialize=initialize)

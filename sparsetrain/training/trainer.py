@@ -303,8 +303,7 @@ class Trainer(TrainedModel):
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
 
-        It predicts on the CPU, also where training was on CUDA; then in float32 if the CPU has no
-        instructions for the precision of training.
+        It predicts on the same target, in the same precision.
 
         Raises
         ------

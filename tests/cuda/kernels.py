@@ -46,6 +46,7 @@ def _named(
     for name in formulas:
         yield from _of_optimizer(name, OPTIMIZERS[name](0.1).rule().spec, widths)
     yield from _of_operators()
+    yield from _of_stored_tables()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
 
@@ -83,6 +84,25 @@ def _of_operators() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
         yield f"write{width}", write_kernel(width, "float32", REDUCTIONS["max"])
     yield "running_sum", running_sum_kernel("float32", "float32", False)
     yield "running_sum_before", running_sum_kernel("int32", "int64", True)
+
+
+def _of_stored_tables() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    """What reads and writes tables that are not float32; of eight bytes at a time, not sixteen."""
+    for dtype in ("bfloat16", "float16", "uint8"):
+        yield f"{dtype}_lookup", lookup_kernel(16, dtype, "int64")
+        yield f"{dtype}_bag", embedding.bag_kernel(16, dtype, "int32", 26, False, True, LOOPS)
+    for dtype in ("bfloat16", "float16"):
+        back = embedding.weight_cotangent_kernel(16, dtype, "int32", LOOPS)
+        yield f"{dtype}_weights_back", back
+        for name in FEW:
+            spec = OPTIMIZERS[name](0.1).rule().spec
+            kernel = optim.row_update_kernel(spec, 16, dtype, "int32", False, False)
+            yield f"{dtype}_rows_{name}", kernel
+        for name in ("adam", "rowwise_adagrad"):
+            spec = OPTIMIZERS[name](0.1).rule().spec
+            yield f"{dtype}_dense_{name}", optim.dense_update_kernel(spec, dtype)
+            plain = spec._replace(scaled=False, clipped=False)
+            yield f"{dtype}_replay_{name}", optim.catch_up_kernel(plain, 16, dtype, "int32", True)
 
 
 def _of_optimizer(name: str, spec, widths) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:

@@ -192,21 +192,6 @@ def test_no_ids_give_no_rows(cuda):
         assert program(params, {"ids": np.array(ids, "i4")}).shape == (len(ids), 4)
 
 
-@pytest.mark.parametrize("precision", ["float32", pytest.param("fp16", marks=pytest.mark.slow)])
-def test_a_model_in_int8_is_made_for_the_cpu(cuda, tmp_path, precision):
-    trainer = st.Trainer(model(), st.optim.adagrad(0.05), target="cuda", precision=precision)
-    if precision == "float32":
-        trainer.program, trainer._logits = programs("single", "cuda")
-    quantized = trainer.quantized()
-    assert not any(map(on_gpu, quantized.params.values()))
-    batch = small_dlrm.batch(50)
-    scores = quantized.predict(batch)
-    np.testing.assert_allclose(scores, trainer.predict(batch), rtol=0, atol=0.01)
-    quantized.save(tmp_path / "small")
-    again = st.load_predictor(tmp_path / "small", target="cpu")
-    np.testing.assert_array_equal(again.predict(batch), scores)
-
-
 # --- Loops of one's own -------------------------------------------------------------------------
 
 

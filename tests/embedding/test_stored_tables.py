@@ -21,7 +21,6 @@ KINDS = {
 }
 
 
-@pytest.mark.cpu("CUDA has no kernels for tables in half precision")
 @pytest.mark.parametrize(("kind", "dtype"), KINDS.values(), ids=KINDS)
 def test_a_bag_of_half_rows_is_that_of_the_rows_in_float32(kind, dtype):
     arguments = kind.draw([3, 0, 1, 5, 2, 4], np.random.default_rng(0))

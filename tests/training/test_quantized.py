@@ -8,10 +8,12 @@ import pytest
 from tvm.target import Target
 
 import sparsetrain as st
+from sparsetrain.backend import backends
 from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
-from sparsetrain.kernels.table_formats import check_target, target_word
+from sparsetrain.kernels.table_formats import check_target
 from tests import small_dlrm
+from tests.backends.plain import Plain
 from tests.kernels.table_formats.in_numpy import dequantized
 from tests.small_dlrm import assert_same_state
 
@@ -135,14 +137,15 @@ def test_a_row_that_is_not_finite_is_refused_by_name():
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
-def test_a_gpu_is_refused_such_tables(dtype):
-    gpu, cpu = Target({"kind": "cuda", "arch": "sm_90"}), Target("llvm")
-    check_target("float32", gpu)
-    check_target(dtype, cpu)
-    with pytest.raises(ConfigError, match=f"tables in {dtype} have kernels for the CPU alone"):
-        check_target(dtype, gpu)
-    assert target_word(dtype, "auto") == "cpu" and target_word(dtype, "cuda") == "cuda"
-    assert target_word("float32", "auto") == "auto"
+def test_a_target_without_kernels_for_such_tables_is_refused(dtype, monkeypatch):
+    for target in (Target({"kind": "cuda", "arch": "sm_90"}), Target("llvm")):
+        check_target(dtype, target)
+    plain = Plain()
+    plain.row_formats = frozenset({"float32"})
+    monkeypatch.setitem(backends(), "plain", plain)
+    check_target("float32", plain.target())
+    with pytest.raises(ConfigError, match=f"'plain' has no kernels for tables in {dtype}: take"):
+        check_target(dtype, plain.target())
 
 
 def test_a_predictor_scores_by_the_averages_that_its_optimizer_keeps(tmp_path):

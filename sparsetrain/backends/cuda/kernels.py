@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda import indexing
 from sparsetrain.backends.cuda.interaction import backward, forward
@@ -17,7 +14,6 @@ from sparsetrain.backends.cuda.sparse import parts
 from sparsetrain.backends.cuda.update import arrays
 from sparsetrain.backends.cuda.update import kernels as updates
 from sparsetrain.embedding import kernels as embedding
-from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.loops import Loops
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
@@ -26,25 +22,13 @@ from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 LOOPS = Loops(parts.each_of, parts.each_vector)
 lookup_kernel = partial(embedding.plain_lookup_kernel, loops=LOOPS)
 
-
-def _of_floats(make: Callable[..., PrimFunc]) -> Callable[..., PrimFunc]:
-    """Refuse tables in other dtypes, the second argument of `make`."""
-
-    def made(width: int, dtype: str, *others: Any) -> PrimFunc:
-        if dtype not in ("float32", "float64"):
-            raise ConfigError(f"a table of {dtype} has kernels for the CPU alone: use float32")
-        return make(width, dtype, *others)
-
-    return made
-
-
 KERNELS: dict[str, Any] = {
-    "lookup": _of_floats(lookup_kernel),
-    "embedding_bag": _of_floats(partial(embedding.bag_kernel, loops=LOOPS)),
+    "lookup": lookup_kernel,
+    "embedding_bag": partial(embedding.bag_kernel, loops=LOOPS),
     "bag_source": partial(embedding.bag_source_kernel, loops=LOOPS),
     "bag_mean_cotangent": partial(embedding.bag_mean_cotangent_kernel, loops=LOOPS),
     "weighted_values": partial(embedding.weighted_values_kernel, loops=LOOPS),
-    "weight_cotangent": _of_floats(partial(embedding.weight_cotangent_kernel, loops=LOOPS)),
+    "weight_cotangent": partial(embedding.weight_cotangent_kernel, loops=LOOPS),
     "interaction": forward.forward_kernel,
     "interaction_backward": backward.backward_kernel,
     "write": indexing.write_kernel,

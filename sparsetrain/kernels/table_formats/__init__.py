@@ -16,5 +16,4 @@ from sparsetrain.kernels.table_formats.stored import quantize_rows_ as quantize_
 from sparsetrain.kernels.table_formats.stored import read_element as read_element
 from sparsetrain.kernels.table_formats.stored import seen_as as seen_as
 from sparsetrain.kernels.table_formats.stored import stored_width as stored_width
-from sparsetrain.kernels.table_formats.stored import target_word as target_word
 from sparsetrain.kernels.table_formats.stored import width_of as width_of

@@ -64,11 +64,6 @@ def numpy_dtype(dtype: str) -> np.dtype:
     return HALVES[dtype] if dtype in HALVES else np.dtype(dtype)
 
 
-def target_word(dtype: str, target: Any) -> Any:
-    """What a user's target means for tables of a dtype: "auto" is the CPU where others lack it."""
-    return "cpu" if target == "auto" and dtype != "float32" else target
-
-
 def check_target(dtype: str, target: Any) -> None:
     """Refuse a dtype of tables that a target has no kernels for.
 
@@ -77,9 +72,11 @@ def check_target(dtype: str, target: Any) -> None:
     ConfigError
         Names both and the way out.
     """
-    if dtype not in backend_of(target).row_formats:
+    backend = backend_of(target)
+    if dtype not in backend.row_formats:
         raise ConfigError(
-            f"tables in {dtype} have kernels for the CPU alone: take target 'cpu', or float32"
+            f"target {backend.kind!r} has no kernels for tables in {dtype}: take target 'cpu', or "
+            "float32 tables"
         )
 
 

@@ -43,6 +43,7 @@ EMULATED_VECTOR(int, int)
 EMULATED_VECTOR(unsigned, uint)
 EMULATED_VECTOR(short, short)
 EMULATED_VECTOR(unsigned short, ushort)
+EMULATED_VECTOR(unsigned char, uchar)
 struct alignas(16) double2 { double x, y; };
 struct alignas(16) double4 { double x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };

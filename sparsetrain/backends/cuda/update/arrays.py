@@ -32,7 +32,7 @@ def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFu
     """
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
-        h = scalars(spec.scalars, dtype)
+        h = scalars(spec, dtype)
         _update_all([as_rows(spec, *each) for each in arrays], h)
     return built.get()
 

@@ -30,6 +30,7 @@ from sparsetrain.backends.cuda.sparse.parts import (
 from sparsetrain.backends.cuda.sparse.runs import Sums, clear
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import store_vector
+from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.kernel_parts import Parameter, scalars
@@ -48,7 +49,8 @@ def row_update_kernel(
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
     chunks and of blocks, weight (V, D), one array per slot, if `stamped` last (V,), then the
-    numbers of the step, first, end, and if `stamped` now, which is written to ``last[row]``.
+    numbers of the step, for halves its noise keys, first, end, and if `stamped` now, which is
+    written to ``last[row]``.
     """
     with kernel() as built:
         entries, segments, sources, stored = extents(4)
@@ -56,14 +58,15 @@ def row_update_kernel(
         order = buffer("order", (entries,), "int32")
         offsets = buffer("offsets", (segments + 1,), "int32")
         source = buffer("source", (sources,), "int32")
-        values = buffer("values", (stored, width), dtype)
+        values = buffer("values", (stored, width), computed_in(dtype))
         runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
         table, chunk_rows, block_rows = extents(3)
-        chunks = buffer("chunks", (chunk_rows, width), dtype)
-        blocks = buffer("blocks", (block_rows, width), dtype)
+        chunks = buffer("chunks", (chunk_rows, width), values.dtype)
+        blocks = buffer("blocks", (block_rows, width), values.dtype)
         parameter = Parameter.declare(spec, table, width, dtype)
+        parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32") if stamped else None
-        h = scalars(spec.scalars, dtype)
+        h = scalars(spec, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         now = scalar("now", "int32") if stamped else None
 
@@ -88,19 +91,25 @@ def _row_by_vectors(
         row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
         # On their way while entries are summed.
         arrays = [parameter.weight, *parameter.slots]
-        near = [T.alloc_local((1, lanes), parameter.dtype) for _ in arrays]
+        near = [T.alloc_local((1, lanes), array.dtype) for array in arrays]
         for array, copy in zip(arrays, near, strict=True):
             store_vector(copy, [0, 0], lanes, partial(_at, array, row, column))
         edges = runs.offsets[segment], runs.offsets[segment + 1]
         total = _sum(sums, lanes, edges, column)
-        held = Parameter(parameter.spec, near[0], near[1:], lanes, parameter.dtype)
+        held = Parameter(parameter.spec, near[0], near[1:], lanes, parameter.stored)
+        held.lanes, held.place = parameter.lanes, (row, column)
         state = held.begin_row(0, lambda d: total[d], h, _count(edges, parameter))
-        with T.vectorized(0, lanes) as lane:
+        with _each_lane(parameter, lanes) as lane:
             state.update(lane, total[lane])
         for array, copy in zip(arrays, near, strict=True):
             store_vector(array, [row, column], lanes, partial(_at, copy, 0, 0))
         with T.If(column == 0), T.Then():
             stamp(row)
+
+
+def _each_lane(parameter: Parameter, lanes: int) -> Any:
+    """The columns of a vector: at once, or one by one where each is rounded."""
+    return (T.vectorized if parameter.lanes == lanes else T.serial)(0, lanes)
 
 
 def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
@@ -136,7 +145,7 @@ def _row_by_row(
         state = parameter.begin_row(row, lambda d: gradient[place, d], h, count)
         barrier()
         with T.If(works), T.Then():
-            with _vectors(vectors, members, member) as vector, T.vectorized(0, lanes) as lane:
+            with _vectors(vectors, members, member) as vector, _each_lane(parameter, lanes) as lane:
                 column = vector * lanes + lane
                 state.update(column, gradient[place, column])
             with T.If(member == 0), T.Then():
@@ -169,23 +178,34 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns).
 
     Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
-    then the scalars of the spec, first, end. Formulas without a per-row part take elements
-    [first, end) of (1, R * C), and a gradient (1, end - first).
+    then the scalars of the spec, for halves the noise keys, first, end. If `is_flat`, it takes
+    elements [first, end) of (1, R * C), and a gradient (1, end - first).
     """
     with kernel() as built:
         height, width, given, across = extents(4)
-        by_row = spec.formula.by_row
-        gradient = buffer("gradient", (given, width if by_row else across), dtype)
+        flat = is_flat(spec, dtype)
+        gradient = buffer("gradient", (given, across if flat else width), computed_in(dtype))
         parameter = Parameter.declare(spec, height, width, dtype)
-        h = scalars(spec.scalars, dtype)
+        parameter.lanes = 1
+        h = scalars(spec, dtype)
         first, end = scalar("first", "int64"), scalar("end", "int64")
-        if by_row:
+        if spec.formula.by_row:
             dense_rows(parameter, gradient, h, first, end)
-        else:
+        elif flat:
             with each_of(end - first) as number:
                 state = parameter.begin_row(0, lambda d: gradient[0, d], h)
                 state.update(first + number, gradient[0, number])
+        else:
+            with each_of((end - first) * width) as number:
+                row, column = T.Bind(number // width), T.Bind(number % width)
+                state = parameter.begin_row(T.Bind(first + row), lambda d: gradient[row, d], h)
+                state.update(column, gradient[row, column])
     return built.get()
+
+
+def is_flat(spec: KernelSpec, dtype: str) -> bool:
+    """Whether rows mean nothing to a dense update: nothing is shared by one, or rounded by it."""
+    return not (spec.formula.by_row or is_half(dtype))
 
 
 def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
@@ -220,7 +240,7 @@ def catch_up_kernel(
         last = buffer("last", (table,), "int32")
         history = buffer("history", (steps, catch_up.columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
-        nothing = scalar("zero", dtype)
+        nothing = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
         base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
         past = catch_up.PastSteps(history, base, spec, dtype)

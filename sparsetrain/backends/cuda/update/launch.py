@@ -121,7 +121,7 @@ def update_dense_(
     height, width = matrix_shape(target.param.shape)
     first, end = rows
     shape = (end - first, width)
-    if not spec.formula.by_row:  # one row of all elements
+    if kernels.is_flat(spec, str(target.param.dtype)):  # one row of all elements
         first, end, height, width = first * width, end * width, 1, height * width
         shape = (1, end - first)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(

@@ -114,7 +114,8 @@ class DeviceStep:
                 self._update_dense_(name, gradients[name], params, state, scalars)
         for (name, number), history in state.histories.items():
             if name in self._targets:
-                history.append(numbers[state.ranges[name][number].rule])
+                keys = state.noise_keys(name, state.step + 1)
+                history.append(numbers[state.ranges[name][number].rule], keys)
         self._sorts.update(sorts)
         state.caught.clear()
         state.step += 1
@@ -157,9 +158,9 @@ class DeviceStep:
         scalars: Mapping[Rule, tuple[float, ...]],
     ) -> None:
         """Update one table, range by range."""
-        parts = state.ranges[name]
+        parts, keys = state.ranges[name], state.noise_keys(name, state.step + 1)
         for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
-            own = scalars[part.rule]
+            own = (*scalars[part.rule], *keys)
             if part.rule.dense:
                 dense = densified(gradient, plan, part, span)
                 update_dense_(self._targets[name], dense, part.rule, own, (part.first, part.end))
