@@ -40,6 +40,8 @@ class Coalescing(Protocol):
     make_plan: Callable[..., Any]
     segment_sum: Callable[..., Any]
     row_squares: Callable[..., Any]
+    rows_below: Callable[..., Any]
+    same_ids: Callable[..., Any]
 
 
 class Backend(ABC):

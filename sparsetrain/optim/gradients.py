@@ -84,7 +84,7 @@ def accumulate_(
 
 def _scaled(tensor: NDArray, weight: float) -> NDArray:
     """Return a tensor times a number."""
-    out = to_device(runtime.empty(tuple(map(int, tensor.shape)), str(tensor.dtype)), tensor.device)
+    out = scratch_tensor(tuple(map(int, tensor.shape)), str(tensor.dtype), tensor)
     _scale_(_flat(out), _flat(tensor), weight, add=False)
     return out
 

@@ -13,8 +13,6 @@ from itertools import chain, groupby
 from math import prod
 from typing import Any, Literal, NamedTuple, Protocol
 
-import numpy as np
-
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
 from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of, seen_as
@@ -109,7 +107,7 @@ class State(dict[str, dict[str, NDArray]]):
         self.count = runtime.zeros((1,), "int64")
         self._counted = runtime.as_numpy(self.count, writable=True)
         self.skipped, self.lr_scale = 0, 1.0
-        self.caught: dict[str, tuple[np.ndarray, CoalescePlan]] = {}
+        self.caught: dict[str, tuple[NDArray, CoalescePlan]] = {}
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.update_steps: dict[Any, Any] = {}
         self.programs: dict[Any, Any] = {}

@@ -7,6 +7,8 @@ sort of N ids; nothing is longer than that, however long the table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sparsetrain import runtime
@@ -111,6 +113,18 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
     """Sum value rows (M, D) into (U, D), each run in a fixed order."""
     summed: NDArray = backend_at(values).coalescing.segment_sum(plan, values, source)
     return summed
+
+
+def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
+    """How many rows of a plan lie below each edge, any row numbers."""
+    found: list[int] = backend_at(plan.order).coalescing.rows_below(plan, edges)
+    return found
+
+
+def same_ids(known: NDArray, ids: NDArray) -> bool:
+    """Whether two arrays (N,) that lie beside each other hold the same ids."""
+    same: bool = backend_at(ids).coalescing.same_ids(known, ids)
+    return same
 
 
 def squared_norm(values: NDArray) -> float:

@@ -72,6 +72,11 @@ def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]
     yield "sum_pooled", segment_sum_kernel(16, "float32", True)
     for pooled in (False, True):
         yield f"scatter_{pooled}", rows.scatter_add_kernel(16, "float32", "int32", pooled)
+    yield "spread", rows.spread_kernel(16, "float32", "int32")
+    yield "rows_below", rows.rows_below_kernel("int32")
+    yield "differ", rows.differ_kernel("int32")
+    yield "fill", rows.fill_kernel("int32")
+    yield "count_up", rows.count_up_kernel()
     yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
     yield "many_pairs", forward_kernel(250, 16, "float32")
     yield "many_pairs_back", backward_kernel(250, 16, "float32")

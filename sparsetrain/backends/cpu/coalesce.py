@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sparsetrain import runtime
@@ -51,6 +53,16 @@ def row_squares(values: NDArray) -> np.ndarray:
     partial = runtime.empty((int(values.shape[0]),), "float64")
     _row_squares(int(values.shape[1]), str(values.dtype))(values, partial)
     return runtime.as_numpy(partial)
+
+
+def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
+    """How many rows of a plan lie below each edge."""
+    return np.searchsorted(runtime.as_numpy(plan.rows), edges).tolist()
+
+
+def same_ids(known: NDArray, ids: NDArray) -> bool:
+    """Whether two arrays hold the same ids."""
+    return np.array_equal(runtime.as_numpy(known), runtime.as_numpy(ids))
 
 
 _plan_kernel = host_kernel("sort of rows", plan_kernel)

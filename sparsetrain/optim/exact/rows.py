@@ -8,6 +8,7 @@ read, and all of them flushed before a table is read as a whole. Cost: the steps
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
-from sparsetrain.runtime.tensors import editable_numpy, target_of, to_device
+from sparsetrain.runtime.tensors import editable_numpy, on_host, reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
-from sparsetrain.sparse_tensor.coalesce import make_plan
+from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 
 FOREVER = 2**31 - 1  # a limit that is never reached
 
@@ -41,9 +42,9 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
         if not state.is_tracked(name):
             continue
         height = matrix_shape(params[name].shape)[0]
-        tensor = _checked_rows(name, indices, height)
-        plan = make_plan(to_device(tensor, params[name].device), height)
-        state.caught[name] = runtime.as_numpy(tensor), plan
+        tensor = to_device(_checked_rows(name, indices, height), params[name].device)
+        plan = make_plan(tensor, height)
+        state.caught[name] = tensor, plan
         replayed += sum(
             replay_range_(params, state, name, number, (plan, span))
             for number, span in _tracked_spans(state, name, plan)
@@ -149,7 +150,7 @@ def _step_of(name: str, pieces: Sequence[np.ndarray]) -> int:
 def find_plan(state: State, name: str, gradient: RowSparse) -> CoalescePlan:
     """Return the plan of a gradient's rows: that of the catch-up if it was for the same ids."""
     known = state.caught.get(name)
-    if known is not None and np.array_equal(known[0], runtime.as_numpy(gradient.indices)):
+    if known is not None and same_ids(known[0], gradient.indices):
         return known[1]
     return gradient.plan()
 
@@ -223,7 +224,12 @@ def replay_range_(
 
 
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
-    """Row numbers (N,) of a table, from an integer array of any shape."""
+    """Row numbers (N,) of a table, from an integer array of any shape.
+
+    Those that lie on a device are not read: the plan says if one is outside.
+    """
+    if isinstance(indices, runtime.NDArray) and not on_host(indices):
+        return reshape_view(indices, (prod(indices.shape),))
     array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
     if array.size and (array.min() < 0 or array.max() >= rows):
         bad = int(array[(array < 0) | (array >= rows)][0])
@@ -244,9 +250,8 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[i
     """For each range, the segments of the plan that lie in it; rows of a plan rise."""
     if len(parts) == 1:
         return [(0, plan.num_unique)]
-    rows = runtime.as_numpy(plan.rows)
-    edges = np.searchsorted(rows, [edge for part in parts for edge in (part.first, part.end)])
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+    below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
+    return [*zip(below[::2], below[1::2], strict=True)]
 
 
 _catch_up_kernel = backend_kernel("catching up rows", catch_up.catch_up_kernel)

@@ -8,10 +8,17 @@ virtual machine, so a step of a known size allocates nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.sparse.kernels import row_squares_kernel
+from sparsetrain.backends.cuda.sparse.kernels import (
+    differ_kernel,
+    row_squares_kernel,
+    rows_below_kernel,
+)
 from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
 from sparsetrain.backends.cuda.sparse.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
 from sparsetrain.backends.cuda.sparse.sort import blocks_of
@@ -20,7 +27,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.pool import scratch_tensor
-from sparsetrain.runtime.tensors import leading_rows, reshape_view, target_of
+from sparsetrain.runtime.tensors import leading_rows, reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan
 from sparsetrain.sparse_tensor.plan_kernel import digits_of
 
@@ -127,6 +134,30 @@ def row_squares(values: NDArray) -> np.ndarray:
     return runtime.as_numpy(partial)
 
 
+def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
+    """Find edges on the device; as many numbers are read as there are edges."""
+    rows, given = plan.arrays[0], to_device(_as_tensor(tuple(edges)), plan.order.device)
+    below = scratch_tensor((len(edges),), "int64", rows)
+    _rows_below(target_of(rows), str(rows.dtype))(rows, given, below, plan.num_unique)
+    return list(map(int, runtime.as_numpy(below)))
+
+
+def same_ids(known: NDArray, ids: NDArray) -> bool:
+    """Compare them on the device, unless they are the same memory; one number is read."""
+    if (known.shape, known.dtype) != (ids.shape, ids.dtype):
+        return False
+    if known.data_ptr() == ids.data_ptr():
+        return True
+    found = scratch_tensor((1,), "int32", ids)
+    _differ(target_of(ids), str(ids.dtype))(known, ids, found)
+    return not runtime.as_numpy(found)[0]
+
+
+@lru_cache(maxsize=16)
+def _as_tensor(edges: tuple[int, ...]) -> NDArray:
+    return runtime.as_tensor(np.array(edges, np.int64))
+
+
 def _chunks(count: int, size: int) -> int:
     return max(1, -(-count // size))
 
@@ -139,4 +170,6 @@ _short_plan = target_kernel("short_plan", short_plan_kernel)
 _plan = target_kernel("plan", plan_kernel)
 _chunk_sums = target_kernel("chunk_sums", chunk_sums_kernel)
 _segment_sum = target_kernel("segment_sum", segment_sum_kernel)
+_rows_below = target_kernel("rows_below", rows_below_kernel)
+_differ = target_kernel("differ", differ_kernel)
 _row_squares = target_kernel("row_squares", row_squares_kernel)

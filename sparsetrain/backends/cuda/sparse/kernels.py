@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels of row-sparse tensors: scatter, squares of rows.
+"""The CUDA kernels of row-sparse tensors: scatter, squares of rows, questions about rows.
 
 Same preconditions and meanings as `kernels`. Every result has one writer and every sum a fixed
 order, without atomic operations, so the bits are the same in every run. `sort` puts ids in
@@ -23,7 +23,7 @@ from sparsetrain.backends.cuda.sparse.parts import (
     each_of,
     shared,
 )
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import Number
 
 SCATTERERS = 256  # blocks that share the rows of a dense gradient
@@ -70,6 +70,82 @@ def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
                 with T.If(tirx.And(tirx.And(row >= 0, row < height), mine)), T.Then():
                     yield thread, T.Bind(turn * THREADS + k), row
             barrier()
+
+
+def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
+    """Zero-fill ``out`` (H, D), then ``out[rows[u] - base] = values[u]`` for u in [first, end).
+
+    Arguments: rows (U,), which differ, values (U, D), out, base, first, end.
+    """
+    with kernel("spread") as built:
+        segments, stored, height = extents(3)
+        rows = buffer("rows", (segments,), index_dtype)
+        values = buffer("values", (stored, width), dtype)
+        out = buffer("out", (height, width), dtype)
+        base, first, end = (scalar(name, "int64") for name in ("base", "first", "end"))
+        with each_of(height * width) as number:
+            place = [tirx.floordiv(number, width), tirx.floormod(number, width)]
+            T.buffer_store(out, tirx.const(0, dtype), place)
+        with each_of((end - first) * width) as number:
+            segment = T.Bind(first + tirx.floordiv(number, width))
+            column = T.Bind(tirx.floormod(number, width))
+            row = T.Bind(tirx.Cast("int64", rows[segment]) - base)
+            T.buffer_store(out, values[segment, column], [row, column])
+    return built.get()
+
+
+def rows_below_kernel(index_dtype: str) -> PrimFunc:
+    """How many of the first `count` of rising rows (U,) lie below each of edges (E,)."""
+    with kernel("rows_below") as built:
+        segments, given = extents(2)
+        rows = buffer("rows", (segments,), index_dtype)
+        edges = buffer("edges", (given,), "int64")
+        below = buffer("below", (given,), "int64")
+        count = scalar("count", "int64")
+        with each_of(given) as number:
+            low, high = Number("int64"), Number("int64")
+            high.set(count)
+            with T.While(low.now < high.now):
+                middle = T.Bind(tirx.floordiv(low.now + high.now, 2))
+                is_below = T.Bind(tirx.Cast("int64", rows[middle]) < edges[number])
+                low.set(tirx.if_then_else(is_below, middle + 1, low.now))
+                high.set(tirx.if_then_else(is_below, high.now, middle))
+            T.buffer_store(below, low.now, [number])
+    return built.get()
+
+
+def differ_kernel(index_dtype: str) -> PrimFunc:
+    """Write 1 to `found` (1,) if ids (N,) and others (N,) differ anywhere, else 0."""
+    with kernel("differ") as built:
+        (count,) = extents(1)
+        ids, others = (buffer(name, (count,), index_dtype) for name in ("ids", "others"))
+        found = buffer("found", (1,), "int32")
+        with each_of(tirx.const(1, "int64")) as number:
+            T.buffer_store(found, tirx.const(0, "int32"), [number])
+        with each_of(count) as n, T.If(ids[n] != others[n]), T.Then():
+            # Many threads may write this 1; it is the same 1.
+            T.buffer_store(found, tirx.const(1, "int32"), [0])
+    return built.get()
+
+
+def fill_kernel(dtype: str) -> PrimFunc:
+    """Write a number to the elements [first, end) of (N,)."""
+    with kernel("fill") as built:
+        out = buffer("out", extents(1), dtype)
+        value = scalar("value", dtype)
+        first, end = scalar("first", "int64"), scalar("end", "int64")
+        with each_of(end - first) as n:
+            T.buffer_store(out, value, [first + n])
+    return built.get()
+
+
+def count_up_kernel() -> PrimFunc:
+    """Write its place to each element of (N,) int32."""
+    with kernel("count_up") as built:
+        out = buffer("out", extents(1), "int32")
+        with each_of(out.shape[0]) as n:
+            T.buffer_store(out, tirx.Cast("int32", n), [n])
+    return built.get()
 
 
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:

@@ -177,29 +177,31 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
 def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns).
 
-    Any shape, one compile. Arguments: gradient (end - first, C), weight (R, C), one array per slot,
-    then the scalars of the spec, for halves the noise keys, first, end. If `is_flat`, it takes
-    elements [first, end) of (1, R * C), and a gradient (1, end - first).
+    Any shape, one compile. Arguments: gradient (N, C), weight (R, C), one array per slot, then the
+    scalars of the spec, for halves the noise keys, first, end, and begin, the gradient's row that is
+    for `first`. If `is_flat`, it takes elements [first, end) of (1, R * C), and a gradient
+    (1, N * C).
     """
     with kernel() as built:
-        height, width, given, across = extents(4)
+        height, width, rows, across = extents(4)
         flat = is_flat(spec, dtype)
-        gradient = buffer("gradient", (given, across if flat else width), computed_in(dtype))
+        gradient = buffer("gradient", (rows, across if flat else width), computed_in(dtype))
         parameter = Parameter.declare(spec, height, width, dtype)
         parameter.lanes = 1
         h = scalars(spec, dtype)
-        first, end = scalar("first", "int64"), scalar("end", "int64")
+        first, end, begin = (scalar(name, "int64") for name in ("first", "end", "begin"))
         if spec.formula.by_row:
-            dense_rows(parameter, gradient, h, first, end)
+            dense_rows(parameter, gradient, h, first, end, begin)
         elif flat:
             with each_of(end - first) as number:
                 state = parameter.begin_row(0, lambda d: gradient[0, d], h)
-                state.update(first + number, gradient[0, number])
+                state.update(first + number, gradient[0, begin + number])
         else:
             with each_of((end - first) * width) as number:
                 row, column = T.Bind(number // width), T.Bind(number % width)
-                state = parameter.begin_row(T.Bind(first + row), lambda d: gradient[row, d], h)
-                state.update(column, gradient[row, column])
+                given = T.Bind(begin + row)
+                state = parameter.begin_row(T.Bind(first + row), lambda d: gradient[given, d], h)
+                state.update(column, gradient[given, column])
     return built.get()
 
 
@@ -208,19 +210,22 @@ def is_flat(spec: KernelSpec, dtype: str) -> bool:
     return not (spec.formula.by_row or is_half(dtype))
 
 
-def dense_rows(parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any) -> None:
-    """Inside a kernel: update rows [first, end), a block for each."""
+def dense_rows(
+    parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any, begin: Any = 0
+) -> None:
+    """Inside a kernel: update rows [first, end), a block for each, by those from `begin` on."""
     with (
         blocks_of_threads(end - first) as (block, thread),
         T.If(block < end - first),
         T.Then(),
     ):
-        state = parameter.begin_row(T.Bind(first + block), lambda d: gradient[block, d], h)
+        given = T.Bind(begin + block)
+        state = parameter.begin_row(T.Bind(first + block), lambda d: gradient[given, d], h)
         barrier()
         with T.serial(0, tirx.ceildiv(parameter.width, THREADS)) as turn:
             column = T.Bind(turn * THREADS + thread)
             with T.If(column < parameter.width), T.Then():
-                state.update(column, gradient[block, column])
+                state.update(column, gradient[given, column])
         with T.If(thread == 0), T.Then():
             state.end()
 

@@ -7,10 +7,11 @@ Shapes and dtypes have been checked; here they are trusted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
-from sparsetrain import runtime
 from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
+from sparsetrain.backends.cuda.sparse.kernels import count_up_kernel, fill_kernel, spread_kernel
 from sparsetrain.backends.cuda.update import kernels
 from sparsetrain.backends.cuda.update.arrays import foreach_kernel
 from sparsetrain.optim.formula import KernelSpec
@@ -20,7 +21,8 @@ from sparsetrain.optim.state import LAST, Target, matrix_shape
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
-from sparsetrain.runtime.tensors import target_of, to_device
+from sparsetrain.runtime.pool import scratch_tensor
+from sparsetrain.runtime.tensors import target_of
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 
 
@@ -114,18 +116,23 @@ def _kernel_for(spec: KernelSpec, part: Sequence[tuple[str, tuple[NDArray, ...]]
 
 
 def update_dense_(
-    target: Target, gradient: NDArray, rule: Rule, scalars: Sequence[float], rows: tuple[int, int]
+    target: Target,
+    gradient: NDArray,
+    rule: Rule,
+    scalars: Sequence[float],
+    rows: tuple[int, int],
+    begin: int = 0,
 ) -> None:
-    """Update rows [first, end) by a gradient (end - first, D) of any shape."""
+    """Update rows [first, end) by those of a gradient from `begin` on, (N, D) of any shape."""
     spec = rule.spec
     height, width = matrix_shape(target.param.shape)
-    first, end = rows
-    shape = (end - first, width)
+    numbers, size = [*rows, begin], prod(map(int, gradient.shape))
+    shape = size // width, width
     if kernels.is_flat(spec, str(target.param.dtype)):  # one row of all elements
-        first, end, height, width = first * width, end * width, 1, height * width
-        shape = (1, end - first)
+        numbers = [number * width for number in numbers]
+        height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
-        gradient._create_view(shape), *target.views(spec, height, width), *scalars, first, end
+        gradient._create_view(shape), *target.views(spec, height, width), *scalars, *numbers
     )
 
 
@@ -133,15 +140,26 @@ def densified(
     gradient: RowSparse, plan: CoalescePlan, part: RowRange, span: tuple[int, int]
 ) -> NDArray:
     """Return the rows of one range as a dense tensor (rows, D); only in dense mode."""
-    shape = (part.end - part.first, gradient.width)
-    dense = runtime.zeros(shape, gradient.dtype, f"the dense gradient of {part.label}")
-    unique = gradient.coalesce(plan)
-    chosen = slice(*span)
-    rows = runtime.as_numpy(unique.indices)[chosen] - part.first
-    runtime.as_numpy(dense, writable=True)[rows] = runtime.as_numpy(unique.values)[chosen]
-    return to_device(dense, gradient.values.device)
+    values = gradient.coalesce(plan).values
+    dense = scratch_tensor((part.end - part.first, gradient.width), str(values.dtype), values)
+    spread = _spread(target_of(values), gradient.width, str(values.dtype), plan.index_dtype)
+    spread(plan.arrays[0], values, dense, part.first, *span)
+    return dense
 
 
+def note_current_(last: NDArray, part: RowRange, step: int) -> None:
+    """As `state.set_last_`, on the device."""
+    _fill(target_of(last), str(last.dtype))(last, step, part.first, part.end)
+
+
+def count_up_(numbers: NDArray) -> None:
+    """Write 0, 1, 2, ... to (N,) int32."""
+    _count_up(target_of(numbers))(numbers)
+
+
+_count_up = target_kernel("numbers of rows", count_up_kernel)
+_spread = target_kernel("gradient of all rows", spread_kernel)
+_fill = target_kernel("rows that are current", fill_kernel)
 _row_kernel = target_kernel("update of touched rows", kernels.row_update_kernel)
 _dense_kernel = target_kernel("dense update", kernels.dense_update_kernel)
 _foreach = target_kernel("dense updates", foreach_kernel)

@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Any
 
-import numpy as np
-
 from sparsetrain import runtime
 from sparsetrain.backends.cuda.sparse.coalesce import DeviceSort
-from sparsetrain.backends.cuda.update.launch import Foreach, RowUpdate, densified, update_dense_
+from sparsetrain.backends.cuda.update.launch import (
+    Foreach,
+    RowUpdate,
+    count_up_,
+    densified,
+    note_current_,
+    update_dense_,
+)
 from sparsetrain.optim.exact.rows import (
     find_plan,
     replay_range_,
@@ -26,9 +31,10 @@ from sparsetrain.optim.exact.rows import (
 from sparsetrain.optim.gradients import Gradient, is_finite, nonfinite
 from sparsetrain.optim.result import Scale, StepResult, skip_step
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import State, Target, set_last_
+from sparsetrain.optim.state import LAST, State, Target
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import on_host, to_device
+from sparsetrain.runtime.pool import scratch_tensor
+from sparsetrain.runtime.tensors import leading_rows, on_host
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 
 
@@ -163,7 +169,8 @@ class DeviceStep:
             own = (*scalars[part.rule], *keys)
             if part.rule.dense:
                 dense = densified(gradient, plan, part, span)
-                update_dense_(self._targets[name], dense, part.rule, own, (part.first, part.end))
+                rows = part.first, part.end
+                update_dense_(self._targets[name], dense, part.rule, own, rows)
                 continue
             key = name, number
             if key not in self._updates:
@@ -186,25 +193,16 @@ class DeviceStep:
             history = state.histories.get((name, number))
             if history is not None:
                 replay_range_(params, state, name, number, None)
-                set_last_(state[name], part, history.now + 1)
-            gradient = whole
-            if len(parts) > 1:
-                view = runtime.as_numpy(whole).reshape(parts[-1].end, -1)[part.first : part.end]
-                gradient = to_device(runtime.as_tensor(view), whole.device)
+                note_current_(state[name][LAST], part, history.now + 1)
+            rows = part.first, part.end
             update_dense_(
-                self._targets[name],
-                gradient,
-                part.rule,
-                scalars[part.rule],
-                (part.first, part.end),
+                self._targets[name], whole, part.rule, scalars[part.rule], rows, part.first
             )
 
 
 def trivial_plan(gradient: RowSparse) -> CoalescePlan:
     """Return the plan of a coalesced tensor: every entry is its own segment."""
-    numbers = np.arange(gradient.nse + 1, dtype=np.int32)
-    order, offsets = (
-        to_device(runtime.as_tensor(array), gradient.indices.device)
-        for array in (numbers[:-1], numbers)
-    )
-    return CoalescePlan(gradient.indices, order, offsets)
+    indices = gradient.indices
+    numbers = scratch_tensor((gradient.nse + 1,), "int32", indices)
+    count_up_(numbers)
+    return CoalescePlan(indices, leading_rows(numbers, gradient.nse), numbers)
