@@ -224,7 +224,8 @@ class Trainer(TrainedModel):
 
         The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
         weights and slots. Rows of `batch` stay in the caches from step to step;
-        ``fit(..., profile=True)`` records steps over ever new rows.
+        ``fit(..., profile=True)`` records steps over ever new rows. On CUDA launches wait for each
+        other meanwhile, so a step takes longer than one that is not profiled.
 
         Parameters
         ----------
@@ -241,7 +242,7 @@ class Trainer(TrainedModel):
         Raises
         ------
         ConfigError
-            If `steps` is below 2, or the target is CUDA.
+            If `steps` is below 2.
         NumericalError
             As `step`.
         """

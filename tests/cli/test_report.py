@@ -68,7 +68,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.cpu("profiles are of a CPU")
 def test_a_report_shows_everything_of_two_runs_and_escapes_what_they_hold(folder, capsys):
     out, rows = folder / "out.html", str(folder / "rows.parquet")
     runs = [str(folder / "a"), str(folder / "<i>b")]
@@ -214,7 +213,6 @@ def test_colors_are_those_of_runs_or_of_the_labels_of_one():
 # --- Notebooks ----------------------------------------------------------------------------------
 
 
-@pytest.mark.cpu("profiles are of a CPU")
 def test_objects_show_as_tables_in_a_notebook(folder):
     trainer = st.load(folder / "a")
     shown = {

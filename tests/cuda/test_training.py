@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tvm import relax, tirx
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.backends.cuda import Cuda
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, NumericalError
@@ -18,6 +20,7 @@ from sparsetrain.optim import ParamGroup
 from sparsetrain.runtime import targets
 from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
+from sparsetrain.training.profile import recorder
 from tests import shared_tables, small_dlrm
 from tests.cuda import device, emulator
 from tests.cuda.device import on_gpu
@@ -172,9 +175,19 @@ def test_a_gpu_is_used_by_auto(cuda):
     assert device.is_real() or emulator.missing() is None
 
 
-def test_what_has_no_kernels_on_cuda_is_refused(cuda):
-    with pytest.raises(ConfigError, match="on CUDA a call returns before its kernel ends"):
-        trained(st.optim.adagrad(0.05), "cuda").profile(small_dlrm.batch(4))
+def test_a_profile_waits_for_every_kernel_before_it_reads_the_clock(cuda, monkeypatch):
+    trainer, events = trained(st.optim.adagrad(0.05), "cuda"), []
+    before = trainer.state_dict()
+    monkeypatch.setattr(Cuda, "synchronize", lambda _self: events.append("wait"))
+    clock = SimpleNamespace(perf_counter=lambda: events.append("clock") or len(events))
+    monkeypatch.setattr(recorder, "time", clock)
+    profile = trainer.profile(small_dlrm.batch(9), steps=2)
+    assert "clock" in events
+    assert all(events[n - 1] == "wait" for n, event in enumerate(events) if event == "clock")
+    assert "on cuda, where launches wait for each other" in str(profile)
+    names = {kernel.name for kernel in profile.kernels}
+    assert names >= {"interaction", "lookup of rows", "short plan", "update of touched rows"}
+    assert_same_state(trainer.state_dict(), before)
 
 
 def test_no_ids_give_no_rows(cuda):

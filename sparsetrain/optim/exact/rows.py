@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backend import backend_at
+from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
 from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.param_groups import RowRange
@@ -22,7 +22,7 @@ from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
-from sparsetrain.runtime.tensors import editable_numpy, on_host, reshape_view, target_of, to_device
+from sparsetrain.runtime.tensors import editable_numpy, reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 
@@ -226,9 +226,9 @@ def replay_range_(
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
     """Row numbers (N,) of a table, from an integer array of any shape.
 
-    Those that lie on a device are not read: the plan says if one is outside.
+    Those that lie on a device are not read: their plan says if one is outside.
     """
-    if isinstance(indices, runtime.NDArray) and not on_host(indices):
+    if isinstance(indices, runtime.NDArray) and backend_at(indices) is not host():
         return reshape_view(indices, (prod(indices.shape),))
     array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
     if array.size and (array.min() < 0 or array.max() >= rows):

@@ -6,6 +6,9 @@ single ones (coalescing, the optimizer's) through `Kernel`, which can be watched
 virtual machine's calls to Python take longer than a small kernel does and slow what lies between
 kernels. So steps of two kinds alternate: one gives the times of single kernels and of the whole,
 the other those of the program's kernels.
+
+On a device a call returns before its kernel ends. There every launch waits for the one before, so
+that times are those of kernels; such a step takes longer than one that nobody watches.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.backend import host
 from sparsetrain.data import Batch
-from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
 from sparsetrain.training.step import Loss, loss_inputs
@@ -37,10 +40,12 @@ class Recorder:
     touched : mapping of int to int
         Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
         argument with so many rows, only those count as moved.
+    wait : callable
+        Returns when all kernels that were launched are done: that of the backend.
     """
 
-    def __init__(self, touched: Mapping[int, int]) -> None:
-        self.touched = touched
+    def __init__(self, touched: Mapping[int, int], wait: Callable[[], None]) -> None:
+        self.touched, self._wait = touched, wait
         self.inside = 0.0  # seconds in single kernels so far
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
         self._began = 0.0
@@ -49,8 +54,10 @@ class Recorder:
         """Seconds of a step, and the kernels in it that belong to no program."""
         self._kernels = defaultdict(Entry)
         with intercept_kernels(self._call):
+            self._wait()
             began = time.perf_counter()
             step()
+            self._wait()
             seconds = time.perf_counter() - began
         return seconds, self._kernels
 
@@ -67,14 +74,17 @@ class Recorder:
         return self._kernels
 
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self._wait()  # for a program, whose kernels nobody waits for meanwhile
         began = time.perf_counter()
         result = kernel(*args)
+        self._wait()
         seconds = time.perf_counter() - began
         self.inside += seconds
         self._count(name, seconds, args)
         return result
 
     def _instrument(self, _function: Any, name: str, before: bool, _result: Any, *args: Any) -> int:
+        self._wait()
         if before:
             self._began = time.perf_counter()
         elif "." not in name and name not in _NO_KERNELS:  # with a dot, it is of the runtime
@@ -172,6 +182,7 @@ class Watch:
 
     def __init__(self, trainer: TrainedModel, steps: int = RECORDED) -> None:
         self._trainer, self._warm, self._left = trainer, WARM, max(2, steps)
+        self._backend = trainer.backend
         self._rows = 0
         self._seconds: list[float] = []
         self._single: list[dict[str, Entry]] = []
@@ -179,15 +190,7 @@ class Watch:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Let the trainer's steps pass through `step` meanwhile.
-
-        Raises
-        ------
-        ConfigError
-            If the target is CUDA.
-        """
-        if not self._trainer.backend.hoists:
-            raise ConfigError("profile: on CUDA a call returns before its kernel ends; use nsys")
+        """Let the trainer's steps pass through `step` meanwhile."""
         self._trainer.watch = self.step
         try:
             yield
@@ -203,7 +206,7 @@ class Watch:
         if not self._left or (self._rows and len(batch) != self._rows):
             return run()
         self._rows, self._left = len(batch), self._left - 1
-        return self._record(run, Recorder(self._lookups(batch)))
+        return self._record(run, Recorder(self._lookups(batch), self._backend.synchronize))
 
     def _lookups(self, batch: Batch) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
@@ -236,4 +239,5 @@ class Watch:
             runtime.num_threads(),
             median(self._seconds),
             longest_first(kernels),
+            device="" if self._backend is host() else self._backend.kind,
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
@@ -75,6 +75,8 @@ class StepProfile:
         Of a step, the median.
     kernels : tuple of KernelTime
         The longest first.
+    device : str
+        What kernels ran on if not on the CPU: launches waited for each other there.
     """
 
     rows: int
@@ -82,6 +84,7 @@ class StepProfile:
     threads: int
     seconds: float
     kernels: tuple[KernelTime, ...]
+    device: str = ""
 
     @property
     def outside(self) -> float:
@@ -119,9 +122,12 @@ class StepProfile:
     @property
     def _title(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0.0
+        place = f"{self.threads} threads"
+        if self.device:
+            place = f"{self.device}, where launches wait for each other while profiled"
         return (
             f"a step of {self.rows:,} rows: {1e3 * self.seconds:.2f} ms, {rate:,.0f} rows/s, on "
-            f"{self.threads} threads; medians of {self.steps} steps"
+            f"{place}; medians of {self.steps} steps"
         )
 
     @property
@@ -146,7 +152,8 @@ _KINDS = {"str": str, "int": int, "float": float}
 def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain fields of a data class, each of its type."""
     plain = [field for field in fields(kind) if field.type in _KINDS]
-    return {field.name: _KINDS[str(field.type)](values[field.name]) for field in plain}
+    found = {f.name: values[f.name] for f in plain if f.default is MISSING or f.name in values}
+    return {f.name: _KINDS[str(f.type)](found[f.name]) for f in plain if f.name in found}
 
 
 def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:

@@ -11,7 +11,7 @@ from sparsetrain.training.profile import recorder
 from tests import small_dlrm
 from tests.helpers import slow_except
 
-pytestmark = pytest.mark.cpu("a profile is refused on CUDA: calls return before kernels end")
+OF_A_CPU = pytest.mark.cpu("a device has other kernels for it")
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,10 @@ def profile():
         "lookup of rows",
         "interaction",
         "loss",
-        "sort of rows",
         "update of touched rows",
         "37 x 16 x 13: x Wᵀ, add, relu",
-        "16 x 13 x 37: xᵀ y",
+        pytest.param("sort of rows", marks=OF_A_CPU),
+        pytest.param("16 x 13 x 37: xᵀ y", marks=OF_A_CPU),
     ],
 )
 def test_a_kernel_is_named_in_words(name, profile):
@@ -67,6 +67,8 @@ def test_a_profile_prints_as_a_table_and_survives_json(profile):
     assert len(lines) == len(profile.kernels) + 1 and lines[-1].startswith("outside kernels")
     stored = json.loads(json.dumps(profile.to_dict()))
     assert st.StepProfile.from_dict(stored) == profile
+    del stored["device"]  # as of an earlier release
+    assert st.StepProfile.from_dict(stored).kernels == profile.kernels
 
 
 KEPT = {  # what steps change besides parameters and slots of plain updates
@@ -130,6 +132,7 @@ def test_a_training_too_short_to_profile_has_none():
     assert history["profile"] is None
 
 
+@OF_A_CPU
 def test_updates_apart_are_profiled_too(profile):
     trainer = small_dlrm.trainer("single", st.optim.adagrad(0.05, clip_norm=1.0))
     apart = trainer.profile(small_dlrm.batch(37), steps=2)
