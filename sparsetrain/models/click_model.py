@@ -8,6 +8,7 @@ A model of your own is a subclass whose `forward` maps dense features and embedd
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from inspect import Parameter, signature
 from math import sqrt
 from typing import Any
@@ -23,7 +24,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Placement, Pooling
-from sparsetrain.embedding.placing import Placing, Room
+from sparsetrain.embedding.placing import BagPlacing, Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.features import Ids
@@ -127,7 +128,6 @@ class ClickModel(Model):
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self.label_weights = self._config["label_weights"] or {}
         check_label_weights(self.label_weights, self.label_kinds)
-        self._placing: Placing | None = None
         # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
         owners = self.owners()
@@ -329,20 +329,36 @@ class ClickModel(Model):
         return {**arrays, **self._of_rows(batch)}
 
     def _placed(self, batch: Batch, room: Room | None) -> dict[str, Any] | None:
-        """The arguments by a kernel, for single ids in their tables; None for all other ids."""
-        count, ids = len(self._config["rows"]), batch.ids
-        if self._config["pooling"] or isinstance(ids, tuple) or ids.shape[1] != count:
+        """The arguments by a kernel, for ids in their tables; None where `inputs` will refuse."""
+        has_bags = self._config["pooling"] is not None
+        single = not isinstance(batch.ids, tuple)
+        if batch.num_features != len(self._config["rows"]) or not (has_bags or single):
             return None
-        if self._placing is None:
-            first, dtype = self._placement.first_rows, self._placement.index_dtype
-            self._placing = Placing(first, self._config["rows"], dtype)
         floats = self._of_rows(batch)
         if batch.dense.size:
             floats["dense"] = batch.dense
-        tensors = self._placing(ids, floats, room)
+        if has_bags:
+            placed = self._bag_placing(batch.ids, room)
+            tensors = None if placed is None else {**floats, **placed}
+        else:
+            tensors = self._placing(batch.ids, floats, room)
         if tensors is not None and "dense" not in floats:
             tensors["dense"] = _constant(batch)
         return tensors
+
+    @cached_property
+    def _placing(self) -> Placing:
+        return Placing(*self._places)
+
+    @cached_property
+    def _bag_placing(self) -> BagPlacing:
+        return BagPlacing(*self._places, self._config["weighted"])
+
+    @property
+    def _places(self) -> tuple[np.ndarray, Any, str]:
+        """First row of each feature's table, rows of each, dtype of the result."""
+        placement = self._placement
+        return placement.first_rows, self._config["rows"], placement.index_dtype
 
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that the functions read for what `inputs` returned."""

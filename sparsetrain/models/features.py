@@ -7,7 +7,7 @@ from a batch and checked against its table; in the model it is a tensor, or a `R
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,13 @@ from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
 
 Specs = dict[str, nn.spec.Tensor]
+Arrays = dict[str, Any]  # of NumPy, or tensors that a kernel wrote
+# (name, ids, rows, dtype) -> a tensor of ids in [0, rows); None if it cannot.
+Place = Callable[[str, np.ndarray, int, str], Any]
+
+
+def _by_numpy(*_ids: Any) -> None:
+    return None
 
 
 def index_dtype(rows: int) -> str:
@@ -79,11 +86,10 @@ class Ids:
             )
         return bags.ids
 
-    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+    def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         ids = _integers(name, value)
-        _check(name, ids.reshape(-1), rows, lambda place: place // (self.count or 1))
-        return {name: ids.astype(index_dtype(rows))}
+        return {name: _placed(name, ids, rows, lambda at: at // (self.count or 1), place)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
         """What a method of the model gets."""
@@ -144,12 +150,11 @@ class Sequence:
             )
         return bags if self.length is None else bags.last(self.length)
 
-    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+    def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         value = _bags(name, value)
         ids = _integers(name, value.ids)
-        _check(name, ids, rows, value.row_of)
-        arrays = {name: ids.astype(index_dtype(rows))}
+        arrays = {name: _placed(name, ids, rows, value.row_of, place)}
         if self.like is None:
             arrays[f"{name}_ends"] = value.offsets[1:]
         if value.weights is not None:
@@ -182,7 +187,7 @@ class Places:
         """Refuse to read them."""
         raise ConfigError(f"feature {name}: Places are for `prepared`, no batch has them")
 
-    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+    def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         places = _bags(name, value)
         ids = _integers(name, places.ids).astype(np.int64, copy=False)
@@ -221,7 +226,7 @@ class Dense:
         """The numbers of a batch."""
         return batch.dense if column is None else batch.dense[:, column]
 
-    def arrays(self, name: str, value: Any, rows: int) -> dict[str, np.ndarray]:
+    def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         array = np.asarray(value, np.float32)
         if array.ndim != 2 or array.shape[1] != self.width:
@@ -271,6 +276,15 @@ def _integers(name: str, value: Any) -> np.ndarray:
     if ids.dtype.kind not in "iu":
         raise DataError(f"feature {name}: ids must be integers, not {ids.dtype}")
     return ids
+
+
+def _placed(name: str, ids: np.ndarray, rows: int, row_of: Any, place: Place) -> Any:
+    """Ids of a table, checked, in the dtype that its functions take."""
+    placed = place(name, ids, rows, index_dtype(rows))
+    if placed is None:
+        _check(name, ids.reshape(-1), rows, row_of)
+        placed = ids.astype(index_dtype(rows))
+    return placed
 
 
 def _check(name: str, ids: np.ndarray, rows: int, row_of: Any) -> None:

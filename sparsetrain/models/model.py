@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import Parameter, signature
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +25,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.vocabulary import FIRST
 from sparsetrain.data.values.labels import LabelKind, num_logits
 from sparsetrain.embedding.layer import Embedding
-from sparsetrain.embedding.placing import Room
+from sparsetrain.embedding.placing import ColumnPlacing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of, find_features
@@ -33,6 +34,7 @@ from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.layers import has_dropout, named_modules
 from sparsetrain.models.options import check_arguments, plain_value
+from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
@@ -204,7 +206,7 @@ class Model(nn.Module):
         ----------
         batch : Batch
         threads, room
-            Of models whose inputs a kernel makes; see `ClickModel`.
+            Whether a kernel may convert ids, and where to; see `ClickModel`.
         draws : Draws, optional
             For what is `prepared`, if anything is.
         function : str
@@ -226,11 +228,16 @@ class Model(nn.Module):
             values |= self.prepare(values, draws)
             kinds = {**self.features, **self.prepared}
         arrays: dict[str, Any] = {}
+        by_kernel = [partial(self._id_placing.ids, room=room)] if threads or room else []
         for name, feature in kinds.items():
             if name in values:
                 require_alike(name, feature, values)
-                arrays |= feature.arrays(name, values[name], self.rows_of(feature))
+                arrays |= feature.arrays(name, values[name], self.rows_of(feature), *by_kernel)
         return {**arrays, **self._of_rows(batch)}
+
+    @cached_property
+    def _id_placing(self) -> ColumnPlacing:
+        return ColumnPlacing()
 
     def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
         """A feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
@@ -299,9 +306,9 @@ class Model(nn.Module):
         read: dict[str, list[Any]] = {}
         for name, feature in {**self.features, **self.prepared}.items():
             for table in feature.tables if name in inputs else ():
-                read.setdefault(f"{table}.weight", []).append(inputs[name].reshape(-1))
+                read.setdefault(f"{table}.weight", []).append(_flat(inputs[name]))
         return {
-            name: ids[0] if len(ids) == 1 else np.concatenate(ids)
+            name: ids[0] if len(ids) == 1 else np.concatenate([*map(_as_array, ids)])
             for name, ids in read.items()
             if name not in self.densify
         }
@@ -402,3 +409,12 @@ class Model(nn.Module):
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
+
+
+def _flat(ids: Any) -> Any:
+    """Ids in one axis, an array or a tensor; none is copied."""
+    return ids.reshape(-1) if isinstance(ids, np.ndarray) else reshape_view(ids, (prod(ids.shape),))
+
+
+def _as_array(ids: Any) -> np.ndarray:
+    return ids if isinstance(ids, np.ndarray) else runtime.as_numpy(ids)

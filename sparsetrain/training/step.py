@@ -73,8 +73,6 @@ class Loss:
 class TrainingStep:
     """Steps of a trainer; it is read, and its parameters and state are written."""
 
-    threads = True  # place ids on all
-
     def __init__(self, trainer: Trainable) -> None:
         self._trainer = trainer
         self._ranges: Any = None  # of the state, when `_fused` was made
@@ -139,7 +137,7 @@ class TrainingStep:
         trainer = self._trainer
         if trainer.state.owner is not trainer.optimizer:
             adopt_state_(trainer.optimizer, trainer.params, trainer.state)
-        inputs = loss_inputs(trainer, batch, first_row, threads=self.threads)
+        inputs = loss_inputs(trainer, batch, first_row, threads=True)
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
         if trainer.state.histories:
             trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
@@ -149,10 +147,11 @@ class TrainingStep:
         """Return loss and gradients of a batch, computed in parts if so wanted."""
         trainer = self._trainer
         if trainer.accumulate == 1:
-            return trainer.program(trainer.params, self._inputs(batch)[0])
+            return trainer.program(trainer.params, self._inputs(batch)[0], checked=True)
         total, summed, first_row = np.float64(0), dict[str, Any](), 0
         for part in micro_batches(batch, trainer.accumulate):
-            loss, gradients = trainer.program(trainer.params, self._inputs(part, first_row)[0])
+            inputs = self._inputs(part, first_row)[0]
+            loss, gradients = trainer.program(trainer.params, inputs, checked=True)
             first_row += len(part)
             share = len(part) / len(batch)
             total += share * float(Loss(loss))

@@ -72,7 +72,6 @@ def test_checkpoints(names, monkeypatch):
     assert names["trainer"].steps and Path("run/LATEST").exists()
 
 
-@pytest.mark.cpu("profiles are of a CPU")
 def test_performance(names, capsys):
     run("docs/performance.md", names)
     assert "outside kernels" in capsys.readouterr().out.lower()

@@ -38,10 +38,10 @@ _PLAN = ("rows", "order", "offsets")
 
 
 class Ready(NamedTuple):
-    """A batch whose inputs are on their way, and what they were on the host."""
+    """A batch whose inputs are on their way."""
 
     batch: Batch
-    inputs: Mapping[str, Any]
+    rows: Mapping[str, str]  # parameters of which rows are read -> the array that names the rows
     stage: StagingRing
     staged: StagedBatch
     planned: Mapping[str, str]  # parameters whose plan went along -> the input that is planned
@@ -135,27 +135,31 @@ class DevicePrefetcher:
         inputs = trainer.model.inputs(batch, room=slot.room, function="loss")
         arguments = trainer.program.arguments
         names = list(arguments.by_name)
-        bound = arguments.bind(trainer.params, inputs | step_inputs(trainer))
+        bound = arguments.bind(trainer.params, inputs | step_inputs(trainer), checked=True)
         arrays = {
             name: runtime.as_numpy(tensor)
             for name, tensor in zip(names, bound, strict=True)
             if name in inputs  # neither parameters nor what is the step's
         }
-        plans = self._plans(inputs)
+        rows = trainer.model.rows_read(inputs)
+        sources = {name: _name_of(inputs, read) or f"{name}:ids" for name, read in rows.items()}
+        for name in filter(trainer.state.is_tracked, rows):
+            arrays.setdefault(sources[name], runtime.as_numpy(_flat(rows[name])))
+        plans = self._plans({n: read for n, read in rows.items() if sources[n] in inputs})
         for name, plan in plans.items():
             arrays |= {f"{name}:{part}": runtime.as_numpy(getattr(plan, part)) for part in _PLAN}
-        planned = {name: _name_of(inputs, trainer.model.rows_read(inputs)[name]) for name in plans}
-        return Ready(batch, inputs, stage, stage.send(slot, arrays), planned)
+        planned = {name: sources[name] for name in plans}
+        return Ready(batch, sources, stage, stage.send(slot, arrays), planned)
 
-    def _plans(self, inputs: Mapping[str, Any]) -> dict[str, CoalescePlan]:
+    def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
         """Plans made here; none where the step coalesces otherwise."""
         trainer = self._trainer
         if trainer.optimizer.clip_norm is not None or trainer.state.histories:
             return {}
         return {
-            name: make_plan(_flat(rows), int(trainer.params[name].shape[0]), parallel=False)
-            for name, rows in trainer.model.rows_read(inputs).items()
-            if self._on_host(prod(rows.shape))
+            name: make_plan(_flat(read), int(trainer.params[name].shape[0]), parallel=False)
+            for name, read in rows.items()
+            if self._on_host(prod(read.shape))
         }
 
     def _on_host(self, lookups: int) -> bool:
@@ -169,14 +173,21 @@ def _flat(rows: Any) -> runtime.NDArray:
     return runtime.as_tensor(np.ravel(rows))
 
 
-def _name_of(inputs: Mapping[str, Any], array: Any) -> str:
-    return next((name for name, value in inputs.items() if value is array), "")
+def _name_of(inputs: Mapping[str, Any], rows: Any) -> str | None:
+    """The input that holds just these rows, in any shape."""
+    memory = _memory(rows)
+    return next((name for name, value in inputs.items() if _memory(value) == memory), None)
+
+
+def _memory(array: Any) -> tuple[int, int]:
+    """Where an array lies, and how many elements it has."""
+    if isinstance(array, runtime.NDArray):
+        return array.data_ptr(), prod(array.shape)
+    return array.ctypes.data, array.size
 
 
 class DeviceTrainingStep(TrainingStep):
     """Steps of a trainer on a GPU: the gradient program, then the launches of the update."""
-
-    threads = False
 
     def __init__(self, trainer: TrainedModel) -> None:
         super().__init__(trainer)
@@ -196,9 +207,9 @@ class DeviceTrainingStep(TrainingStep):
         if ready is None:
             return super().run_(batch)
         trainer = self._trainer
-        rows = trainer.model.rows_read(ready.inputs)
-        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
         inputs = self._ahead.tensors(ready) | step_inputs(trainer)
+        rows = {name: inputs[array] for name, array in ready.rows.items() if array in inputs}
+        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
         loss, gradients = trainer.program(trainer.params, inputs, checked=True)
         for name in ready.planned:
             plan = ready.plan(name, gradients[name].indices)
