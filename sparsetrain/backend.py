@@ -144,6 +144,10 @@ class Backend(ABC):
         """Wait until all that was launched is done."""
 
     @abstractmethod
+    def totals(self, arrays: list[Any]) -> list[float]:
+        """The sum of each of some arrays (n,) of one dtype, in an order fixed by n."""
+
+    @abstractmethod
     def update_step(
         self,
         params: Mapping[str, Any],

@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
+from sparsetrain.backend import backend_at
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.optim.update.check_kernel import which_nonfinite
@@ -150,18 +151,23 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
 
     Duplicates are summed first, so this is the norm of the densified gradients.
     """
+    partial = [_squares_of(_values(each)) for _, each in sorted(coalesced(gradients).items())]
     total = 0.0
-    for _, gradient in sorted(coalesced(gradients).items()):
-        total += float(np.sum(block_squares(_values(gradient))))
+    for each in backend_at(partial[0]).totals(partial) if partial else []:
+        total += each  # Python's `sum` would round in another way
     return float(np.sqrt(total))
 
 
 def block_squares(values: NDArray) -> np.ndarray:
     """Sums of squares of blocks of a tensor's elements, in float64 and in a fixed order."""
+    return runtime.as_numpy(_squares_of(values))
+
+
+def _squares_of(values: NDArray) -> NDArray:
     size = prod(map(int, values.shape))
     partial = scratch_tensor((-(-size // BLOCK),), "float64", values)
     _squares(target_of(values), str(values.dtype))(_flat(values), partial)
-    return runtime.as_numpy(partial)
+    return partial
 
 
 def _values(gradient: Gradient) -> NDArray:

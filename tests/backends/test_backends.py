@@ -3,6 +3,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,11 +16,15 @@ from sparsetrain.runtime.tensors import to_device
 from tests import small_dlrm
 from tests.backends.plain import Plain
 from tests.cuda.device import as_gpu
+from tests.helpers import slow_except
 
-OPTIMIZERS = {
-    "adagrad": lambda: optim.adagrad(0.1),
-    "exact adam": lambda: optim.adam(0.1, mode="exact"),
-    "clipped sgd": lambda: optim.sgd(0.1, clip_norm=0.5),
+KINDS = ("single", "weighted")  # of ids
+OPTIONS = {  # of a trainer
+    "adagrad": lambda: {"optimizer": optim.adagrad(0.1)},
+    "exact adam": lambda: {"optimizer": optim.adam(0.1, mode="exact")},
+    "clipped sgd": lambda: {"optimizer": optim.sgd(0.1, clip_norm=0.5)},
+    "dense momentum": lambda: {"optimizer": optim.momentum(0.1, mode="dense")},
+    "parts of a batch": lambda: {"optimizer": optim.adagrad(0.1), "accumulate": 3},
 }
 
 
@@ -43,19 +48,32 @@ def target(request, monkeypatch):
     yield resolve_target(request.param)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["single", "weighted"])
+QUICK = [(name, "weighted") for name in OPTIONS] + [(name, "single") for name in [*OPTIONS][:3]]
+
+
+@pytest.mark.parametrize(("name", "kind"), slow_except(QUICK, product(OPTIONS, KINDS)))
 def test_every_backend_trains_to_the_weights_of_the_cpu(target, name, kind):
     def trained(on):
-        trainer = st.Trainer(small_dlrm.model(kind), OPTIMIZERS[name](), target=on)
-        for seed in range(3):
-            trainer.step(small_dlrm.batch(8, seed=seed, kind=kind))
+        trainer = st.Trainer(small_dlrm.model(kind), target=on, **OPTIONS[name]())
+        batches = [small_dlrm.batch(8, seed=seed, kind=kind) for seed in range(3)]
+        for batch in trainer.ahead(batches):
+            trainer.step(batch)
         return trainer.state_dict()
 
     found, expected = trained(target), trained("cpu")
     assert found.keys() == expected.keys()
     for array, wanted in expected.items():
         np.testing.assert_allclose(found[array], wanted, rtol=1e-4, atol=1e-5, err_msg=array)
+
+
+def test_a_profile_names_the_kernels_of_a_step_and_takes_it_back(target):
+    trainer = st.Trainer(small_dlrm.model(), optim.adagrad(0.1), target=target)
+    before = trainer.state_dict()
+    profile = trainer.profile(small_dlrm.batch(8), steps=2)
+    names = {kernel.name for kernel in profile.kernels}
+    assert names >= {"interaction", "lookup of rows", "update of touched rows"}
+    assert ("wait for each other" in str(profile)) == (profile.device == "cuda")
+    small_dlrm.assert_same_state(trainer.state_dict(), before)
 
 
 def test_a_row_sparse_tensor_is_coalesced_where_it_lies(target):

@@ -78,6 +78,7 @@ def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]
     yield "fill", rows.fill_kernel("int32")
     yield "count_up", rows.count_up_kernel()
     yield "squares_of_rows", rows.row_squares_kernel(16, "float32")
+    yield "total_of_squares", cuda_arrays.total_kernel("float64")
     yield "many_pairs", forward_kernel(250, 16, "float32")
     yield "many_pairs_back", backward_kernel(250, 16, "float32")
 

@@ -4,13 +4,19 @@ a batch."""
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
 import numpy as np
 import pytest
+from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import runtime
+from sparsetrain.compiler import argument
+from sparsetrain.data import Batch
+from sparsetrain.embedding import Embedding, EmbeddingBagCollection
+from sparsetrain.models import Ids, Model, features
 from sparsetrain.optim import ParamGroup
 from sparsetrain.optim.update.check_kernel import CHUNKS
 from sparsetrain.runtime.targets import device_of
@@ -43,6 +49,26 @@ OPTIONS = {
 }
 
 
+class Pairs(Model):
+    """Two features that look up one table, and one with a table of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.own = Embedding(50, 8), Embedding(20, 8)
+        self.labels = {"click": "binary"}
+        self.features = {"a": Ids("shared"), "b": Ids("shared"), "c": Ids("own")}
+
+    def forward(self, a, b, c):
+        found = self.shared.lookup(a) * self.shared.lookup(b) + self.own.lookup(c)
+        return nn.op.sum(found, axis=1, keepdims=True)
+
+
+@cache
+def pairs() -> st.Trainer:
+    """Whose programs are compiled."""
+    return st.Trainer(Pairs(), st.optim.sgd(0.0), target="cuda")
+
+
 def long(read: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The shapes among those read that are of more than a few numbers."""
     arrays = [shape for shape in read if prod(shape) > FEW]
@@ -53,9 +79,14 @@ def long(read: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def trained(target: str, kind: str, ahead: bool, optimizer, **options):
     """A trainer after three steps, and what the last of them read."""
-    trainer = st.Trainer(model(kind), optimizer, target=target, **options)
-    trainer.program, trainer._logits = programs(kind, target)
-    batches = [small_dlrm.batch(ROWS, seed=seed, kind=kind) for seed in range(3)]
+    if kind == "pairs":
+        trainer = st.Trainer(Pairs(), optimizer, target=target, **options)
+        trainer.program = pairs().program
+    else:
+        trainer = st.Trainer(model(kind), optimizer, target=target, **options)
+        trainer.program, trainer._logits = programs(kind, target)
+    data = "single" if kind == "pairs" else kind
+    batches = [small_dlrm.batch(ROWS, seed=seed, kind=data) for seed in range(3)]
     for batch in trainer.ahead(batches) if ahead else batches:
         with noting_reads() as read:
             float(trainer.step(batch))
@@ -98,6 +129,17 @@ def test_a_dense_gradient_of_several_ranges_is_updated_where_it_lies(cuda):
     assert_close(*states)
 
 
+def test_the_norm_of_many_gradients_is_read_as_one_array(cuda):
+    rng = np.random.default_rng(0)
+    arrays = {f"w{n}": rng.normal(size=(1024 * n + 5,)).astype("f4") for n in range(300, 303)}
+    gradients = {n: to_device(runtime.as_tensor(a), device_of(cuda)) for n, a in arrays.items()}
+    with noting_reads() as read:
+        found = st.optim.global_norm(gradients)
+    assert read == [(3,)]
+    expected = np.sqrt(sum(np.sum(np.square(a, dtype="f8")) for a in arrays.values()))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_a_coalesced_gradient_is_updated_where_it_lies(cuda):
     device = device_of(cuda)
     optimizer = st.optim.sgd(1.0)
@@ -114,10 +156,39 @@ def test_a_coalesced_gradient_is_updated_where_it_lies(cuda):
     np.testing.assert_array_equal(runtime.as_numpy(params["table"]), expected)
 
 
+@pytest.mark.parametrize("kind", ["single", "pairs"])
 @pytest.mark.parametrize("mode", ["dense", "exact"])
-def test_dense_and_exact_steps_give_the_same_bits_sent_ahead_or_not(cuda, mode):
+def test_dense_and_exact_steps_give_the_same_bits_sent_ahead_or_not(cuda, mode, kind):
     states = []
     for ahead in (False, True):
         optimizer = st.optim.adam(0.05, mode=mode)
-        states.append(trained("cuda", "single", ahead, optimizer)[0].state_dict())
+        trainer, read = trained("cuda", kind, ahead, optimizer)
+        assert not long(read)
+        states.append(trainer.state_dict())
     assert_same_state(*states)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("kind", ["single", "weighted", "pairs"])
+def test_no_ids_are_located_or_searched_by_numpy(cuda, monkeypatch, kind, ahead):
+    def refuse(*_arguments):
+        raise AssertionError("a pass over ids by NumPy")
+
+    monkeypatch.setattr(EmbeddingBagCollection, "locate", refuse)
+    monkeypatch.setattr(Batch, "check_rows", refuse)
+    monkeypatch.setattr(features, "_check", refuse)
+    monkeypatch.setattr(argument, "_check_ids", refuse)
+    trainer, _ = trained("cuda", kind, ahead, st.optim.adagrad(0.05))
+    assert trainer.steps == 3
+
+
+def test_the_host_plans_the_rows_of_tables_with_one_feature(cuda):
+    """Those of more are side by side in the gradient alone."""
+    trainer = st.Trainer(Pairs(), st.optim.adagrad(0.05), target="cuda", plan="host")
+    trainer.program = pairs().program
+    planned = []
+    run = trainer.training_step._apply_
+    trainer.training_step._apply_ = lambda *a: planned.append([*trainer.state.plans]) or run(*a)
+    for batch in trainer.ahead([small_dlrm.batch(ROWS)]):
+        trainer.step(batch)
+    assert planned == [["own.weight"]]

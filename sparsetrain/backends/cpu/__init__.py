@@ -10,13 +10,14 @@ import platform
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm.target import Target
 
 from sparsetrain.backend import CPU_MEMORY, Backend, Schedule
 from sparsetrain.runtime import lowering
 from sparsetrain.runtime.host import has_bf16_dot, host_target, without_forbidden_amx
-from sparsetrain.runtime.tensors import NDArray, empty
+from sparsetrain.runtime.tensors import NDArray, as_numpy, empty
 
 
 class Cpu(Backend):
@@ -69,6 +70,9 @@ class Cpu(Backend):
 
     def scratch(self, shape: tuple[int, ...], dtype: str) -> NDArray:
         return empty(shape, dtype)
+
+    def totals(self, arrays: list[NDArray]) -> list[float]:
+        return [np.sum(as_numpy(array)).item() for array in arrays]
 
     def update_step(self, *arguments: Any) -> Any:
         from sparsetrain.backends.cpu.update import HostStep

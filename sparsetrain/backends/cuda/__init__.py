@@ -92,6 +92,11 @@ class Cuda(Backend):
     def synchronize(self) -> None:
         tvm.cuda().sync()
 
+    def totals(self, arrays: list[NDArray]) -> list[float]:
+        from sparsetrain.backends.cuda.update.launch import totals
+
+        return totals(arrays)
+
     def update_step(self, params: Any, gradients: Any, state: Any, loss: Any, kinds: Any) -> Any:
         from sparsetrain.backends.cuda.update.step import DeviceStep
 

@@ -220,7 +220,7 @@ def replay_range_(
         history.now,
         limit or FOREVER,
     )
-    return int(np.sum(runtime.as_numpy(replayed)))
+    return int(backend_at(replayed).totals([replayed])[0])
 
 
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from sparsetrain import runtime
-from sparsetrain.backend import host
+from sparsetrain.backend import CPU_MEMORY
 from sparsetrain.data import Batch
 from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
@@ -239,5 +239,5 @@ class Watch:
             runtime.num_threads(),
             median(self._seconds),
             longest_first(kernels),
-            device="" if self._backend is host() else self._backend.kind,
+            device="" if self._backend.memory == CPU_MEMORY else self._backend.kind,
         )

@@ -139,13 +139,37 @@ def squares_kernel(dtype: str) -> PrimFunc:
                 with T.If(place < size), T.Then():
                     value = T.Bind(tirx.Cast("float64", values[place]))
                     T.buffer_store(total, total[0] + value * value, [0])
-            T.buffer_store(sums, total[0], [thread])
-            half = THREADS // 2
-            while half:
-                barrier()
-                with T.If(thread < half), T.Then():
-                    T.buffer_store(sums, sums[thread] + sums[thread + half], [thread])
-                half //= 2
+            _add_up(sums, total[0], thread)
             with T.If(tirx.And(thread == 0, block * size_of_block < size)), T.Then():
                 T.buffer_store(partial, sums[0], [block])
+    return built.get()
+
+
+def _add_up(sums: Any, own: Any, thread: Any) -> None:
+    """Leave in ``sums[0]`` the sum of the numbers of a block's threads, in a fixed order."""
+    T.buffer_store(sums, own, [thread])
+    half = THREADS // 2
+    while half:
+        barrier()
+        with T.If(thread < half), T.Then():
+            T.buffer_store(sums, sums[thread] + sums[thread + half], [thread])
+        half //= 2
+
+
+def total_kernel(dtype: str) -> PrimFunc:
+    """``out[place]`` = the sum of values (n,), by one block and in a fixed order."""
+    with kernel() as built:
+        size, room = extents(2)
+        values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
+        place = scalar("place", "int64")
+        with blocks_of_threads(tirx.const(1, "int64")) as (_, thread):
+            sums = T.alloc_buffer((THREADS,), dtype, scope="shared")
+            total = Number(dtype)
+            with T.serial(0, tirx.ceildiv(size, THREADS)) as turn:
+                at = T.Bind(turn * THREADS + thread)
+                with T.If(at < size), T.Then():
+                    total.add(values[at])
+            _add_up(sums, total.now, thread)
+            with T.If(thread == 0), T.Then():
+                T.buffer_store(out, sums[0], [place])
     return built.get()

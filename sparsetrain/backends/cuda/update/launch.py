@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+from sparsetrain import runtime
 from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
 from sparsetrain.backends.cuda.sparse.kernels import count_up_kernel, fill_kernel, spread_kernel
 from sparsetrain.backends.cuda.update import kernels
-from sparsetrain.backends.cuda.update.arrays import foreach_kernel
+from sparsetrain.backends.cuda.update.arrays import foreach_kernel, total_kernel
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
@@ -157,6 +158,16 @@ def count_up_(numbers: NDArray) -> None:
     _count_up(target_of(numbers))(numbers)
 
 
+def totals(arrays: Sequence[NDArray]) -> list[float]:
+    """Sums of arrays (n,) of one dtype, which are read at once."""
+    dtype = str(arrays[0].dtype)
+    sums = scratch_tensor((len(arrays),), dtype, arrays[0])
+    for place, array in enumerate(arrays):
+        _total(target_of(array), dtype)(array, sums, place)
+    return runtime.as_numpy(sums).tolist()
+
+
+_total = target_kernel("sum of numbers", total_kernel)
 _count_up = target_kernel("numbers of rows", count_up_kernel)
 _spread = target_kernel("gradient of all rows", spread_kernel)
 _fill = target_kernel("rows that are current", fill_kernel)
