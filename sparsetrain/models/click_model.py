@@ -23,8 +23,9 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding import EmbeddingBagCollection, Table
+from sparsetrain.embedding.bags import BagPlacing
 from sparsetrain.embedding.collection import Placement, Pooling
-from sparsetrain.embedding.placing import BagPlacing, Placing, Room
+from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.features import Ids
@@ -330,18 +331,18 @@ class ClickModel(Model):
 
     def _placed(self, batch: Batch, room: Room | None) -> dict[str, Any] | None:
         """The arguments by a kernel, for ids in their tables; None where `inputs` will refuse."""
-        has_bags = self._config["pooling"] is not None
-        single = not isinstance(batch.ids, tuple)
-        if batch.num_features != len(self._config["rows"]) or not (has_bags or single):
+        pools, ids = self._config["pooling"] is not None, batch.ids
+        count = ids.shape[1] if isinstance(ids, np.ndarray) else len(ids)
+        if count != len(self._config["rows"]):
             return None
         floats = self._of_rows(batch)
         if batch.dense.size:
             floats["dense"] = batch.dense
-        if has_bags:
-            placed = self._bag_placing(batch.ids, room)
+        if pools:
+            placed = self._bag_placing(ids, room)
             tensors = None if placed is None else {**floats, **placed}
         else:
-            tensors = self._placing(batch.ids, floats, room)
+            tensors = self._placing(ids, floats, room) if isinstance(ids, np.ndarray) else None
         if tensors is not None and "dense" not in floats:
             tensors["dense"] = _constant(batch)
         return tensors

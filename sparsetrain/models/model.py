@@ -24,8 +24,9 @@ from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.vocabulary import FIRST
 from sparsetrain.data.values.labels import LabelKind, num_logits
+from sparsetrain.embedding.bags import ColumnPlacing
 from sparsetrain.embedding.layer import Embedding
-from sparsetrain.embedding.placing import ColumnPlacing, Room
+from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of, find_features

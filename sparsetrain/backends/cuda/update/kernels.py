@@ -178,9 +178,8 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """In-place update of rows [first, end) of a parameter seen as (rows, columns).
 
     Any shape, one compile. Arguments: gradient (N, C), weight (R, C), one array per slot, then the
-    scalars of the spec, for halves the noise keys, first, end, and begin, the gradient's row that is
-    for `first`. If `is_flat`, it takes elements [first, end) of (1, R * C), and a gradient
-    (1, N * C).
+    scalars of the spec, for halves the noise keys, first, end, and begin, the gradient's row for
+    `first`. If `is_flat`, it takes elements [first, end) of (1, R * C), and a gradient (1, N * C).
     """
     with kernel() as built:
         height, width, rows, across = extents(4)
