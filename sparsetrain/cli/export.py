@@ -3,7 +3,7 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from sparsetrain.cli.saved_model import (
     ModelFolder,
     Precision,
     import_class,
-    note_checkpoint,
+    load_by,
 )
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -152,14 +152,8 @@ def quantize(
 
     require_free(out)
     with StopSignals():
-        trainer = st.load(
-            model,
-            checkpoint=checkpoint,
-            target="cpu",
-            precision=cast(Any, precision),
-            model=import_class(model_class),
-        )
-        note_checkpoint(model, checkpoint, trainer.steps)
+        how = {"target": "cpu", "precision": precision}
+        trainer = load_by(st.load, model, checkpoint, model_class, **how)
         quantized = trainer.quantized()
         quantized.save(out)
     before, after = trainer.table_bytes, quantized.table_bytes

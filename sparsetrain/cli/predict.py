@@ -17,7 +17,7 @@ from sparsetrain.cli.saved_model import (
     ModelClass,
     ModelFolder,
     Precision,
-    load_predictor,
+    load_by,
     warn_unseen,
 )
 from sparsetrain.cli.stop import StopSignals
@@ -53,7 +53,7 @@ def evaluate(
 
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
-        predictor = load_predictor(model, checkpoint, precision, model_class)
+        predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         dataset = st.data.Dataset(
             str(data),
             predictor.encoder,
@@ -95,7 +95,7 @@ def predict(
     _require_output(out, rows)
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
-        predictor = load_predictor(model, checkpoint, precision, model_class)
+        predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         columns = predictor.prediction_names
         if taken := next((name for name in keep or () if name in columns), None):
             raise ConfigError(f"--keep {taken}: a column of predictions has this name")

@@ -8,9 +8,10 @@ them, then in the current folder.
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,20 +53,13 @@ ModelClass = Annotated[
 _MOST_NAMED = 5
 
 
-def load_predictor(
-    folder: Path, checkpoint: str, precision: str | None, model_class: str | None
-) -> "st.Predictor":
-    """Load the model of `evaluate` and `predict`."""
-    import sparsetrain as st
-
-    predictor: Any = st.load_predictor(
-        folder,
-        checkpoint=checkpoint,
-        precision=cast(Any, precision),
-        model=import_class(model_class),
-    )
-    note_checkpoint(folder, checkpoint, predictor.steps)
-    return predictor
+def load_by(
+    load: Callable[..., Any], folder: Path, checkpoint: str, model_class: str | None, **options: Any
+) -> Any:
+    """Load a model by `st.load` or `st.load_predictor`."""
+    loaded = load(folder, checkpoint=checkpoint, model=import_class(model_class), **options)
+    note_checkpoint(folder, checkpoint, loaded.steps)
+    return loaded
 
 
 def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
