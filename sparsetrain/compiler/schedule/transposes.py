@@ -68,27 +68,21 @@ def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
 
 def is_plain_matmul(call: relax.Call) -> bool:
     """A product of two matrices of one dtype, which a transpose can be moved into."""
-    if not is_call(call, "relax.matmul"):
-        return False
-    operands = [operand.ty for operand in call.args]
-    return (
-        all(isinstance(t, relax.TensorType) and t.ndim == 2 for t in operands)
-        and all(t.shape is not None for t in operands)
-        and len({str(t.dtype) for t in [*operands, call.ty]}) == 1
-    )
+    dtypes = _dtypes_of_matrices(call)
+    return bool(dtypes) and dtypes == {str(call.ty.dtype)}
 
 
 def is_half_matmul(call: relax.Call) -> bool:
     """A product of two matrices of halves that is accumulated in float32."""
-    if not is_call(call, "relax.matmul") or str(call.ty.dtype) != "float32":
-        return False
-    operands = [operand.ty for operand in call.args]
-    halves = {str(t.dtype) for t in operands}
-    return (
-        all(t.ndim == 2 and t.shape is not None for t in operands)
-        and len(halves) == 1
-        and halves <= HALVES.keys()
-    )
+    dtypes = _dtypes_of_matrices(call)
+    return len(dtypes) == 1 and dtypes <= HALVES.keys() and str(call.ty.dtype) == "float32"
+
+
+def _dtypes_of_matrices(call: relax.Call) -> set[str]:
+    """Those of the operands of a product of two matrices; none if `call` is another one."""
+    types = [operand.ty for operand in call.args] if is_call(call, "relax.matmul") else []
+    shaped = [t for t in types if isinstance(t, relax.TensorType) and t.shape is not None]
+    return {str(t.dtype) for t in shaped} if [t.ndim for t in shaped] == [2, 2] else set()
 
 
 def is_outer(call: relax.Call) -> bool:

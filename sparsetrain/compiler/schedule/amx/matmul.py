@@ -27,21 +27,16 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from sparsetrain.compiler.schedule.amx.helpers import BEGIN_AND_END, PACKING, PRODUCT, SIDE
-from sparsetrain.compiler.schedule.amx.pack import (
-    interleave_panel,
-    is_stored_in_steps,
-    pack_left,
-    round_left,
-    to_steps,
-)
+from sparsetrain.compiler.schedule.amx.pack import interleave_panel, pack_left, round_left
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
 from sparsetrain.compiler.schedule.bf16.pack import (
     address,
     at,
     int32,
+    is_stored_in_steps,
     pack_right,
     rewrite,
-    to_pairs,
+    to_steps,
 )
 from sparsetrain.compiler.schedule.bf16.store import store_masked, store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import FEWEST_TASKS, LANES, MOST_TILES, best_task
@@ -104,12 +99,12 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     product, (left_stage, _), _ = found
     block = product.info.block_rv
     shape = choose_shape(product)
-    in_place = is_stored_in_steps(sch, product.left, left_stage)
+    in_place = is_stored_in_steps(sch, product.left, left_stage, SIDE)
     left, right, epilogue = prepare(sch, found, [SIDE * shape.tiles, SIDE, SIDE], in_place)
     loops = _tile_loops(sch, block, shape, left)
-    to_pairs(sch, right, product.right, SIDE)
+    to_steps(sch, right, product.right, SIDE)
     if left is not None:
-        to_steps(sch, left, product.left)
+        to_steps(sch, left, product.left, SIDE, SIDE)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], LANES)
     if left is not None:

@@ -17,30 +17,11 @@ from tvm.s_tir.schedule import SBlockRV
 from sparsetrain.compiler.schedule.amx.helpers import SIDE
 from sparsetrain.compiler.schedule.bf16.pack import address, at, call, int32, rewrite
 from sparsetrain.compiler.schedule.bf16.tiling import LANES
-from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of
 from sparsetrain.kernels.builder import line_length
 
 _ROWS_AHEAD = 32  # of those that are interleaved
 _READ, _EVERY_CACHE, _DATA = 0, 3, 1  # what LLVM's `prefetch` takes
-
-
-def is_stored_in_steps(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
-    """Whether memory holds an operand just as tiles want it."""
-    source = sch.get(stage).reads[0].source
-    width = source.ty.shape[operand.contracted]
-    whole = isinstance(width, tirx.IntImm) and int(width) % SIDE == 0
-    return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and whole
-
-
-def to_steps(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand) -> None:
-    """Lay an operand out in squares."""
-
-    def squares(*index: tirx.Expr) -> tuple:
-        outer, k = index[operand.outer], index[operand.contracted]
-        return outer // SIDE, k // SIDE, outer % SIDE * SIDE + k % SIDE
-
-    sch.transform_layout(packing, ("write", 0), squares)
 
 
 def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:

@@ -20,12 +20,12 @@ from tvm.target import Target
 from sparsetrain.compiler.schedule.bf16.helpers import HELPERS
 from sparsetrain.compiler.schedule.bf16.pack import (
     at,
-    is_stored_in_pairs,
+    is_stored_in_steps,
     pack_left,
     pack_right,
     rewrite,
     round_left,
-    to_pairs,
+    to_steps,
 )
 from sparsetrain.compiler.schedule.bf16.store import store_rounded
 from sparsetrain.compiler.schedule.bf16.tiling import LANES, Shape, choose_shape
@@ -55,13 +55,13 @@ def _schedule(sch: s_tir.Schedule, found: HalfProduct) -> None:
     block = product.info.block_rv
     by_task = not product.left.contracted_is_contiguous
     shape = choose_shape(product)
-    in_place = is_stored_in_pairs(sch, product.left, left_stage)
+    in_place = is_stored_in_steps(sch, product.left, left_stage)
     tile = [shape.rows * shape.tiles, shape.columns, 2]
     left, right, epilogue = prepare(sch, found, tile, in_place)
     loops = _tile_loops(sch, block, shape, left)
-    to_pairs(sch, right, product.right, shape.columns)
+    to_steps(sch, right, product.right, shape.columns)
     if left is not None and by_task:
-        to_pairs(sch, left, product.left, shape.rows)
+        to_steps(sch, left, product.left, shape.rows)
     sch.reverse_compute_at(epilogue, loops.tile)
     vectorize_if_whole(sch, sch.get_loops(epilogue)[-1], LANES)
     if left is not None and by_task:

@@ -28,22 +28,26 @@ _STRETCH = 64
 _TOGETHER = 4
 
 
-def is_stored_in_pairs(sch: s_tir.Schedule, operand: Operand, stage: SBlockRV) -> bool:
-    """Whether memory holds an operand just as the product wants it."""
+def is_stored_in_steps(
+    sch: s_tir.Schedule, operand: Operand, stage: SBlockRV, step: int = 2
+) -> bool:
+    """Whether memory holds an operand just as the product wants it: in whole steps of `k`."""
     source = sch.get(stage).reads[0].source
     width = source.ty.shape[operand.contracted]
-    even = isinstance(width, tirx.IntImm) and int(width) % 2 == 0
-    return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and even
+    whole = isinstance(width, tirx.IntImm) and int(width) % step == 0
+    return operand.contracted_is_contiguous and dtype_of(source) == "bfloat16" and whole
 
 
-def to_pairs(sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: int) -> None:
-    """Lay an operand out as `(panel, pair, number in panel and pair)`."""
+def to_steps(
+    sch: s_tir.Schedule, packing: SBlockRV, operand: Operand, width: int, step: int = 2
+) -> None:
+    """Lay an operand out as `(panel, step of k, number in panel and step)`."""
 
-    def pairs(*index: tirx.Expr) -> tuple:
+    def steps(*index: tirx.Expr) -> tuple:
         outer, k = index[operand.outer], index[operand.contracted]
-        return outer // width, k // 2, outer % width * 2 + k % 2
+        return outer // width, k // step, outer % width * step + k % step
 
-    sch.transform_layout(packing, ("write", 0), pairs)
+    sch.transform_layout(packing, ("write", 0), steps)
 
 
 def pack_right(
