@@ -34,9 +34,13 @@ class Definitions:
         """What a variable is bound to, None for an argument; anything else itself."""
         return self._values.get(value) if isinstance(value, relax.Var) else value
 
+    def users(self, value: relax.Expr) -> Any:
+        """Variables of the first block whose bindings read it."""
+        return self._uses.get(value, ())
+
     def readers(self, value: relax.Expr) -> int:
         """How many bindings of the first block read it."""
-        return len(self._uses.get(value, ()))
+        return len(self.users(value))
 
     def is_read_once(self, value: relax.Expr) -> bool:
         """Whether nothing reads it but one binding of its block; others are seen outside, too."""

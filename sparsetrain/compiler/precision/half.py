@@ -12,16 +12,16 @@ fusing casts and products into one kernel is the schedule's job.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from sparsetrain.compiler.precision.policy import ROUND_INSIDE, Policy
 from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.rewrite import Rewriter, is_call
 
 _PRODUCTS = frozenset({"relax.matmul"})
+_MOVES = "relax.permute_dims"
 
 
 def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule:
@@ -50,33 +50,28 @@ def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _Rewriter(Rewriter):
     def __init__(self, module: tvm.IRModule, policy: Policy) -> None:
         super().__init__(module)
         self._policy = policy
         self._halves: dict[relax.Var, relax.Expr] = {}
 
-    def rewrite(self, function: relax.Function) -> relax.Function:
-        self._readers = _Readers(function, self._policy)
-        return self.visit_expr(function)
-
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not _calls(call):
+        if not _operator(call):
             return super().visit_call_(call)
-        rounds = self._policy.rounds(call)
-        if rounds and _calls(call, _PRODUCTS):
+        if self._is_half_product(call):
             operands = [self._half(operand) for operand in call.args]
             return self.builder_.normalize(relax.op.matmul(*operands, out_dtype="float32"))
         rounding = tvm.ir.make_node("ir.DictAttrs", rounds=self._policy.dtype)
-        attrs = rounding if rounds else call.attrs
+        attrs = rounding if self._policy.rounds(call) else call.attrs
         operands = [self._as_stored(operand) for operand in call.args]
         return self.builder_.normalize(relax.Call(call.op, operands, attrs, call.ty_args))
 
     def _half(self, operand: relax.Expr) -> relax.Expr:
         """The rounded operand, rounded before it is transposed; one cast serves all readers."""
         if operand not in self._halves:
-            moved = self._readers.moved(operand)
-            if moved is not None:
+            moved = self.definitions.of(operand)
+            if is_call(moved, _MOVES):
                 half = relax.Call(moved.op, [self._half(moved.args[0])], moved.attrs)
             else:
                 half = relax.op.astype(self.visit_expr(operand), self._policy.dtype)
@@ -84,42 +79,27 @@ class _Rewriter(PyExprMutator):
         return self._halves[operand]
 
     def _as_stored(self, operand: relax.Expr) -> relax.Expr:
-        if not self._readers.stored_in_half(operand):
+        if not self._is_stored_in_half(operand):
             return self.visit_expr(operand)
         return self.builder_.emit(relax.op.astype(self._half(operand), "float32"))
 
-
-class _Readers:
-    """Who reads which value of a function."""
-
-    def __init__(self, function: relax.Function, policy: Policy) -> None:
-        self._values = relax.analysis.get_var2val(function)
-        self._uses = relax.analysis.udchain(function.body.blocks[0])
-        self._policy = policy
-
-    def moved(self, operand: relax.Expr) -> relax.Call | None:
-        """The call that transposes something into `operand`, or None."""
-        value = self._values.get(operand) if isinstance(operand, relax.Var) else operand
-        return value if _calls(value, {"relax.permute_dims"}) else None
-
-    def stored_in_half(self, operand: relax.Expr) -> bool:
+    def _is_stored_in_half(self, operand: relax.Expr) -> bool:
         """Whether some product rounds a value, and none but neighbours read it besides."""
-        if not isinstance(operand, relax.Var) or operand not in self._values:
+        if not isinstance(operand, relax.Var) or self.definitions.of(operand) is None:
             return False
         readers = self._readers(operand)
-        rounding = [reader for reader in readers if self._rounds(reader)]
-        others = [reader for reader in readers if not self._rounds(reader)]
-        return bool(rounding) and all(_calls(o, self._policy.neighbours) for o in others)
+        others = [_operator(reader) for reader in readers if not self._is_half_product(reader)]
+        return len(others) < len(readers) and all(o in self._policy.neighbours for o in others)
 
-    def _rounds(self, reader: relax.Expr) -> bool:
-        return _calls(reader, _PRODUCTS) and self._policy.rounds(reader)
+    def _is_half_product(self, value: relax.Expr) -> bool:
+        return _operator(value) in _PRODUCTS and self._policy.rounds(value)
 
     def _readers(self, var: relax.Var) -> list[relax.Expr]:
         """What reads `var`; instead of a transpose of it, the readers of that."""
         found = []
-        for user in self._uses.get(var, ()):
-            moves = self.moved(user) is not None
-            found += self._readers(user) if moves else [self._values[user]]
+        for user in self.definitions.users(var):
+            value = self.definitions.of(user)
+            found += self._readers(user) if is_call(value, _MOVES) else [value]
         return found
 
 
@@ -133,8 +113,7 @@ def _require_kernels(policy: Policy) -> None:
         )
 
 
-def _calls(value: relax.Expr | None, names: Container[str] | None = None) -> bool:
-    """Whether `value` calls an operator, of one of these names."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
-        return False
-    return names is None or value.op.name in names
+def _operator(value: relax.Expr | None) -> str:
+    """The name of the operator that `value` calls, or nothing."""
+    called = getattr(value, "op", None)
+    return called.name if isinstance(called, tvm.ir.Op) else ""
