@@ -46,11 +46,12 @@ AXES = {
         21,
     ),
     "precision of programs": Axis(
-        r'\bpolicy\b|loss_scale|\bscaling\b|\bscaled\b(?!( \w+)? = )|"rounds"',
-        r"/precision/|/bf16|/amx|half_|/half|ad/dense_rules/|runtime/exponential|models/draws"
-        r"|data/",
-        27,
+        r"\bpolicy\b|policy_(for|of)|to_half|precision\.lacks|loss_scale|LOSS_SCALE|\bscaling\b"
+        r'|may_overflow|"rounds"|"(bf16|fp16)"',
+        r"/precision/|/bf16|/amx|half_|/half",
+        10,
     ),
+    "a factor of gradients": Axis(r"\bscaled(=|: bool)|\.scaled\b", r"^optim/formula", 9),
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
         r"optim/exact",

@@ -19,6 +19,7 @@ from sparsetrain.cli.options import SettingOptions
 from sparsetrain.cli.output import flat
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.settings.resolve import Entry
+from sparsetrain.cli.settings.schema import ARITHMETIC
 from sparsetrain.errors import CheckpointError, ConfigError
 
 # Settings that decide when a run ends and what it logs, not what it computes.
@@ -32,8 +33,7 @@ _CHECKED_BY_FIT = {
     "validation": "validation",
     "train.batch_size": "batch_size",
     "train.shuffle": "shuffle",
-    "train.precision": "precision",
-    "train.loss_scale": "loss_scale",
+    **{f"train.{name}": name for name in ARITHMETIC},
     "train.parts": "parts",
     "optimizer.accumulate": "accumulate",
     "train.validate_every": "validate_every",

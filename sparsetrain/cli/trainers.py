@@ -74,9 +74,8 @@ def load(run: EarlierRun, checkpoint: str) -> st.Trainer:
         checkpoint=checkpoint,
         target=settings.train.target,
         optimizer=make_optimizer(settings) if changed else None,
-        precision=settings.train.precision,
-        loss_scale=settings.train.loss_scale,
         parallel=_group(settings),
+        **settings.train.arithmetic,
     )
     trainer.seed = settings.train.seed
     trainer.accumulate = _accumulate(settings)
@@ -129,9 +128,8 @@ def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
         seed=settings.train.seed,
         encoder=encoder,
         accumulate=_accumulate(settings),
-        precision=settings.train.precision,
-        loss_scale=settings.train.loss_scale,
         parallel=_group(settings),
+        **settings.train.arithmetic,
     )
 
 

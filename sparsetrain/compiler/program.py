@@ -21,7 +21,7 @@ from sparsetrain.backend import backend_of
 from sparsetrain.compiler import program_cache, schedule
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.compile_errors import naming_operators
-from sparsetrain.compiler.precision import Policy, to_half
+from sparsetrain.compiler.precision.arithmetic import Rounding, rewritten
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
 from sparsetrain.runtime.compiling import compile_relax
@@ -48,7 +48,7 @@ class Program:
         Name of the function to run.
     target : str or tvm.target.Target
         See `sparsetrain.runtime.targets.resolve_target`.
-    precision : Policy, optional
+    precision : Policy or Arithmetic, optional
         What is computed in half precision, see `sparsetrain.compiler.precision`; by default
         nothing.
     """
@@ -58,14 +58,13 @@ class Program:
         module: tvm.IRModule,
         function: str,
         target: Any = "auto",
-        precision: Policy | None = None,
+        precision: Rounding = None,
     ) -> None:
         self.target = resolve_target(target)
         self.backend = backend_of(self.target)
         find_function(module, function)
-        module = self.module = extract(module, function)
-        if precision is not None:
-            self.module = to_half(self.module, function, precision)
+        module = extract(module, function)
+        self.module = rewritten(module, function, precision)
         self.function = function
         self.arguments = Arguments(module[function], function, device_of(self.target))
         self._lock = new_lock()
@@ -183,7 +182,7 @@ class GradientProgram(Program):
     """
 
     def __init__(
-        self, gradient: ad.GradientModule, target: Any = "auto", precision: Policy | None = None
+        self, gradient: ad.GradientModule, target: Any = "auto", precision: Rounding = None
     ) -> None:
         super().__init__(gradient.module, gradient.function, target, precision)
         self.gradient = gradient
@@ -208,7 +207,7 @@ def value_and_grad(
     *,
     densify: Sequence[str] = (),
     target: Any = "auto",
-    precision: Policy | None = None,
+    precision: Rounding = None,
     scaled: bool = False,
     buffers: Sequence[str] = (),
 ) -> GradientProgram:

@@ -171,6 +171,11 @@ class KernelSpec(NamedTuple):
     clipped: bool = False
 
     @property
+    def at_zero(self) -> KernelSpec:
+        """The spec for gradients of 0, which no factor and no limit changes."""
+        return self._replace(scaled=False, clipped=False)
+
+    @property
     def noop_on_zero_grad(self) -> str:
         """Case in which a gradient of 0 changes nothing; with decay there is none."""
         return "never" if self.decay else self.formula.noop_on_zero_grad

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from tvm.target import Target
 
 from sparsetrain.backend import backend_of
+from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
@@ -248,7 +249,8 @@ class Optimizer(RowOptions):
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
-        return apply_(self, params, gradients, state, loss, scale, may_overflow)[1]
+        how = Scale.undoing(scale, may_overflow)
+        return apply_(self, params, gradients, state, loss, how)[1]
 
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State

@@ -1,36 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scale of the gradients of a step, and its result: taken, or skipped at NaN or infinity."""
+"""Result of a step: taken, or skipped at NaN or infinity."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import NumericalError
+from sparsetrain.optim.gradients import is_finite
 from sparsetrain.optim.state import State
-
-
-class Scale(NamedTuple):
-    """Scale of the gradients of one step.
-
-    Parameters
-    ----------
-    factor : float
-        Multiplies the gradients, where a rule is `scaled`.
-    loss_scale : float
-        Their scale, which `factor` undoes.
-    may_overflow : bool
-        Whether a gradient may be infinite because of it.
-    norm : float, optional
-        Global norm of the gradients without it, if it is known.
-    """
-
-    factor: float = 1.0
-    loss_scale: float = 1.0
-    may_overflow: bool = False
-    norm: float | None = None
-
-
-NO_SCALE = Scale()
+from sparsetrain.runtime import NDArray
 
 
 class StepResult(NamedTuple):
@@ -54,21 +33,16 @@ class StepResult(NamedTuple):
     overflowed: bool = False
 
 
-def skip_step(state: State, problem: str, scale: Scale, overflowed: bool) -> StepResult:
-    """Count a step that is not taken, or raise.
+def skip_step(state: State, problem: str, scale: Scale, loss: NDArray | None) -> StepResult:
+    """Count a step that is not taken, or raise; an infinite loss is not the fault of a scale.
 
     Raises
     ------
     NumericalError
         If the optimizer stops at non-finite numbers, unless a scale may have caused them.
     """
+    overflowed = scale.may_overflow and is_finite(loss)
     if state.owner.on_nonfinite == "stop" and not overflowed:
-        is_scaled = scale.loss_scale != 1
-        scaled = f", with the loss scaled by {scale.loss_scale:,.10g}" if is_scaled else ""
-        first = "the loss scale, " if is_scaled else ""
-        raise NumericalError(
-            f"{problem} in step {state.step + 1}{scaled}: nothing was updated; lower "
-            f"{first}the learning rate or look at this batch's dense features"
-        )
+        raise NumericalError(scale.explain(problem, state.step + 1))
     state.skipped += 1
     return StepResult(state.step, skipped=problem, overflowed=overflowed)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.ad.gradient import LOSS_SCALE, gradient
+from sparsetrain.ad.gradient import gradient
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.optim import StepResult
-from sparsetrain.optim.gradients import is_finite, nonfinite, problem_of
+from sparsetrain.optim.gradients import nonfinite, problem_of
 from sparsetrain.optim.result import skip_step
 from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.check_kernel import which_nonfinite
@@ -28,7 +28,7 @@ from sparsetrain.parallel.reading import Share
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.sums import DenseSums, exact_norm
 from sparsetrain.runtime import NDArray
-from sparsetrain.training.step import TrainingStep, loss_inputs, scale_of
+from sparsetrain.training.step import TrainingStep, loss_inputs
 
 
 class ShardedStep:
@@ -43,7 +43,7 @@ class ShardedStep:
         trainer = self._trainer
         found = gradient(trainer._module, "loss", scaled=True, buffers=trainer.model.buffers())
         cut, lookups = cut_gradient(found, self._shards.plan)
-        return GradientProgram(cut, trainer.target, trainer.policy), lookups
+        return GradientProgram(cut, trainer.target, trainer.arithmetic), lookups
 
     def compile(self) -> None:
         """Compile the program of a step, first on one rank of each machine: others find it."""
@@ -85,15 +85,15 @@ class ShardedStep:
     ) -> tuple[DenseSums, dict[str, list[Any]]]:
         """Dense sums of the rank's parts, and the row-sparse gradients of each part."""
         trainer, program = self._trainer, self._cut[0]
-        scale = scale_of(trainer.scaling).loss_scale
+        scale = trainer.arithmetic.loss.scale
         own, buffers = self._shards.own_parts, trainer.state.buffers
         params = {name: param for name, param in trainer.params.items() if name not in rows}
         sparse: dict[str, list[Any]] = {name: [None] * len(own) for name in self._shards.plan}
         filled: list[DenseSums | None] = [None] * len(own)
         for part, given in inputs.items():
             share, slot = batch.sizes[part] / len(batch), part - own.start
-            given[LOSS_SCALE] = np.float32(scale * share)
-            loss, gradients = program(params, {**given, **rows}, checked=True)
+            scaled = {**given, **rows, **scale.inputs(share)}
+            loss, gradients = program(params, scaled, checked=True)
             number = np.float32(share) * runtime.as_numpy(loss)
             # Buffers are values and no gradients of the loss, so that its scale is not in them.
             shares = dict.fromkeys(buffers, np.float32(share))
@@ -104,13 +104,12 @@ class ShardedStep:
 
     def _apply_(self, sums: DenseSums, sparse: dict[str, list[Any]]) -> tuple[NDArray, StepResult]:
         trainer, shards = self._trainer, self._shards
-        scale = scale_of(trainer.scaling)
+        scale = trainer.arithmetic.loss.scale
         loss = runtime.as_tensor(sums.number[0].copy())
         gradients = {**sums.gradients, **shards.give(sparse)}
         if bad := self._nonfinite_anywhere([gradients[name].values for name in sparse]):
             problem = nonfinite(loss, sums.gradients) or problem_of(bad[0], None, sparse)
-            overflowed = scale.may_overflow and is_finite(loss)
-            return loss, skip_step(trainer.state, problem, scale, overflowed)
+            return loss, skip_step(trainer.state, problem, scale, loss)
         order = self._cut[0].gradient.structure
         _, result = apply_(
             trainer.optimizer,
@@ -118,8 +117,7 @@ class ShardedStep:
             {name: gradients[name] for name in order},
             trainer.state,
             loss,
-            scale.loss_scale,
-            scale.may_overflow,
+            scale,
             lambda found: exact_norm(found, shards.comm),
         )
         return loss, result

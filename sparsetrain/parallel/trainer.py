@@ -90,8 +90,7 @@ class ShardedTrainer(Trainer):
                     "model": self.model.config(),
                     "encoder": self.encoder and self.encoder.fingerprint,
                     "seed": self.seed,
-                    "precision": self.precision,
-                    "loss_scale": self.scaling and self.scaling.rule.to_dict(),
+                    **self.arithmetic.to_dict(),
                     "parts": self.parallel.parts,
                 }
             )
@@ -141,7 +140,7 @@ class ShardedTrainer(Trainer):
     @cached_property
     def _cut_logits(self) -> tuple[Program, Lookups]:
         module, lookups = cut(self._module, "logits", self.parallel.plan)
-        return Program(module, "logits", self.target, self.policy), lookups
+        return Program(module, "logits", self.target, self.arithmetic), lookups
 
     def compile(self, *, scores: bool = False) -> None:
         """See `Trainer.compile`; on all ranks."""

@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from sparsetrain import runtime
 from sparsetrain.checkpoint.array_file import write_array
-from sparsetrain.compiler.precision import policy_for
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.compiler.schedule import KINDS
 from sparsetrain.errors import ConfigError
@@ -92,8 +92,8 @@ def export(
 
 def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -> None:
     assert model.encoder is not None
-    function, policy = function_of(model.model), policy_for(model.precision, target)
-    program = Program(model.model.export(), function, target, policy)
+    function, arithmetic = function_of(model.model), Arithmetic(model.precision, target)
+    program = Program(model.model.export(), function, target, arithmetic)
     arguments = [*program.arguments.by_name]
     inputs = arguments[: program.arguments.num_inputs]
     read, values = inputs_of(model.model, model.encoder, inputs), Values()

@@ -13,7 +13,8 @@ import numpy as np
 
 from sparsetrain import checkpoint as checkpoints
 from sparsetrain.checkpoint import Saved
-from sparsetrain.compiler.precision import LossScale, Precision, Scaling, policy_for
+from sparsetrain.compiler.precision import LossScale, Precision, policy_for
+from sparsetrain.compiler.precision.arithmetic import Arithmetic, resumed
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
@@ -199,12 +200,7 @@ _NO_TRAINER = {
 
 def _trainer(saved: Saved, asked: _Asked) -> Trainer:
     manifest = saved.manifest
-    before = manifest["precision"]
-    precision, loss_scale = asked.precision or before, asked.loss_scale
-    scale = manifest["loss_scale"] if precision == before else None
-    scaling = None if scale is None else Scaling.from_dict(scale)
-    if loss_scale is None and scaling is not None:
-        loss_scale = scaling.rule
+    arithmetic = resumed(manifest, asked.precision, asked.loss_scale)
     parallel = asked.parallel
     if parallel is not None and manifest["run"] is not None:
         parallel = parallel.going_on(manifest["run"]["plan"].get("parts"))
@@ -218,8 +214,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
         initialize=False,
         accumulate=1 if parallel and parallel.parts else manifest["accumulate"],
         parallel=parallel,
-        precision=precision,
-        loss_scale=loss_scale,
+        **arithmetic,
     )
     with _errors_of(asked.model, "'s model", SparsetrainError):
         trainer = make()
@@ -238,10 +233,10 @@ def _scorer(saved: Saved, asked: _Asked) -> Predictor:
 def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
     manifest = saved.manifest
     model, encoder = _model_of(saved, asked.model), _encoder(saved)
-    precision = asked.precision or manifest["precision"]
     target = resolve_target(asked.target)
+    arithmetic = Arithmetic(asked.precision or manifest["precision"], target)
     with _errors_of(asked.model, "'s model", SparsetrainError):
-        predictor = made(model, target, encoder, precision, initialize=False)
+        predictor = made(model, target, encoder, arithmetic, initialize=False)
     predictor.restore_(saved)
     return predictor
 

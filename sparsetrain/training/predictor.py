@@ -13,8 +13,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_of
 from sparsetrain.checkpoint import Saved
-from sparsetrain.compiler.precision import Precision
-from sparsetrain.compiler.precision.policy import policy_of
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
@@ -75,7 +74,7 @@ class Predictor:
         model: Any,
         target: Any,
         encoder: Encoder | None,
-        precision: Precision,
+        arithmetic: Arithmetic,
         seed: int = 0,
         *,
         initialize: bool,
@@ -83,7 +82,7 @@ class Predictor:
         require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder, self.target = model, encoder, target
         self.backend = backend_of(target)
-        self.precision, self.policy = precision, policy_of(precision, target)
+        self.precision, self.arithmetic = arithmetic.name, arithmetic
         self.steps = self.epochs = 0
         self._lock = new_lock()  # of the thread that reads or writes weights
         check_target(table_dtype_of(model), target)
@@ -152,7 +151,7 @@ class Predictor:
                 f"{type(self.model).__name__} has no {METHODS[function]}: there is nothing to score"
             )
         if function not in self._programs:
-            self._programs[function] = Program(self._module, function, self.target, self.policy)
+            self._programs[function] = Program(self._module, function, self.target, self.arithmetic)
         return self._programs[function]
 
     def evaluate(

@@ -40,7 +40,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
     model = _for_prediction(trained.model)
     made = QuantizedModel(
-        model, trained.target, trained.encoder, trained.precision, initialize=False
+        model, trained.target, trained.encoder, trained.arithmetic, initialize=False
     )
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())

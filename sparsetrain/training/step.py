@@ -15,15 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.ad.gradient import LOSS_SCALE
-from sparsetrain.compiler.precision import Policy, Scaling, to_half
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch
 from sparsetrain.data.batch import micro_batches
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.layers import dropout_inputs
 from sparsetrain.optim import Optimizer, State, StepResult, accumulate_
-from sparsetrain.optim.result import NO_SCALE, Scale
 from sparsetrain.optim.state_factory import adopt_state_
 from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.layout import Layout, layout_of
@@ -41,8 +39,7 @@ class Trainable(Protocol):
     target: Any
     accumulate: int
     steps: int
-    scaling: Scaling | None
-    policy: Policy | None
+    arithmetic: Arithmetic
     draws: bool
 
     @property
@@ -89,13 +86,8 @@ class TrainingStep:
         lookups = 0
         for indices in rows.values():
             lookups = max(lookups, prod(indices.shape))
-        return self._fused_step().run_(
-            trainer.params,
-            inputs,
-            trainer.state,
-            lookups,
-            scale_of(trainer.scaling),
-        )
+        scale = trainer.arithmetic.loss.scale
+        return self._fused_step().run_(trainer.params, inputs, trainer.state, lookups, scale)
 
     def compile(self) -> None:
         """Compile the program that a step begins with."""
@@ -119,14 +111,11 @@ class TrainingStep:
         """Return the program of gradients and updates, for the rules in force."""
         trainer, state = self._trainer, self._trainer.state
         if self._fused is None or self._ranges is not state.ranges:
-            gradient = trainer.program.gradient
-            layout = layout_of(gradient.structure, state)
+            found, structure = trainer.program, trainer.program.gradient.structure
+            layout = layout_of(structure, state)
             if layout not in self._programs:
-                module = gradient.module
-                if trainer.policy is not None:  # before the updates, which stay float32
-                    module = to_half(module, gradient.function, trainer.policy)
                 self._programs[layout] = UpdateProgram(
-                    module, gradient.function, gradient.structure, layout, trainer.target
+                    found.module, found.function, structure, layout, trainer.target
                 )
             program = self._programs[layout]
             self._ranges, self._fused = state.ranges, UpdateStep(program, state)
@@ -159,15 +148,10 @@ class TrainingStep:
         return runtime.as_tensor(np.float32(total)), summed
 
     def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:
-        trainer, scale = self._trainer, scale_of(self._trainer.scaling)
+        trainer = self._trainer
+        scale = trainer.arithmetic.loss.scale
         seen, result = apply_(
-            trainer.optimizer,
-            trainer.params,
-            gradients,
-            trainer.state,
-            loss,
-            scale.loss_scale,
-            scale.may_overflow,
+            trainer.optimizer, trainer.params, gradients, trainer.state, loss, scale
         )
         return (loss if seen is None else seen), result
 
@@ -184,16 +168,7 @@ def loss_inputs(
 
 def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
     """Return the inputs of a gradient program that are the step's: a scale, a key of dropout."""
-    scaling = trainer.scaling
-    inputs: dict[str, Any] = {} if scaling is None else {LOSS_SCALE: np.float32(scaling.value)}
+    inputs = {**trainer.arithmetic.loss.inputs}
     if trainer.draws:
         inputs |= dropout_inputs(trainer.seed, trainer.steps, first_row)
     return inputs
-
-
-def scale_of(scaling: Scaling | None) -> Scale:
-    """Return the scale of gradients of a scaled loss."""
-    if scaling is None:
-        return NO_SCALE
-    scale = float(np.float32(scaling.value))
-    return Scale(1 / scale, scale, scaling.can_fall)

@@ -17,8 +17,8 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
 from sparsetrain.checkpoint import Saved
-from sparsetrain.compiler.precision import LossScale, Precision, Scaling, scaling_for
-from sparsetrain.compiler.precision.policy import policy_of
+from sparsetrain.compiler.precision import LossScale, Precision
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.data.values.labels import check_labels
@@ -72,9 +72,9 @@ class TrainedModel(Predictor):
         self.draws = getattr(model, "has_dropout", False)  # while training
         target = resolve_target(target)
         check_trainable(table_dtype_of(model))
-        scaling = scaling_for(loss_scale, policy_of(precision, target))
-        super().__init__(model, target, encoder, precision, seed, initialize=initialize)
-        self.optimizer, self.scaling = optimizer, scaling
+        arithmetic = Arithmetic(precision, target, loss_scale)
+        super().__init__(model, target, encoder, arithmetic, seed, initialize=initialize)
+        self.optimizer, self.scaling = optimizer, arithmetic.scaling
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(self._tables())
         self.state = optimizer.init(
@@ -82,7 +82,7 @@ class TrainedModel(Predictor):
             tables,
             fill=initialize,
             seed=seed,
-            scaled=scaling is not None,
+            scaled=self.scaling is not None,
             buffers=model.buffers(),
             target=target,
         )
@@ -123,7 +123,7 @@ class TrainedModel(Predictor):
                 "loss",
                 densify=self.model.densify,
                 target=self.target,
-                precision=self.policy,
+                precision=self.arithmetic,
                 scaled=self.scaling is not None,
                 buffers=self.model.buffers(),
             )
@@ -368,16 +368,12 @@ class TrainedModel(Predictor):
         return self._averages[1]
 
     def _counts(self) -> dict[str, Any]:
-        scale = None if self.scaling is None else self.scaling.to_dict()
-        return {**super()._counts(), "skipped": self.state.skipped, "loss_scale": scale}
+        return {**super()._counts(), "skipped": self.state.skipped, **self.arithmetic.counts}
 
     def _recount(self, counts: Mapping[str, Any]) -> None:
         super()._recount(counts)
         self.state.skipped = int(counts["skipped"])
-        same = counts.get("precision", self.precision) == self.precision
-        if self.scaling is not None and counts["loss_scale"] is not None and same:
-            scaling = Scaling.from_dict(counts["loss_scale"])
-            self.scaling = scaling if scaling.rule == self.scaling.rule else self.scaling
+        self.arithmetic.restore(counts)
 
     @property
     def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:

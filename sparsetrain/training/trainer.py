@@ -192,8 +192,7 @@ class Trainer(TrainedModel):
             reduce_lr=reduce_lr,
             check_numerics=check_numerics,
             accumulate=self.accumulate,
-            precision=str(self.precision),
-            loss_scale=None if self.scaling is None else self.scaling.rule.to_dict(),
+            arithmetic=self.arithmetic.to_dict(),
             group_by=group_by,
             parts=None if self.parallel is None else self.parallel.parts,
         )
@@ -290,9 +289,8 @@ class Trainer(TrainedModel):
             seed=self.seed,
             encoder=encoder,
             accumulate=self.accumulate,
-            precision=self.precision,
-            loss_scale=None if self.scaling is None else self.scaling.rule,
             plan=self.plan,
+            **self.arithmetic.arguments,
         )
         with self.snapshot() as state, made._writing() as target:
             copy_grown_(target, state.arrays, made._table_names(), rare=not encoder.encoded)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsetrain import runtime
+from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.optim.exact.rows import require_all_current_
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.result import Scale, StepResult
+from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.apply import check_arguments
 from sparsetrain.optim.update.function import given_gradients, leaves_of

@@ -223,6 +223,9 @@ MONITOR = (
 )
 
 
+ARITHMETIC = ("precision", "loss_scale")  # settings of `TrainSettings`, arguments of a trainer
+
+
 class TrainSettings(Section):
     """The training loop."""
 
@@ -299,6 +302,11 @@ class TrainSettings(Section):
         "Run a step that is not finite again, to find the first such value.",
         flag="--check-numerics",
     )
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """Arguments of a trainer that decide the numbers of its programs."""
+        return {name: getattr(self, name) for name in ARITHMETIC}
 
 
 class Settings(Section):

@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
+from sparsetrain.ad.gradient import LOSS_SCALE
 from sparsetrain.compiler.precision.policy import Policy
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import is_number, require_int
@@ -77,6 +81,51 @@ class LossScale:
 Given: TypeAlias = "LossScale | float | Literal['dynamic'] | None"
 
 
+class Scale(NamedTuple):
+    """Scale of the gradients of one step."""
+
+    factor: float = 1.0  # multiplies the gradients, where a rule is `scaled`
+    loss_scale: float = 1.0  # in the gradients; `factor` undoes it
+    may_overflow: bool = False  # a gradient may be infinite because of it
+    norm: float | None = None  # global norm of the gradients without it, if it is known
+
+    @classmethod
+    def undoing(cls, loss_scale: float, may_overflow: bool) -> Scale:
+        """Refuse what is no scale with `ConfigError`."""
+        if not (is_number(loss_scale) and 0 < loss_scale < float("inf")):
+            raise ConfigError(f"optimizer: scale is finite and above 0, not {loss_scale!r}")
+        return cls(1 / loss_scale, loss_scale, may_overflow)
+
+    def clipped(self, norm: float, limit: float) -> Scale:
+        """Limit the norm of gradients, which comes with the scale in it."""
+        norm = norm / self.loss_scale
+        return self._replace(factor=self.factor * min(1.0, limit / (norm + 1e-6)), norm=norm)
+
+    def inputs(self, share: float = 1.0) -> dict[str, Any]:
+        """Return the input of a scaled program, for the gradients of a share of the loss."""
+        return {LOSS_SCALE: np.float32(self.loss_scale * share)}
+
+    def explain(self, problem: str, step: int) -> str:
+        """Return the message about a step that is not taken."""
+        is_scaled = self.loss_scale != 1
+        scaled = f", with the loss scaled by {self.loss_scale:,.10g}" if is_scaled else ""
+        first = "the loss scale, " if is_scaled else ""
+        return (
+            f"{problem} in step {step}{scaled}: nothing was updated; lower {first}the learning "
+            "rate or look at this batch's dense features"
+        )
+
+
+NO_SCALE = Scale()
+
+
+class Unscaled(NamedTuple):
+    """A loss that no number multiplies; without calls, since every step reads this."""
+
+    inputs: Mapping[str, Any] = MappingProxyType({})
+    scale: Scale = NO_SCALE
+
+
 class Scaling:
     """The scale of a run, and the counts that decide about it.
 
@@ -103,6 +152,16 @@ class Scaling:
         """Whether an overflow may be the scale's fault."""
         return self.rule.every is not None and self.value > self.rule.least
 
+    @property
+    def scale(self) -> Scale:
+        """That of the gradients of the next step."""
+        return Scale.undoing(float(np.float32(self.value)), self.can_fall)
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What the next step gives its gradient program, besides the batch."""
+        return self.scale.inputs()
+
     def note(self, overflowed: bool, taken: bool) -> None:
         """Count a step; one that was left out for another reason says nothing about the scale."""
         if overflowed:
@@ -117,6 +176,12 @@ class Scaling:
         """Rule and counts, as plain values."""
         counts = {"value": self.value, "good": self.good, "overflows": self.overflows}
         return {**self.rule.to_dict(), **counts}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over the counts that `to_dict` described, if they are of the same rule."""
+        other = Scaling.from_dict(saved)
+        if other.rule == self.rule:
+            self.value, self.good, self.overflows = other.value, other.good, other.overflows
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Scaling:

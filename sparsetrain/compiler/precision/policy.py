@@ -104,11 +104,7 @@ FLOAT16 = Policy("float16", _PRODUCTS, _NEIGHBOURS)
 
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
-_POLICIES: dict[str, Policy | None] = {
-    "float32": None,
-    "bf16": BFLOAT16,
-    "fp16": FLOAT16,
-}
+_POLICIES: dict[str, Policy | None] = {"float32": None, "bf16": BFLOAT16, "fp16": FLOAT16}
 # Instead of those, where a CPU has AMX tiles.
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
 
@@ -129,25 +125,10 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
         If there is no such precision, or the target lacks the instructions for it.
     """
     policy = precision if isinstance(precision, Policy) else _named(precision, target)
-    if policy is not None:
-        _require(policy, target)
+    missing = policy and lacks(policy.dtype, target)
+    if missing:
+        raise ConfigError(f"precision: {missing}; use precision='float32'")
     return policy
-
-
-def policy_of(precision: Precision, target: Any) -> Policy | None:
-    """`policy_for` a name, which can be saved.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a name, or the target lacks the instructions.
-    """
-    if not isinstance(precision, str):
-        raise ConfigError(
-            "precision is a name, which can be saved; a policy of one's own is for "
-            "sparsetrain.value_and_grad"
-        )
-    return policy_for(precision, target)
 
 
 def lacks(dtype: str, target: Target) -> str | None:
@@ -161,9 +142,3 @@ def _named(precision: str, target: Target) -> Policy | None:
         raise ConfigError(f"precision is {known}, not {precision!r}")
     policies = _POLICIES | _POLICIES_BY_TILES if has_amx_tiles(target) else _POLICIES
     return policies[precision]
-
-
-def _require(policy: Policy, target: Target) -> None:
-    missing = lacks(policy.dtype, target)
-    if missing is not None:
-        raise ConfigError(f"precision: {missing}; use precision='float32'")

@@ -199,7 +199,7 @@ def replay_range_(
     rows, width = matrix_shape(param.shape)
     kernel = _catch_up_kernel(
         target_of(param),
-        history.spec._replace(scaled=False, clipped=False),
+        history.spec.at_zero,
         width,
         str(param.dtype),
         None if plan is None else str(plan.rows.dtype),

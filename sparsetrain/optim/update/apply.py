@@ -12,16 +12,17 @@ from math import isfinite
 from typing import Any, Protocol
 
 from sparsetrain import runtime
+from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.formula import Formula
-from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, is_finite, nonfinite
-from sparsetrain.optim.result import Scale, StepResult, skip_step
+from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
+from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State, slot_shape
 from sparsetrain.optim.state_factory import ASSIGNMENT, adopt_state_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.system.argument_checks import is_number, require_mapping
+from sparsetrain.system.argument_checks import require_mapping
 
 DTYPES = ("float32", "float64")
 
@@ -61,8 +62,7 @@ def apply_(
     gradients: Mapping[str, Gradient],
     state: State,
     loss: NDArray | None,
-    scale: float,
-    may_overflow: bool,
+    scale: Scale,
     norm_of: Callable[[Mapping[str, Gradient]], float] = global_norm,
 ) -> tuple[NDArray | None, StepResult]:
     """Take a step; return the loss on the host, and the result. See `Optimizer.apply_`."""
@@ -73,22 +73,19 @@ def apply_(
     if step is None:
         check_arguments(optimizer.full_formula, params, gradients, state)
         adopt_state_(optimizer, params, state)
-    _require_scaled(state, scale, optimizer.clip_norm)
-    norm, factor = None, 1 / scale
+    if scale.factor != 1 and not state.scaled and optimizer.clip_norm is None:
+        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
     if optimizer.clip_norm is not None:
         given, gradients = gradients, coalesced(gradients)
-        clipped = {n: g for n, g in gradients.items() if n not in state.buffers}
-        norm = norm_of(clipped) / scale
+        norm = norm_of({n: g for n, g in gradients.items() if n not in state.buffers})
         if not isfinite(norm):  # duplicates may overflow only in their sum
             problem = nonfinite(loss, given) or "the global norm is not finite"
-            overflowed = may_overflow and is_finite(loss)
-            return loss, skip_step(state, problem, Scale(loss_scale=scale), overflowed)
-        factor *= min(1.0, optimizer.clip_norm / (norm + 1e-6))
-    how = Scale(factor, scale, may_overflow, norm)
+            return loss, skip_step(state, problem, scale, loss)
+        scale = scale.clipped(norm, optimizer.clip_norm)
     if step is None:
         step = state.backend.update_step(params, gradients, state, loss, key)
         state.update_steps[key] = step
-    return step.run_(params, gradients, state, loss, how)
+    return step.run_(params, gradients, state, loss, scale)
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
@@ -114,15 +111,6 @@ def _known_step(
         return None
     step: Step | None = state.update_steps.get(key)
     return step if step is not None and step.fits(params, gradients, state) else None
-
-
-def _require_scaled(state: State, scale: float, clip_norm: float | None) -> None:
-    if scale == 1:
-        return
-    if not (is_number(scale) and 0 < scale < float("inf")):
-        raise ConfigError(f"optimizer: scale is finite and above 0, not {scale!r}")
-    if not state.scaled and clip_norm is None:
-        raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
 
 
 def check_arguments(

@@ -15,11 +15,12 @@ import numpy as np
 import tvm
 
 from sparsetrain import runtime
+from sparsetrain.compiler.precision.loss_scale import NO_SCALE, Scale
 from sparsetrain.compiler.program import Program
 from sparsetrain.errors import DataError
 from sparsetrain.optim.exact.rows import replay_range_
-from sparsetrain.optim.gradients import is_finite, problem_of
-from sparsetrain.optim.result import NO_SCALE, Scale, StepResult, skip_step
+from sparsetrain.optim.gradients import problem_of
+from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import State, set_last_
 from sparsetrain.optim.update.function import append_update
 from sparsetrain.optim.update.layout import (
@@ -137,9 +138,7 @@ class UpdateStep:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
-            problem = self._problem(loss)
-            overflowed = scale.may_overflow and is_finite(loss)
-            return loss, skip_step(state, problem, scale, overflowed)
+            return loss, skip_step(state, self._problem(loss), scale, loss)
         if state.histories:
             self._note_step_(state, numbers, number)
         state.step = number

@@ -145,11 +145,11 @@ class Fit:
     def _train(self, batches: Iterator[Batch], progress: Any, epoch: int) -> None:
         began = time.perf_counter()
         for batch in batches:
-            scale = _scale_of(self._trainer)
+            before = self._trainer.arithmetic.logged
             loss = self._step(batch, began)
             progress.advance(len(batch), loss)
-            if (now := _scale_of(self._trainer)) != scale:
-                progress.note(self._changed_scale(scale, now))
+            if change := self._trainer.arithmetic.change(before):
+                progress.note(f"step {self._trainer.steps:,}: {change}")
             self._stopped = self._stop()
             if not self._goes_on():
                 return
@@ -171,11 +171,6 @@ class Fit:
         self._state.add(rows, loss, seconds, after)
         self._rows, self._seconds = self._rows + rows, self._seconds + seconds
         return loss
-
-    def _changed_scale(self, before: float, now: float) -> str:
-        fell = now < before
-        why = "a gradient overflowed, nothing was updated" if fell else "no overflow for long"
-        return f"step {self._trainer.steps:,}: {why}: loss scale {before:,.10g} becomes {now:,.10g}"
 
     def _settle(self) -> None:
         """Do what is due at this step and was not done yet."""
@@ -261,10 +256,6 @@ class Fit:
             best=state.best,
             checkpoint="best" if best else "latest",
         )
-
-
-def _scale_of(trainer: TrainedModel) -> float:
-    return 1.0 if trainer.scaling is None else trainer.scaling.value
 
 
 def _one_label(label: float) -> str:

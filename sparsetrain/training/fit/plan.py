@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,10 +143,8 @@ class Plan:
         Steps between validations; None for the end of each epoch alone.
     accumulate : int
         Parts in which a batch is computed.
-    precision : str
-        What matrix products read.
-    loss_scale : dict or None
-        The rule of the loss's scale, in plain values.
+    arithmetic : mapping
+        What decides the numbers of a step besides, by the names of a trainer's arguments.
     group_by : str or None
         The feature whose ids group rows to validate on.
     parts : int or None
@@ -161,8 +159,7 @@ class Plan:
     reduce_lr: ReduceLROnPlateau | None = None
     check_numerics: bool = False
     accumulate: int = 1
-    precision: str = "float32"
-    loss_scale: dict[str, Any] | None = None
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
     group_by: str | None = None
     parts: int | None = None
 
@@ -202,8 +199,7 @@ class Plan:
             "early_stopping": asdict(self.early_stopping),
             "reduce_lr": None if self.reduce_lr is None else asdict(self.reduce_lr),
             "accumulate": self.accumulate,
-            "precision": self.precision,
-            "loss_scale": self.loss_scale,
+            **self.arithmetic,
             "group_by": self.group_by,
             "parts": self.parts,
         }

@@ -160,8 +160,7 @@ class Record:
         lr = trainer.optimizer.number("lr", max(trainer.state.step, 1))
         rate = {} if lr is None else {"lr": lr * trainer.state.lr_scale}
         values = {"rows": rows, **speed, **rate, "loss": state.log_loss_sum / rows}
-        if trainer.scaling is not None:
-            values["loss_scale"] = trainer.scaling.value
+        values |= trainer.arithmetic.logged
         self._add({"split": "train", **self._where(trainer, state), **values}, state)
         state.log_step = step
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0

@@ -22,14 +22,15 @@ from sparsetrain.backends.cuda.update.launch import (
     note_current_,
     update_dense_,
 )
+from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.optim.exact.rows import (
     find_plan,
     replay_range_,
     require_current_,
     segment_spans,
 )
-from sparsetrain.optim.gradients import Gradient, is_finite, nonfinite
-from sparsetrain.optim.result import Scale, StepResult, skip_step
+from sparsetrain.optim.gradients import Gradient, nonfinite
+from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, State, Target
 from sparsetrain.runtime import NDArray
@@ -104,8 +105,7 @@ class DeviceStep:
         if loss is not None and not on_host(loss):
             loss = runtime.as_tensor(runtime.as_numpy(loss))
         if problem is not None:
-            overflowed = scale.may_overflow and is_finite(loss)
-            return loss, skip_step(state, problem, scale, overflowed)
+            return loss, skip_step(state, problem, scale, loss)
         numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
         scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
         plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}

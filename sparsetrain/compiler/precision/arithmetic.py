@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Arithmetic`: a precision on a target, with all that it changes in a model's programs and steps.
+
+Predictors and trainers hold one, made from the name of the precision, and ask it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import tvm
+
+from sparsetrain.compiler.precision.half import to_half
+from sparsetrain.compiler.precision.loss_scale import Given, Scaling, Unscaled, scaling_for
+from sparsetrain.compiler.precision.policy import Policy, Precision, policy_for
+from sparsetrain.errors import ConfigError
+
+
+class Arithmetic:
+    """What programs round, and what their loss is multiplied by; see `Trainer` for the arguments.
+
+    Attributes
+    ----------
+    policy : Policy or None
+        What is rounded.
+    scaling : Scaling or None
+        The loss's scale.
+    loss : Scaling or Unscaled
+        The same, for a step: `inputs` of its gradient program, and the `scale` of its gradients.
+    """
+
+    def __init__(self, name: Precision, target: Any, loss_scale: Given = None) -> None:
+        if not isinstance(name, str):
+            raise ConfigError(
+                "precision is a name, which can be saved; a policy of one's own is for "
+                "sparsetrain.value_and_grad"
+            )
+        self.name, self.policy = name, policy_for(name, target)
+        self.scaling = scaling_for(loss_scale, self.policy)
+        self.loss = self.scaling or Unscaled()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of a trainer with the same."""
+        return {"precision": self.name, "loss_scale": self.scaling and self.scaling.rule}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return these arguments as plain values."""
+        return self.arguments | {"loss_scale": self.scaling and self.scaling.rule.to_dict()}
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What changes with steps, as plain values."""
+        return {"loss_scale": self.scaling and self.scaling.to_dict()}
+
+    @property
+    def logged(self) -> dict[str, Any]:
+        """What a log says of it, by column."""
+        return {} if self.scaling is None else {"loss_scale": self.scaling.value}
+
+    def change(self, before: Mapping[str, Any]) -> str:
+        """Return the reason why `logged` is not as before, and both; nothing if it is."""
+        if self.logged == before:
+            return ""
+        was, now = before["loss_scale"], self.logged["loss_scale"]
+        fell = "a gradient overflowed, nothing was updated"
+        why = fell if now < was else "no overflow for long"
+        return f"{why}: loss scale {was:,.10g} becomes {now:,.10g}"
+
+    def restore(self, counts: Mapping[str, Any]) -> None:
+        """Take over counts of the same precision and rule."""
+        same = counts.get("precision", self.name) == self.name
+        if self.scaling is not None and counts["loss_scale"] is not None and same:
+            self.scaling.restore(counts["loss_scale"])
+
+
+Rounding: TypeAlias = Arithmetic | Policy | None
+
+
+def resumed(saved: Mapping[str, Any], name: Precision | None, loss_scale: Given) -> dict[str, Any]:
+    """Return the arguments of a trainer that goes on as it was saved, unless others are given."""
+    before = saved["precision"]
+    name = name or before
+    scale = saved["loss_scale"] if name == before else None
+    rule = None if scale is None else Scaling.from_dict(scale).rule
+    return {"precision": name, "loss_scale": rule if loss_scale is None else loss_scale}
+
+
+def rewritten(module: tvm.IRModule, function: str, precision: Rounding) -> tvm.IRModule:
+    """Return `module` with one function in a precision; None is float32."""
+    policy = precision.policy if isinstance(precision, Arithmetic) else precision
+    return module if policy is None else to_half(module, function, policy)
