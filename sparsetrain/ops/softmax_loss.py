@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of the cross-entropy of scores, which overwrite their first argument.
+
+The loss leaves ``softmax(s) - one_hot(y)`` in place of the scores s; the reverse pass scales these
+rows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.loops import column_tiles
+
+LANES = 16
+
+
+@cache
+def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
+    """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
+
+    In parallel over rows; each is summed lane by lane, then the lanes one after the other.
+    """
+    whole, rest = divmod(width, LANES)
+
+    def number(value: float) -> Any:
+        return tirx.const(value, dtype)
+
+    with kernel("softmax_loss") as built:
+        (rows,) = extents(1)
+        scores = buffer("scores", (rows, width), dtype)
+        items = buffer("items", (rows,), id_dtype)
+        loss = buffer("loss", (rows,), dtype)
+
+        def fold(n: Any, start: float, combine: Any, update: Any) -> Any:
+            lanes = T.alloc_buffer((LANES,), dtype, scope="local")
+            with T.vectorized(0, LANES) as lane:
+                T.buffer_store(lanes, number(start), [lane])
+            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+                update(n, v * LANES + lane)
+                T.buffer_store(lanes, combine(lanes[lane], scores[n, v * LANES + lane]), [lane])
+            for lane in range(rest):
+                update(n, whole * LANES + lane)
+                value = combine(lanes[lane], scores[n, whole * LANES + lane])
+                T.buffer_store(lanes, value, [lane])
+            total = T.alloc_buffer((1,), dtype, scope="local")
+            T.buffer_store(total, lanes[0], [0])
+            for lane in range(1, LANES):
+                T.buffer_store(total, combine(total[0], lanes[lane]), [0])
+            return total[0]
+
+        with T.parallel(0, rows) as n:
+            item = T.Bind(tirx.Cast("int64", items[n]))
+            wanted = T.alloc_buffer((1,), dtype, scope="local")
+            T.buffer_store(wanted, scores[n, item], [0])
+            top = fold(n, float("-inf"), tirx.max, lambda n, v: None)
+            total = fold(
+                n,
+                0.0,
+                lambda a, b: a + b,
+                lambda n, v: T.buffer_store(scores, tirx.exp(scores[n, v] - top), [n, v]),
+            )
+            T.buffer_store(loss, tirx.log(total) + top - wanted[0], [n])
+            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+                at = v * LANES + lane
+                T.buffer_store(scores, scores[n, at] / total, [n, at])
+            for lane in range(rest):
+                at = whole * LANES + lane
+                T.buffer_store(scores, scores[n, at] / total, [n, at])
+            T.buffer_store(scores, scores[n, item] - number(1), [n, item])
+    return built.get()
+
+
+@cache
+def scale_rows_kernel(width: int, dtype: str) -> tirx.PrimFunc:
+    """``weights[n, v] *= factors[n]``."""
+    tiles, lanes = column_tiles(width)
+    with kernel("scale_rows") as built:
+        (rows,) = extents(1)
+        weights, factors = buffer("weights", (rows, width), dtype), buffer("f", (rows,), dtype)
+        with T.parallel(0, rows) as n, T.serial(0, tiles) as t, T.vectorized(0, lanes) as lane:
+            at = t * lanes + lane
+            T.buffer_store(weights, weights[n, at] * factors[n], [n, at])
+    return built.get()
