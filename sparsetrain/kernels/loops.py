@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 MAX_LANES = 128
+
+# Does something for the number of each column.
+Columns = Callable[[Callable[[Any], None]], None]
 
 
 class Loops(NamedTuple):
@@ -27,10 +31,18 @@ class Loops(NamedTuple):
     each_vector : callable
         ``with each_vector(rows, width, dtype) as (row, column, lanes):`` runs it for each vector of
         `lanes` columns, from `column` on, of each row.
+    each_row : callable
+        ``with each_row(rows, width) as (row, columns):`` runs it for each row, or for each part of
+        one. ``columns(do)`` calls `do` with the number of each column of it: it writes to these
+        alone, and reads nothing that another one wrote.
+    vector : callable
+        ``with vector(count) as lane:`` runs it for each lane of a vector in registers.
     """
 
     each: Callable[[Any], AbstractContextManager[Any]]
     each_vector: Callable[[Any, int, str], AbstractContextManager[tuple[Any, Any, int]]]
+    each_row: Callable[[Any, int], AbstractContextManager[tuple[Any, Columns]]]
+    vector: Callable[[int], AbstractContextManager[Any]]
 
 
 def column_tiles(width: int, most: int = MAX_LANES) -> tuple[int, int]:
@@ -52,7 +64,20 @@ def _each_vector(rows: Any, width: int, _dtype: str) -> Iterator[tuple[Any, Any,
         yield n, t * lanes, lanes
 
 
-HOST_LOOPS = Loops(_each, _each_vector)
+@contextmanager
+def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
+    with T.parallel(0, rows) as n:
+        yield n, partial(columns, width)
+
+
+def columns(width: int, do: Callable[[Any], None]) -> None:
+    """For each of `width` columns, in vectors of a CPU."""
+    tiles, lanes = (tirx.const(extent, "int64") for extent in column_tiles(width))
+    with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
+        do(t * lanes + d)
+
+
+HOST_LOOPS = Loops(_each, _each_vector, _each_row, partial(T.vectorized, 0))
 
 
 def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[Any], Any]) -> None:

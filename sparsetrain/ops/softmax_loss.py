@@ -14,13 +14,15 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.loops import column_tiles
+from sparsetrain.kernels.loops import HOST_LOOPS, Loops, store_vector
 
 LANES = 16
 
 
 @cache
-def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
+def softmax_loss_kernel(
+    width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
+) -> tirx.PrimFunc:
     """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
 
     In parallel over rows; each is summed lane by lane, then the lanes one after the other.
@@ -38,9 +40,9 @@ def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
 
         def fold(n: Any, start: float, combine: Any, update: Any) -> Any:
             lanes = T.alloc_buffer((LANES,), dtype, scope="local")
-            with T.vectorized(0, LANES) as lane:
+            with loops.vector(LANES) as lane:
                 T.buffer_store(lanes, number(start), [lane])
-            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+            with T.serial(0, whole) as v, loops.vector(LANES) as lane:
                 update(n, v * LANES + lane)
                 T.buffer_store(lanes, combine(lanes[lane], scores[n, v * LANES + lane]), [lane])
             for lane in range(rest):
@@ -53,7 +55,7 @@ def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
                 T.buffer_store(total, combine(total[0], lanes[lane]), [0])
             return total[0]
 
-        with T.parallel(0, rows) as n:
+        with loops.each(rows) as n:
             item = T.Bind(tirx.Cast("int64", items[n]))
             wanted = T.alloc_buffer((1,), dtype, scope="local")
             T.buffer_store(wanted, scores[n, item], [0])
@@ -65,7 +67,7 @@ def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
                 lambda n, v: T.buffer_store(scores, tirx.exp(scores[n, v] - top), [n, v]),
             )
             T.buffer_store(loss, tirx.log(total) + top - wanted[0], [n])
-            with T.serial(0, whole) as v, T.vectorized(0, LANES) as lane:
+            with T.serial(0, whole) as v, loops.vector(LANES) as lane:
                 at = v * LANES + lane
                 T.buffer_store(scores, scores[n, at] / total, [n, at])
             for lane in range(rest):
@@ -76,13 +78,11 @@ def softmax_loss_kernel(width: int, dtype: str, id_dtype: str) -> tirx.PrimFunc:
 
 
 @cache
-def scale_rows_kernel(width: int, dtype: str) -> tirx.PrimFunc:
+def scale_rows_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> tirx.PrimFunc:
     """``weights[n, v] *= factors[n]``."""
-    tiles, lanes = column_tiles(width)
     with kernel("scale_rows") as built:
         (rows,) = extents(1)
         weights, factors = buffer("weights", (rows, width), dtype), buffer("f", (rows,), dtype)
-        with T.parallel(0, rows) as n, T.serial(0, tiles) as t, T.vectorized(0, lanes) as lane:
-            at = t * lanes + lane
-            T.buffer_store(weights, weights[n, at] * factors[n], [n, at])
+        with loops.each_vector(rows, width, dtype) as (n, c, lanes):
+            store_vector(weights, [n, c], lanes, lambda lane: weights[n, c + lane] * factors[n])
     return built.get()

@@ -133,3 +133,9 @@ def test_a_plan_of_rows_is_refused_where_nothing_is_staged(options):
 def test_a_target_without_a_backend_is_refused():
     with pytest.raises(st.errors.ConfigError, match="use .* of kind 'llvm' or 'cuda'"):
         resolve_target(tvm.target.Target("c"))
+
+
+def test_an_operator_without_a_kernel_is_refused_by_name():
+    message = "fancy_op has kernels for the CPU alone: target='cpu'"
+    with pytest.raises(st.errors.ConfigError, match=message):
+        backend.backends()["cuda"].kernel("fancy_op", None)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from sparsetrain.backends.cuda import indexing
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda import attention, indexing
 from sparsetrain.backends.cuda.interaction import backward, forward
 from sparsetrain.backends.cuda.schedule.long_product import long_product
 from sparsetrain.backends.cuda.sparse import kernels as rows
@@ -15,11 +17,13 @@ from sparsetrain.backends.cuda.update import arrays
 from sparsetrain.backends.cuda.update import kernels as updates
 from sparsetrain.embedding import kernels as embedding
 from sparsetrain.kernels.loops import Loops
+from sparsetrain.ops import softmax_loss
+from sparsetrain.ops.ragged import kernels as ragged
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
 # Vectors of 16 bytes of all rows in one long row of threads, so that a width of 16 fills a warp
 # with eight rows as a width of 128 fills it with one.
-LOOPS = Loops(parts.each_of, parts.each_vector)
+LOOPS = Loops(parts.each_of, parts.each_vector, parts.each_row, partial(T.unroll, 0))
 lookup_kernel = partial(embedding.plain_lookup_kernel, loops=LOOPS)
 
 KERNELS: dict[str, Any] = {
@@ -33,6 +37,10 @@ KERNELS: dict[str, Any] = {
     "interaction_backward": backward.backward_kernel,
     "write": indexing.write_kernel,
     "scatter_add_rows": rows.scatter_add_kernel,
+    **{name: partial(make, loops=LOOPS) for name, make in ragged.KERNELS.items()},
+    **attention.KERNELS,
+    "linear_cross_entropy": partial(softmax_loss.softmax_loss_kernel, loops=LOOPS),
+    "scale_rows": partial(softmax_loss.scale_rows_kernel, loops=LOOPS),
     "softmax": None,
     "long product": long_product,
     "gradients times a number": arrays.scale_kernel,

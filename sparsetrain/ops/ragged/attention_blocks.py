@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.ops.ragged.kernels import columns, put
+from sparsetrain.kernels.loops import columns
+from sparsetrain.ops.ragged.kernels import put
 
 BLOCK = 8  # tokens
 

@@ -47,7 +47,7 @@ def attention_kernel(of: Attention, places: int | None = None) -> PrimFunc:
         tokens, rows = extents(2)
         q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
         ends = buffer("ends", (rows,), "int64")
-        factors = _factors(of, tokens, places)
+        factors = factors_of(of, tokens, places)
         out = buffer("out", (tokens, of.width), of.dtype)
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
 
@@ -80,7 +80,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
         tokens, rows = extents(2)
         q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
         ends = buffer("ends", (rows,), "int64")
-        factors = _factors(of, tokens, places)
+        factors = factors_of(of, tokens, places)
         names = ("out", "cotangent", "dq", "dk", "dv")
         out, cotangent, dq, dk, dv = (buffer(n, (tokens, of.width), of.dtype) for n in names)
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
@@ -145,7 +145,8 @@ def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, i: Any) -> Any
     return state[1]
 
 
-def _factors(of: Attention, tokens: Any, places: int | None) -> Any:
+def factors_of(of: Attention, tokens: Any, places: int | None) -> Any:
+    """The argument of the factors, if there are any."""
     return None if places is None else buffer("factors", (tokens, of.heads * places), of.dtype)
 
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels over ragged sequences: N tokens in B rows, where row b ends before token ``ends[b]``.
+"""Kernels over ragged sequences: N tokens in B rows, where row b ends before token ``ends[b]``.
 
 Preconditions (checked where data enters): `ends` rises, and its last entry is N. No kernel reads or
 writes padding, for there is none.
 
-What is parallel: rows. Every element has one writer, and sums run from the first token to the last,
-so the bits do not depend on the number of threads. What is vectorised: the columns of a token.
+What is parallel: rows, and on a device their columns. Every element has one writer, and sums run
+from the first token to the last, so the bits do not depend on the number of threads. What is
+vectorised: the columns of a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -20,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.loops import column_tiles
+from sparsetrain.kernels.loops import HOST_LOOPS, Columns, Loops
 
 
 def first_of(ends: Any, b: Any) -> Any:
@@ -30,18 +31,19 @@ def first_of(ends: Any, b: Any) -> Any:
 
 
 @contextmanager
-def each_row(ends: Any) -> Iterator[tuple[Any, Any, Any]]:
+def each_row(ends: Any, loops: Loops = HOST_LOOPS) -> Iterator[tuple[Any, Any, Any]]:
     """For each row its number, first token and number of tokens, in parallel."""
-    with T.parallel(0, ends.shape[0]) as b:
+    with loops.each(ends.shape[0]) as b:
         first = first_of(ends, b)
         yield b, first, T.Bind(ends[b] - first)
 
 
-def columns(width: int, do: Callable[[Any], None]) -> None:
-    """For each of `width` columns, in vectors."""
-    tiles, lanes = column_tiles(width)
-    with T.serial(0, const(tiles, "int64")) as t, T.vectorized(0, const(lanes, "int64")) as d:
-        do(t * lanes + d)
+@contextmanager
+def _each_row_of(values: Any, ends: Any, loops: Loops) -> Iterator[tuple[Any, Any, Any, Columns]]:
+    """As `each_row`; also yields the loop over the columns of `values`."""
+    with loops.each_row(ends.shape[0], int(values.shape[1])) as (b, columns):
+        first = first_of(ends, b)
+        yield b, first, T.Bind(ends[b] - first), columns
 
 
 def put(array: Any, row: Any, column: Any, value: Any) -> None:
@@ -59,42 +61,45 @@ def _kernel(name: str, width: int, dtype: str) -> Iterator[tuple[Any, Any, Any]]
 
 
 @cache
-def sum_kernel(width: int, dtype: str) -> PrimFunc:
+def sum_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """``out[b] = sum of values[n]`` over the tokens of row b."""
     with _kernel("ragged_sum", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
-        with each_row(ends) as (b, first, count):
-            columns(width, lambda c: put(out, b, c, const(0, dtype)))
+        with _each_row_of(values, ends, loops) as (b, first, count, columns):
+            columns(lambda c: put(out, b, c, const(0, dtype)))
             with T.serial(0, count) as n:
-                columns(width, lambda c: put(out, b, c, out[b, c] + values[first + n, c]))
+                columns(lambda c: put(out, b, c, out[b, c] + values[first + n, c]))
     return built.get()
 
 
 @cache
-def expand_kernel(width: int, dtype: str, like_width: int, like_dtype: str) -> PrimFunc:
+def expand_kernel(
+    width: int, dtype: str, like_width: int, like_dtype: str, loops: Loops = HOST_LOOPS
+) -> PrimFunc:
     """``out[n] = rows[b]`` for each token n of row b."""
     with kernel("ragged_expand") as built:
         tokens, count = extents(2)
         rows, ends = buffer("rows", (count, width), dtype), buffer("ends", (count,), "int64")
         buffer("like", (tokens, like_width), like_dtype)  # only its length is read
         out = buffer("out", (tokens, width), dtype)
-        with each_row(ends) as (b, first, length), T.serial(0, length) as n:
-            columns(width, lambda c: put(out, first + n, c, rows[b, c]))
+        each = _each_row_of(rows, ends, loops)
+        with each as (b, first, length, columns), T.serial(0, length) as n:
+            columns(lambda c: put(out, first + n, c, rows[b, c]))
     return built.get()
 
 
 @cache
-def positions_kernel(width: int, dtype: str) -> PrimFunc:
+def positions_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """For each token of `width` numbers, its number within its row, from 0."""
     with _kernel("ragged_positions", width, dtype) as (built, values, ends):
         out = buffer("out", (values.shape[0],), "int64")
-        with each_row(ends) as (_, first, count), T.serial(0, count) as n:
+        with each_row(ends, loops) as (_, first, count), T.serial(0, count) as n:
             T.buffer_store(out, n, [first + n])
     return built.get()
 
 
 @cache
-def max_kernel(width: int, dtype: str) -> PrimFunc:
+def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """``out[b] = max of values[n]`` over the tokens of row b, column by column; 0 without any."""
     with _kernel("ragged_max", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
@@ -103,27 +108,24 @@ def max_kernel(width: int, dtype: str) -> PrimFunc:
             """NaN stays, wherever it stands."""
             return tirx.Select(value <= top, top, tirx.Select(top == top, value, top))
 
-        with each_row(ends) as (b, first, count):
+        with _each_row_of(values, ends, loops) as (b, first, count, columns):
             near = T.Bind(tirx.min(first, values.shape[0] - 1))
             start = count > 0, const(0, dtype)
             columns(
-                width,
-                lambda c: put(out, b, c, tirx.if_then_else(start[0], values[near, c], start[1])),
+                lambda c: put(out, b, c, tirx.if_then_else(start[0], values[near, c], start[1]))
             )
             with T.serial(0, tirx.max(count - 1, const(0, "int64"))) as n:
-                columns(
-                    width, lambda c: put(out, b, c, larger(values[first + 1 + n, c], out[b, c]))
-                )
+                columns(lambda c: put(out, b, c, larger(values[first + 1 + n, c], out[b, c])))
     return built.get()
 
 
 @cache
-def max_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
+def max_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """The cotangent of `max_kernel`'s values: all of it goes to the first largest token."""
     with _kernel("ragged_max_cotangent", width, dtype) as (built, values, ends):
         top, cotangent = (buffer(n, (ends.shape[0], width), dtype) for n in ("top", "cotangent"))
         out = buffer("out", values.shape, dtype)
-        with each_row(ends) as (b, first, count):
+        with each_row(ends, loops) as (b, first, count):
             is_open = T.alloc_buffer((width,), "bool", scope="local")
             with T.serial(0, width) as d:
                 T.buffer_store(is_open, const(True, "bool"), [d])
@@ -136,31 +138,26 @@ def max_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
 
 
 @cache
-def last_kernel(width: int, dtype: str) -> PrimFunc:
+def last_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """``out[b] =`` the last token of row b; 0 without any."""
     with _kernel("ragged_last", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
-        with each_row(ends) as (b, _, count):
+        with _each_row_of(values, ends, loops) as (b, _, count, columns):
             last, none = ends[b] - 1, const(0, dtype)
-            columns(
-                width,
-                lambda c: put(out, b, c, tirx.if_then_else(count > 0, values[last, c], none)),
-            )
+            columns(lambda c: put(out, b, c, tirx.if_then_else(count > 0, values[last, c], none)))
     return built.get()
 
 
 @cache
-def last_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
+def last_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """The cotangent of `last_kernel`'s values."""
     with _kernel("ragged_last_cotangent", width, dtype) as (built, values, ends):
         cotangent = buffer("cotangent", (ends.shape[0], width), dtype)
         out = buffer("out", values.shape, dtype)
-        with each_row(ends) as (b, first, count), T.serial(0, count) as n:
+        each = _each_row_of(values, ends, loops)
+        with each as (b, first, count, columns), T.serial(0, count) as n:
             is_last, none = n == count - 1, const(0, dtype)
-            columns(
-                width,
-                lambda c: put(out, first + n, c, tirx.Select(is_last, cotangent[b, c], none)),
-            )
+            columns(lambda c: put(out, first + n, c, tirx.Select(is_last, cotangent[b, c], none)))
     return built.get()
 
 
@@ -174,24 +171,24 @@ def _each_place(places: Any, place_ends: Any, b: Any) -> Iterator[tuple[Any, Any
 
 
 @cache
-def take_kernel(width: int, dtype: str) -> PrimFunc:
+def take_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """``out[m] = values[first token of the row + places[m]]``; NaN for a place outside the row."""
     with _kernel("ragged_take", width, dtype) as (built, values, ends):
         (taken,) = extents(1)
         places = buffer("places", (taken,), "int64")
         place_ends = buffer("place_ends", ends.shape, "int64")
         out = buffer("out", (taken, width), dtype)
-        with each_row(ends) as (b, first, count), _each_place(places, place_ends, b) as (m, place):
+        each = _each_row_of(values, ends, loops)
+        with each as (b, first, count, columns), _each_place(places, place_ends, b) as (m, place):
             inside, nan = tirx.And(place >= 0, place < count), const(float("nan"), dtype)
             columns(
-                width,
-                lambda c: put(out, m, c, tirx.if_then_else(inside, values[first + place, c], nan)),
+                lambda c: put(out, m, c, tirx.if_then_else(inside, values[first + place, c], nan))
             )
     return built.get()
 
 
 @cache
-def take_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
+def take_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """The cotangent of `take_kernel`'s values; that of a token taken twice is the sum."""
     with _kernel("ragged_take_cotangent", width, dtype) as (built, values, ends):
         (taken,) = extents(1)
@@ -199,14 +196,28 @@ def take_cotangent_kernel(width: int, dtype: str) -> PrimFunc:
         place_ends = buffer("place_ends", ends.shape, "int64")
         cotangent = buffer("cotangent", (taken, width), dtype)
         out = buffer("out", values.shape, dtype)
-        with each_row(ends) as (b, first, count):
+        with _each_row_of(values, ends, loops) as (b, first, count, columns):
             with T.serial(0, count) as n:
-                columns(width, lambda c: put(out, first + n, c, const(0, dtype)))
+                columns(lambda c: put(out, first + n, c, const(0, dtype)))
             with (
                 _each_place(places, place_ends, b) as (m, place),
                 T.If(tirx.And(place >= 0, place < count)),
                 T.Then(),
             ):
                 n = T.Bind(first + place)
-                columns(width, lambda c: put(out, n, c, out[n, c] + cotangent[m, c]))
+                columns(lambda c: put(out, n, c, out[n, c] + cotangent[m, c]))
     return built.get()
+
+
+# By the names of the operators.
+KERNELS = {
+    "ragged_sum": sum_kernel,
+    "ragged_max": max_kernel,
+    "ragged_last": last_kernel,
+    "ragged_expand": expand_kernel,
+    "ragged_max_cotangent": max_cotangent_kernel,
+    "ragged_last_cotangent": last_cotangent_kernel,
+    "ragged_take": take_kernel,
+    "ragged_take_cotangent": take_cotangent_kernel,
+    "ragged_positions": positions_kernel,
+}

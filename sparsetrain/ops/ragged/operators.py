@@ -20,8 +20,6 @@ from sparsetrain.ops.ragged.silu_attention_kernels import (
     silu_attention_kernel,
 )
 
-Kernel = Callable[[int, str], Any]
-
 
 def _check(name: str, tokens: relax.Expr, ends: relax.Expr) -> None:
     if len(tokens.ty.shape) != 2 or len(ends.ty.shape) != 1 or str(ends.ty.dtype) != "int64":
@@ -47,39 +45,39 @@ def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
     return infer
 
 
-def _by(kernel: Kernel) -> Callable[[relax.BlockBuilder, Any], relax.Expr]:
-    def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-        name = call.op.name.rpartition(".")[-1]
-        made = current().kernel(name, kernel)(_width(call.args[0]), str(call.args[0].ty.dtype))
-        return call_kernel(builder, made, name, list(call.args), call.ty)
-
-    return legalize
+def _legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    return _called(builder, call, _width(call.args[0]), str(call.args[0].ty.dtype))
 
 
 def _expand_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     rows, _, like = call.args
     types = ((_width(each), str(each.ty.dtype)) for each in (rows, like))
-    made = current().kernel("ragged_expand", kernels.expand_kernel)(*next(types), *next(types))
-    return call_kernel(builder, made, "ragged_expand", list(call.args), call.ty)
+    return _called(builder, call, *next(types), *next(types))
+
+
+def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr:
+    name = call.op.name.rpartition(".")[-1]
+    made = current().kernel(name, kernels.KERNELS[name])(*variant)
+    return call_kernel(builder, made, name, list(call.args), call.ty)
 
 
 # Tokens (N, D) and ends (B,) -> (B, D), 0 for a row without any.
-ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _by(kernels.sum_kernel))
-ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _by(kernels.max_kernel))
-ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _by(kernels.last_kernel))
+ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _legalize)
+ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _legalize)
+ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _legalize)
 # Rows (B, D), ends (B,) and tokens (N, ...) to count -> the row of each token, (N, D).
 ragged_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
 max_cotangent = define_op(
     "ragged_max_cotangent",
     ("tokens", "ends", "top", "cotangent"),
     _like(0, 0),
-    _by(kernels.max_cotangent_kernel),
+    _legalize,
 )
 last_cotangent = define_op(
     "ragged_last_cotangent",
     ("tokens", "ends", "cotangent"),
     _like(0, 0),
-    _by(kernels.last_cotangent_kernel),
+    _legalize,
 )
 
 # Places (M,) int64 within rows, M in the B rows of `place_ends` -> (M, D); NaN outside of its row.
@@ -87,13 +85,13 @@ ragged_take = define_op(
     "ragged_take",
     ("tokens", "ends", "places", "place_ends"),
     _like(0, 2),
-    _by(kernels.take_kernel),
+    _legalize,
 )
 take_cotangent = define_op(
     "ragged_take_cotangent",
     ("tokens", "ends", "places", "place_ends", "cotangent"),
     _like(0, 0),
-    _by(kernels.take_cotangent_kernel),
+    _legalize,
 )
 
 
@@ -103,9 +101,7 @@ def _positions_type(call: Any) -> relax.Type:
 
 
 # Tokens (N, D) and ends (B,) -> the number of each within its row, (N,) int64 from 0.
-ragged_positions = define_op(
-    "ragged_positions", ("tokens", "ends"), _positions_type, _by(kernels.positions_kernel)
-)
+ragged_positions = define_op("ragged_positions", ("tokens", "ends"), _positions_type, _legalize)
 
 
 def _attention_of(call: Any) -> Attention:

@@ -10,6 +10,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernels.loops import Columns
+
 THREADS = 256  # of a block: eight warps
 
 
@@ -50,6 +52,15 @@ def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, i
     with each_of(rows * vectors) as number:
         row = T.Bind(tirx.floordiv(number, vectors))
         yield row, T.Bind(tirx.floormod(number, vectors) * lanes), lanes
+
+
+@contextmanager
+def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
+    """A thread for each column of each row: yields the row, and what does its column."""
+    with each_of(rows * width) as number:
+        row = T.Bind(tirx.floordiv(number, tirx.const(width, "int64")))
+        column = T.Bind(tirx.floormod(number, tirx.const(width, "int64")))
+        yield row, lambda do: do(column)
 
 
 def barrier() -> None:

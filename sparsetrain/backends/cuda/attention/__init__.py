@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention within ragged rows on a device: with a softmax, and with SiLU in its place."""
+
+from sparsetrain.backends.cuda.attention import silu, softmax
+
+KERNELS = {
+    "ragged_attention": softmax.attention_kernel,
+    "ragged_attention_cotangent": softmax.attention_cotangent_kernel,
+    "ragged_silu_attention": silu.silu_attention_kernel,
+    "ragged_silu_attention_cotangent": silu.silu_attention_cotangent_kernel,
+}

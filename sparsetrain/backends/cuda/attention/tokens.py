@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thread for each token and head, and what it does with the other tokens of its row.
+
+The CPU's kernels go through the blocks of a row one after the other; a device with one thread for
+each row would be idle. Here a thread has its own query, or its own key in a second launch, so every
+element has one writer and its sum is taken from the first token to the last. Cost: a reverse pass
+computes the products of queries and keys three times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.backends.cuda.sparse.parts import each_of
+from sparsetrain.kernels.loops import Number
+from sparsetrain.ops.ragged.attention_blocks import Attention, wide
+from sparsetrain.ops.ragged.kernels import first_of
+
+
+class Token(NamedTuple):
+    """A token, a head, and the tokens `first` to before `end` of its row."""
+
+    of: Attention
+    number: Any
+    head: Any
+    first: Any
+    end: Any
+
+    @contextmanager
+    def keys(self) -> Iterator[Any]:
+        """For each token that this one sees."""
+        end = self.number + 1 if self.of.causal else self.end
+        with T.serial(0, end - self.first) as place:
+            yield T.Bind(self.first + place)
+
+    @contextmanager
+    def queries(self) -> Iterator[Any]:
+        """For each token that sees this one."""
+        first = self.number if self.of.causal else self.first
+        with T.serial(0, self.end - first) as place:
+            yield T.Bind(first + place)
+
+    def dot(self, left: Any, i: Any, right: Any, j: Any) -> Any:
+        """Return ``left[i] . right[j]`` in the columns of the head."""
+        total = Number(self.of.dtype)
+        with T.serial(0, wide(self.of.size)) as d:
+            c = self.head * self.of.size + d
+            total.add(left[i, c] * right[j, c])
+        return T.Bind(total.now)
+
+
+@contextmanager
+def each_token(of: Attention, ends: Any, tokens: Any) -> Iterator[Token]:
+    """For each token and head, in parallel."""
+    with each_of(tokens * of.heads) as thread:
+        n = T.Bind(tirx.floordiv(thread, wide(of.heads)))
+        row = row_of(ends, n)
+        head = T.Bind(tirx.floormod(thread, wide(of.heads)))
+        yield Token(of, n, head, first_of(ends, row), T.Bind(ends[row]))
+
+
+def row_of(ends: Any, n: Any) -> Any:
+    """Search for the row of a token: the first that ends behind it."""
+    low, high = Number("int64"), Number("int64")
+    high.set(ends.shape[0] - 1)
+    with T.While(low.now < high.now):
+        middle = T.Bind(tirx.floordiv(low.now + high.now, wide(2)))
+        with T.If(ends[middle] > n):
+            with T.Then():
+                high.set(middle)
+            with T.Else():
+                low.set(middle + 1)
+    return T.Bind(low.now)
+
+
+class Sum:
+    """A row of a head's columns in one thread, 0 at first."""
+
+    def __init__(self, token: Token) -> None:
+        self._token, self._numbers = token, token.of.local(token.of.size)
+        self._store(lambda _c, _d: token.of.number(0))
+
+    def add(self, factor: Any, array: Any, n: Any, kept: Any = None) -> None:
+        """Add a factor times a token of an array to it, or to its part that is kept."""
+
+        def sum_of(c: Any, d: Any) -> Any:
+            before = self._numbers[d] if kept is None else self._numbers[d] * kept
+            return before + factor * array[n, c]
+
+        self._store(sum_of)
+
+    def write(self, array: Any, divisor: Any = None) -> None:
+        """Write it to the token of an array."""
+        with self._columns() as (c, d):
+            number = self._numbers[d] if divisor is None else self._numbers[d] / divisor
+            T.buffer_store(array, number, [self._token.number, c])
+
+    def _store(self, value: Callable[[Any, Any], Any]) -> None:
+        with self._columns() as (c, d):
+            T.buffer_store(self._numbers, value(c, d), [d])
+
+    @contextmanager
+    def _columns(self) -> Iterator[tuple[Any, Any]]:
+        size = self._token.of.size
+        with T.serial(0, wide(size)) as d:
+            yield self._token.head * size + d, d
