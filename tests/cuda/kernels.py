@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import tvm
 
+from sparsetrain.backends.cuda import attention
 from sparsetrain.backends.cuda.indexing import write_kernel
 from sparsetrain.backends.cuda.interaction.backward import backward_kernel
 from sparsetrain.backends.cuda.interaction.forward import forward_kernel
-from sparsetrain.backends.cuda.kernels import LOOPS, lookup_kernel
+from sparsetrain.backends.cuda.kernels import KERNELS, LOOPS, lookup_kernel
 from sparsetrain.backends.cuda.schedule.running_sum import running_sum_kernel
 from sparsetrain.backends.cuda.sparse import kernels as rows
 from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
@@ -19,6 +20,8 @@ from sparsetrain.backends.cuda.update import arrays as cuda_arrays
 from sparsetrain.backends.cuda.update import kernels as optim
 from sparsetrain.embedding import kernels as embedding
 from sparsetrain.ops.indexing.writes import REDUCTIONS
+from sparsetrain.ops.ragged import kernels as ragged
+from sparsetrain.ops.ragged.attention_blocks import Attention
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
@@ -47,6 +50,7 @@ def _named(
         yield from _of_optimizer(name, OPTIMIZERS[name](0.1).rule().spec, widths)
     yield from _of_operators()
     yield from _of_stored_tables()
+    yield from _of_ragged_rows()
     yield "nonfinite", nonfinite_kernel((("float32", 2),) * 2, search=cuda_arrays.search_all)
     yield "squares", cuda_arrays.squares_kernel("float32")
 
@@ -109,6 +113,19 @@ def _of_stored_tables() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
             yield f"{dtype}_dense_{name}", optim.dense_update_kernel(spec, dtype)
             plain = spec._replace(scaled=False, clipped=False)
             yield f"{dtype}_replay_{name}", optim.catch_up_kernel(plain, 16, dtype, "int32", True)
+
+
+def _of_ragged_rows() -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:
+    """What models of sequences launch, and the softmax over a table."""
+    for name in ragged.KERNELS:
+        variant = (16, "float32") * (2 if name == "ragged_expand" else 1)
+        yield name, KERNELS[name](*variant)
+    of = Attention(width=32, heads=2, causal=True, scale=0.25, dtype="float32")
+    for name in attention.KERNELS:
+        yield name, KERNELS[name](of, 50)
+    yield "ragged_attention_whole", KERNELS["ragged_attention"](of._replace(causal=False))
+    yield "softmax_loss", KERNELS["linear_cross_entropy"](300, "float32", "int32")
+    yield "scale_rows", KERNELS["scale_rows"](300, "float32")
 
 
 def _of_optimizer(name: str, spec, widths) -> Iterator[tuple[str, tvm.tirx.PrimFunc]]:

@@ -32,8 +32,6 @@ from tests.cuda.kernels import all_kernels
 from tests.golden import programs
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
-ONLY_ON_A_CPU = ("din", "sasrec", "hstu", "bert4rec")  # ragged rows have no kernels for CUDA
-MODELS = [name for name in st.models.MODELS if name not in ONLY_ON_A_CPU]
 PRECISIONS = ("float32", "bf16")
 _DECLARED = re.compile(r'extern "C" __global__ void [^{;]*;\n?|\n\s*(?=\n)')
 _USED = re.compile(
@@ -164,7 +162,7 @@ def _programs() -> Iterator[tuple[str, str]]:
 def _compilations() -> Iterator[tuple[str, Callable[[], object]]]:
     functions = {n: k.with_attr("global_symbol", n) for n, k in all_kernels().items()}
     yield "by hand", lambda: gpu.compile_kernels(tvm.IRModule(functions), device.hopper())
-    for name, precision in itertools.product(MODELS, PRECISIONS):
+    for name, precision in itertools.product(st.models.MODELS, PRECISIONS):
         made, _batch = programs.trainer(name, target=device.hopper(), precision=precision)
         yield f"{name}, {precision}, step", made.program.executable
         for function in sorted({*made.model.functions} - {"loss"}):

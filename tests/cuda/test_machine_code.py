@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsetrain.errors import ConfigError
 from sparsetrain.runtime import cuda_wheels
 from tests.cuda import device, emulator, machine_code
-from tests.golden import programs
 
 TABLE = Path(__file__).parents[1] / "golden" / "kernels.json"
 pytestmark = [
@@ -80,10 +78,3 @@ def test_rows_are_read_sixteen_bytes_at_a_time(arch):
     of_rows = [name for name in kernels if OF_ROWS.match(name)]
     assert len(of_rows) > 20
     assert [name for name in of_rows if not SIXTEEN_BYTES.search(kernels[name])] == []
-
-
-@pytest.mark.parametrize("name", machine_code.ONLY_ON_A_CPU)
-def test_models_without_kernels_here_are_refused_by_name(name):
-    with device.reading_sources(), pytest.raises(ConfigError, match="kernels for the CPU alone"):
-        made, _batch = programs.trainer(name, target=device.hopper())
-        made.program.executable()

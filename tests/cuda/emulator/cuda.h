@@ -48,10 +48,16 @@ struct alignas(16) double2 { double x, y; };
 struct alignas(16) double4 { double x, y, z, w; };
 struct alignas(16) longlong2 { long long x, y; };
 struct alignas(16) longlong4 { long long x, y, z, w; };
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
+struct alignas(16) ulonglong4 { unsigned long long x, y, z, w; };
 inline double2 make_double2(double x, double y) { return {x, y}; }
 inline double4 make_double4(double x, double y, double z, double w) { return {x, y, z, w}; }
 inline longlong2 make_longlong2(long long x, long long y) { return {x, y}; }
 inline longlong4 make_longlong4(long long x, long long y, long long z, long long w) {
+  return {x, y, z, w};
+}
+inline ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) { return {x, y}; }
+inline ulonglong4 make_ulonglong4(uint64_t x, uint64_t y, uint64_t z, uint64_t w) {
   return {x, y, z, w};
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
