@@ -37,6 +37,15 @@ def add_mask(builder: relax.BlockBuilder, width: int) -> None:
         builder.emit_func_output(out)
 
 
+def add_roots(builder: relax.BlockBuilder) -> None:
+    """``rsqrt(rsqrt(x))``, for which the emulator, as CUDA, has no exact function."""
+    x = relax.Var("x", relax.TensorType((tirx.Var("B", "int64"), 12), "float32"))
+    with builder.function("roots", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.rsqrt(builder.emit(relax.op.rsqrt(x))))
+        builder.emit_func_output(out)
+
+
 @pytest.fixture(scope="module")
 def machine():
     """All functions in one program."""
@@ -44,6 +53,7 @@ def machine():
         builder = relax.BlockBuilder()
         for width in WIDTHS:
             add_mask(builder, width)
+        add_roots(builder)
         yield build_relax(builder.get(), target, schedule.pipeline(target))
 
 
@@ -60,3 +70,9 @@ def test_every_element_is_computed_once(cuda, machine, width):
 
     expected = (np.where(x > 0, c * w, 0) + m.astype("f4")).astype(BFLOAT16)
     np.testing.assert_array_equal(in_every_order("cuda", masked), expected.view("u2"))
+
+
+def test_a_reciprocal_root_is_rounded_as_on_the_cpu(cuda, machine):
+    x = np.random.default_rng(0).uniform(0.1, 9, (40, 12)).astype("f4")
+    found = machine["roots"](there(x, "cuda")).numpy()
+    np.testing.assert_array_equal(found, 1 / np.sqrt(1 / np.sqrt(x)))

@@ -60,8 +60,6 @@ inline ulonglong2 make_ulonglong2(uint64_t x, uint64_t y) { return {x, y}; }
 inline ulonglong4 make_ulonglong4(uint64_t x, uint64_t y, uint64_t z, uint64_t w) {
   return {x, y, z, w};
 }
-inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
-inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 template <class T>
 inline T __ldg(const T* place) { return *place; }
 

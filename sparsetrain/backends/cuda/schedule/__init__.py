@@ -4,6 +4,7 @@
 from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
 from sparsetrain.backends.cuda.schedule.hand_written import WriteByHand
+from sparsetrain.backends.cuda.schedule.roots import DivideByRoots
 from sparsetrain.backends.cuda.schedule.rules import RULES
 from sparsetrain.backends.cuda.schedule.running_sum import TakeRunningSums
 from sparsetrain.compiler.schedule.rule import ApplyRules
@@ -15,5 +16,5 @@ def schedule() -> Schedule:
     return Schedule(
         graph=[TakeRunningSums()],
         products=[FoldTransposeIntoMatmul()],
-        kernels=[NameForC(), WriteByHand(), ApplyRules(*RULES), RequireThreads()],
+        kernels=[NameForC(), DivideByRoots(), WriteByHand(), ApplyRules(*RULES), RequireThreads()],
     )

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reciprocal square roots as on the CPU: CUDA's own function is approximate, by two units.
+
+A root and a division are each rounded once. Cost: a look at each kernel at compile time.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Expr, Op
+
+
+@tvm.transform.module_pass(opt_level=0, name="DivideByRoots")
+class DivideByRoots:
+    """Replace reciprocal square roots by divisions."""
+
+    def transform_module(
+        self, mod: tvm.IRModule, _context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        """Leave functions without any as they are."""
+        for name, function in mod.functions_items():
+            if isinstance(function, tirx.PrimFunc):
+                mod[name] = tvm_ffi.structural_map(function, (Call, _divided))
+        return mod
+
+
+def _divided(call: Call) -> Expr:
+    if not call.op.same_as(Op.get("tirx.rsqrt")):
+        return call
+    (number,) = call.args
+    return tirx.const(1, str(number.ty.dtype)) / tirx.sqrt(number)
