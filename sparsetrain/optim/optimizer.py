@@ -20,7 +20,7 @@ from typing import Any, Literal
 from tvm.target import Target
 
 from sparsetrain.backend import backend_of
-from sparsetrain.compiler.precision.loss_scale import Scale
+from sparsetrain.compiler.precision.loss_scale import NO_SCALE, Scale
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
@@ -249,7 +249,8 @@ class Optimizer(RowOptions):
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
-        how = Scale.undoing(scale, may_overflow)
+        is_scaled = scale != 1 or may_overflow
+        how = Scale.undoing(scale, may_overflow) if is_scaled else NO_SCALE
         return apply_(self, params, gradients, state, loss, how)[1]
 
     def catch_up_(

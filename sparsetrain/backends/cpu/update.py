@@ -47,10 +47,6 @@ class HostStep:
         """See `Step`."""
         return [self._step.program.machine]
 
-    def fits(self, *_: Any) -> bool:
-        """Always: the program checks shapes and takes any tensors."""
-        return True
-
     def run_(
         self,
         params: Mapping[str, NDArray],
@@ -60,7 +56,8 @@ class HostStep:
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
-        require_all_current_(params, gradients, self._tables, state)
+        if state.histories:
+            require_all_current_(params, gradients, self._tables, state)
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:

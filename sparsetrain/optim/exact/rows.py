@@ -180,7 +180,7 @@ def require_all_current_(
     params: Mapping[str, NDArray], gradients: Mapping[str, Any], tables: Iterable[str], state: State
 ) -> None:
     """`require_current_` of the row-sparse gradients of `tables` whose rows are tracked."""
-    for name in tables if state.histories else ():
+    for name in tables:
         if state.is_tracked(name):
             require_current_(params, state, name, find_plan(state, name, gradients[name]))
 

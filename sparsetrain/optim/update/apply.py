@@ -32,12 +32,6 @@ class Step(Protocol):
 
     machines: Sequence[Any]  # virtual machines that run in it
 
-    def fits(
-        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
-    ) -> bool:
-        """Whether it was made for these, as far as their kinds do not tell."""
-        ...
-
     def run_(
         self,
         params: Mapping[str, NDArray],
@@ -69,7 +63,9 @@ def apply_(
     require_mapping("optimizer: params", params)
     require_mapping("optimizer: gradients", gradients)
     key = _kinds_of(gradients, loss)
-    step = _known_step(optimizer, params, gradients, state, key)
+    step: Step | None = None  # that of the last step with such gradients, unless the rules changed
+    if isinstance(state, State) and state.owner is optimizer:
+        step = state.update_steps.get(key)
     if step is None:
         check_arguments(optimizer.full_formula, params, gradients, state)
         adopt_state_(optimizer, params, state)
@@ -97,20 +93,6 @@ def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[
         for name, gradient in gradients.items()
     ]
     return (*kinds, None if loss is None else (loss.dtype, len(loss.shape)))
-
-
-def _known_step(
-    optimizer: RuleSource,
-    params: Mapping[str, NDArray],
-    gradients: Mapping[str, Gradient],
-    state: State,
-    key: tuple[Any, ...],
-) -> Step | None:
-    """Return what took the last step with such gradients, unless it must be made anew."""
-    if not isinstance(state, State) or state.owner is not optimizer:
-        return None
-    step: Step | None = state.update_steps.get(key)
-    return step if step is not None and step.fits(params, gradients, state) else None
 
 
 def check_arguments(

@@ -41,10 +41,11 @@ class Recorder:
         Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
         argument with so many rows, only those count as moved.
     wait : callable
-        Returns when all kernels that were launched are done: that of the backend.
+        Returns when all kernels that were launched are done: that of the backend. A CPU has none
+        that are not.
     """
 
-    def __init__(self, touched: Mapping[int, int], wait: Callable[[], None]) -> None:
+    def __init__(self, touched: Mapping[int, int], wait: Callable[[], None] = lambda: None) -> None:
         self.touched, self._wait = touched, wait
         self.inside = 0.0  # seconds in single kernels so far
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)

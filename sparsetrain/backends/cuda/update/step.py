@@ -33,6 +33,7 @@ from sparsetrain.optim.gradients import Gradient, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, State, Target
+from sparsetrain.optim.update.apply import check_arguments
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import leading_rows, on_host
@@ -55,6 +56,11 @@ class DeviceStep:
     def __init__(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> None:
+        self._lay_out(params, gradients, state)
+
+    def _lay_out(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
+    ) -> None:
         self._targets = {name: Target(params[name], state[name]) for name in gradients}
         self._tensors = [*params.values(), *state.tensors()]
         self._tables = [n for n, g in gradients.items() if isinstance(g, RowSparse)]
@@ -68,7 +74,7 @@ class DeviceStep:
         done = {name for group in self._foreach for name in group.names}
         self._others = [name for name in gradients if name not in done]
 
-    def fits(
+    def _fits(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
         """Return whether the tensors are the same ones, and dense gradients have their shapes."""
@@ -99,7 +105,10 @@ class DeviceStep:
         loss: NDArray | None,
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
-        """Take a step; see `UpdateStep.run_`. The loss is returned on the host."""
+        """See `Step`."""
+        if not self._fits(params, gradients, state):
+            check_arguments(state.owner.full_formula, params, gradients, state)
+            self._lay_out(params, gradients, state)
         sorts = {} if scale.norm is not None else self._begin_sorts(gradients, state)
         problem = nonfinite(loss, gradients)
         if loss is not None and not on_host(loss):
