@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import Scale
-from sparsetrain.optim.exact.rows import require_all_current_
+from sparsetrain.optim.exact.rows import require_all_current_, tracked_of
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.state import State
@@ -41,6 +41,7 @@ class HostStep:
             program = UpdateProgram(module, _FUNCTION, structure, layout)
             state.programs[kinds, layout] = program
         self._step, self._tables = UpdateStep(program, state), tables_of(structure)
+        self._tracked = tracked_of(self._tables, state)
 
     @property
     def machines(self) -> list[Any]:
@@ -56,8 +57,8 @@ class HostStep:
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
-        if state.histories:
-            require_all_current_(params, gradients, self._tables, state)
+        if self._tracked:
+            require_all_current_(params, gradients, self._tracked, state)
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:

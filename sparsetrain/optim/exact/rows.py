@@ -176,13 +176,17 @@ def require_current_(
             )
 
 
+def tracked_of(names: Iterable[str], state: State) -> list[str]:
+    """Those of the parameters whose rows are tracked."""
+    return [name for name in names if state.is_tracked(name)]
+
+
 def require_all_current_(
-    params: Mapping[str, NDArray], gradients: Mapping[str, Any], tables: Iterable[str], state: State
+    params: Mapping[str, NDArray], gradients: Mapping[str, Any], names: Iterable[str], state: State
 ) -> None:
-    """`require_current_` of the row-sparse gradients of `tables` whose rows are tracked."""
-    for name in tables:
-        if state.is_tracked(name):
-            require_current_(params, state, name, find_plan(state, name, gradients[name]))
+    """`require_current_` of the gradients of tracked parameters."""
+    for name in names:
+        require_current_(params, state, name, find_plan(state, name, gradients[name]))
 
 
 def replay_range_(
