@@ -35,6 +35,7 @@ class Progress:
         """End, after the last batch or after an error."""
 
 
+_SETTLED = 1.0  # seconds until a rate says when the rest will be done
 _CALLS = ("start", "advance", "note", "finish")
 
 
@@ -94,14 +95,17 @@ class Lines(Progress):
 
     def _state(self) -> str:
         """Return the state in one line; what is not known is left out."""
-        done = format_count(self._rows, "row")
-        if self._total:
-            of_total = format_count(self._total, "row")
-            done = f"{self._rows:,} of {of_total} ({self._rows / self._total:.0%})"
-        text, rate = self._line(done, *self._first)
-        if rate and self._total is not None:
+        text, rate = self._line(self._done(), *self._first)
+        settled = self._clock() - self._first[1] >= _SETTLED
+        if rate and settled and self._total is not None:
             text += f", {format_seconds(max(self._total - self._rows, 0) / rate)} left"
         return text
+
+    def _done(self) -> str:
+        if not self._total:
+            return format_count(self._rows, "row")
+        share = self._rows / self._total
+        return f"{self._rows:,} of {format_count(self._total, 'row')} ({share:.0%})"
 
     def _line(self, done: str, before: int, since: float) -> tuple[str, float]:
         """Return rows, rate and loss in a line, and the rate of the rows since then, 0 if none."""
@@ -132,7 +136,7 @@ class Bar(Lines):
         from rich.progress import Progress as RichProgress
 
         super().start(total, title)
-        columns = BarColumn(), TextColumn("{task.description}")
+        columns = BarColumn(bar_width=9), TextColumn("{task.description}")
         console = Console(file=self._stream)
         self._bar = RichProgress(*columns, console=console, auto_refresh=False)
         self._bar.add_task("starting", total=total)
@@ -151,6 +155,12 @@ class Bar(Lines):
             self._show()
             self._bar.stop()
             self._bar = None
+
+    def _done(self) -> str:
+        """Leave out what the bar shows: with all of it, a line of 80 columns has no room."""
+        if not self._total:
+            return super()._done()
+        return f"{self._rows / self._total:.0%} of {format_count(self._total, 'row')}"
 
     def _show(self) -> None:
         (task,) = self._bar.task_ids

@@ -101,13 +101,38 @@ def test_the_loss_shown_is_the_mean_of_the_first_batches():
 def test_a_bar_shows_rate_loss_and_time_left():
     clock, stream = Clock(), Terminal()
     bar = Bar(stream, clock=clock)
-    bar.start(1_000)
-    for _ in range(2):
+    bar.start(2_000)
+    for _ in range(4):
         clock.now += 0.5
         bar.advance(250, 0.25)
     bar.finish()
     bar.finish()
-    assert "500 of 1,000 rows (50%), 500 rows/s, loss 0.2500, 1 s left" in stream.getvalue()
+    assert "50% of 2,000 rows, 500 rows/s, loss 0.2500, 2 s left" in stream.getvalue()
+
+
+def test_a_bar_has_room_for_a_long_run_in_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    clock, stream = Clock(), Terminal()
+    bar = Bar(stream, clock=clock)
+    bar.start(1_000_000, "epoch 1")
+    for _ in range(3):
+        clock.now += 1.0
+        bar.advance(249_000, 0.4965)
+    bar.finish()
+    assert "epoch 1: 75% of 1,000,000 rows, 249,000 rows/s, loss 0.4965, 1 s left" in (
+        stream.getvalue()
+    )
+
+
+def test_the_time_left_is_not_told_by_the_first_batches():
+    clock, stream = Clock(), Terminal()
+    bar = Bar(stream, clock=clock)
+    bar.start(2_000)
+    for _ in range(2):
+        clock.now += 0.3
+        bar.advance(10, 0.25)
+    bar.finish()
+    assert "left" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(
