@@ -10,14 +10,18 @@ so that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 """
 
 import signal as _signal
-from contextlib import suppress as _suppress
+import threading as _threading
 
-with _suppress(ValueError):  # not in the main thread
-    # Ctrl-C during the imports ends the process without a traceback.
-    _before = _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+# Ctrl-C during the imports ends the process without a traceback.
+_interruptible = (
+    _threading.current_thread() is _threading.main_thread()
+    and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+)
+if _interruptible:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from sparsetrain.cli.app import main as main  # noqa: E402
 from sparsetrain.cli.app import run_and_exit as run_and_exit  # noqa: E402
 
-with _suppress(ValueError, NameError):
-    _signal.signal(_signal.SIGINT, _before)
+if _interruptible:
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)

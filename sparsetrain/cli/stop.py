@@ -17,7 +17,7 @@ from typing import Any
 from sparsetrain.errors import SparsetrainError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN = 0.5  # seconds until an exception that was lost is raised again
+_AGAIN = 2.0  # seconds until an exception that was lost is raised again, once
 
 
 class Stopped(BaseException):
@@ -48,7 +48,8 @@ class StopSignals:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._raised:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._raised and isinstance(error, Exception) and not _is_ours(error):
@@ -82,7 +83,7 @@ class StopSignals:
         self.received = signum
         if not (first and self._deferring):
             self._raised = signum
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             raise Stopped(signum)
         # os.write, because a handler may interrupt a print that holds stderr's buffer.
         os.write(2, b"\nsparsetrain: stopping after this batch; a second signal stops at once\n")
@@ -96,5 +97,5 @@ class StopSignals:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether an error is of the work itself, such as a full disk, whatever a signal has lost."""
+    """Whether an error is of the work itself, such as a full disk."""
     return isinstance(error, (SparsetrainError, OSError, MemoryError))

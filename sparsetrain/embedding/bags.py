@@ -69,6 +69,8 @@ class ColumnPlacing:
                 ids = _of_dtype(bag.ids, np.int64)
                 held = [ids, _of_dtype(bag.offsets, np.int64), bag.weights][: len(placed)]
                 held[1:] = map(np.ascontiguousarray, held[1:])
+                if ids.strides[0] % ids.itemsize:  # a field of packed records
+                    ids = held[0] = ids.copy()
                 count, stride = len(ids), ids.strides[0] // ids.itemsize
                 numbers = count, stride, int(first), int(limit), before
                 edges = (len(held[1]) - 1, number) if len(placed) > 1 else ()

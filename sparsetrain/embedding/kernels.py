@@ -74,7 +74,7 @@ def _inside(index: Any, rows: Any) -> Any:
 
 @cache
 def plain_lookup_kernel(width: int, dtype: str, id_dtype: str, loops: Loops) -> PrimFunc:
-    """The same for threads that ask for no row ahead."""
+    """`lookup_kernel` without prefetching."""
     computed = computed_in(dtype)
     with kernel("lookup") as built:
         height, count = extents(2)

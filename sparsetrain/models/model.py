@@ -229,7 +229,7 @@ class Model(nn.Module):
             values |= self.prepare(values, draws)
             kinds = {**self.features, **self.prepared}
         arrays: dict[str, Any] = {}
-        by_kernel = [partial(self._id_placing.ids, room=room)] if threads or room else []
+        by_kernel = [partial(self._id_placing.ids, room=room)] if room else []
         for name, feature in kinds.items():
             if name in values:
                 require_alike(name, feature, values)

@@ -122,7 +122,7 @@ def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Whether two arrays (N,) that lie beside each other hold the same ids."""
+    """Whether two arrays (N,) in the same memory hold the same ids."""
     same: bool = backend_at(ids).coalescing.same_ids(known, ids)
     return same
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sparsetrain import checkpoint, runtime
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
 from sparsetrain.optim.state_dict import named_tables
@@ -39,9 +40,8 @@ class QuantizedModel(Predictor):
 def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
     model = _for_prediction(trained.model)
-    made = QuantizedModel(
-        model, trained.target, trained.encoder, trained.arithmetic, initialize=False
-    )
+    arithmetic = Arithmetic(trained.precision, trained.target)
+    made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
     source = trained._scored_params()

@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import Unreached
 from sparsetrain.checkpoint import Saved
-from sparsetrain.compiler.precision import LossScale, Precision
+from sparsetrain.compiler.precision import LossScale, Precision, Scaling
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
@@ -74,7 +74,7 @@ class TrainedModel(Predictor):
         check_trainable(table_dtype_of(model))
         arithmetic = Arithmetic(precision, target, loss_scale)
         super().__init__(model, target, encoder, arithmetic, seed, initialize=initialize)
-        self.optimizer, self.scaling = optimizer, arithmetic.scaling
+        self.optimizer = optimizer
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(self._tables())
         self.state = optimizer.init(
@@ -101,6 +101,11 @@ class TrainedModel(Predictor):
     def _new_step(self) -> Any:
         """What takes the steps."""
         return self.backend.training_step(self)
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The scale of the loss, if it has one."""
+        return self.arithmetic.scaling
 
     def _described(self) -> list[str]:
         return [self.optimizer.formula.name]

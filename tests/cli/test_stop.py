@@ -41,7 +41,7 @@ def test_what_is_cleaned_up_on_the_way_is_not_disturbed():
         try:
             signal.raise_signal(signal.SIGINT)
         finally:
-            time.sleep(1.2)  # longer than until it would be raised again
+            time.sleep(2.5)  # longer than until it would be raised again
             done = True
     assert done and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 

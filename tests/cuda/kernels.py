@@ -77,7 +77,7 @@ def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]
     for pooled in (False, True):
         yield f"scatter_{pooled}", rows.scatter_add_kernel(16, "float32", "int32", pooled)
     yield "spread", rows.spread_kernel(16, "float32", "int32")
-    yield "rows_below", rows.rows_below_kernel("int32")
+    yield "edges_of_rows", rows.rows_below_kernel("int32")
     yield "differ", rows.differ_kernel("int32")
     yield "fill", rows.fill_kernel("int32")
     yield "count_up", rows.count_up_kernel()

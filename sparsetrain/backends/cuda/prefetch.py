@@ -176,7 +176,8 @@ def _flat(rows: Any) -> runtime.NDArray:
 def _name_of(inputs: Mapping[str, Any], rows: Any) -> str | None:
     """The input that holds just these rows, in any shape."""
     memory = _memory(rows)
-    return next((name for name, value in inputs.items() if _memory(value) == memory), None)
+    arrays = {n: a for n, a in inputs.items() if isinstance(a, np.ndarray | runtime.NDArray)}
+    return next((name for name, array in arrays.items() if _memory(array) == memory), None)
 
 
 def _memory(array: Any) -> tuple[int, int]:
@@ -188,6 +189,8 @@ def _memory(array: Any) -> tuple[int, int]:
 
 class DeviceTrainingStep(TrainingStep):
     """Steps of a trainer on a GPU: the gradient program, then the launches of the update."""
+
+    trusts = True
 
     def __init__(self, trainer: TrainedModel) -> None:
         super().__init__(trainer)

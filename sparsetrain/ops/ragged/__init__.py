@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators on ragged sequences: the tokens of B rows one after another, without padding.
 
-Tokens are (N, D), and row b ends before token ``ends[b]``, (B,) int64; the last end is N. All
-kernels are for the CPU.
+Tokens are (N, D), and row b ends before token ``ends[b]``, (B,) int64; the last end is N.
 """
 
 from sparsetrain.ops.ragged.operators import ragged_attention as ragged_attention

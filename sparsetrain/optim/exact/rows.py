@@ -43,7 +43,10 @@ def catch_up_(params: Mapping[str, NDArray], rows: Mapping[str, Any], state: Sta
             continue
         height = matrix_shape(params[name].shape)[0]
         tensor = to_device(_checked_rows(name, indices, height), params[name].device)
-        plan = make_plan(tensor, height)
+        try:
+            plan = make_plan(tensor, height)
+        except DataError as error:
+            raise DataError(f"catch_up: {name!r}: {error}") from None
         state.caught[name] = tensor, plan
         replayed += sum(
             replay_range_(params, state, name, number, (plan, span))
@@ -233,6 +236,8 @@ def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
     Those that lie on a device are not read: their plan says if one is outside.
     """
     if isinstance(indices, runtime.NDArray) and backend_at(indices) is not host():
+        if indices.dtype not in ("int32", "int64"):
+            raise DataError(f"catch_up: rows of {name!r} are {indices.dtype}, not int32 or int64")
         return reshape_view(indices, (prod(indices.shape),))
     array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
     if array.size and (array.min() < 0 or array.max() >= rows):

@@ -73,11 +73,12 @@ def apply_(
         raise ConfigError("optimizer: for gradients with a scale use init(..., scaled=True)")
     if optimizer.clip_norm is not None:
         given, gradients = gradients, coalesced(gradients)
-        norm = norm_of({n: g for n, g in gradients.items() if n not in state.buffers})
-        if not isfinite(norm):  # duplicates may overflow only in their sum
+        clipped = {n: g for n, g in gradients.items() if n not in state.buffers}
+        limited = scale.clipped(norm_of(clipped), optimizer.clip_norm)
+        if not isfinite(limited.norm or 0.0):  # duplicates may overflow only in their sum
             problem = nonfinite(loss, given) or "the global norm is not finite"
             return loss, skip_step(state, problem, scale, loss)
-        scale = scale.clipped(norm, optimizer.clip_norm)
+        scale = limited
     if step is None:
         step = state.backend.update_step(params, gradients, state, loss, key)
         state.update_steps[key] = step

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from math import prod, sqrt
 from statistics import median
+from threading import get_ident
 from typing import Any
 
 from sparsetrain import runtime
@@ -50,6 +51,7 @@ class Recorder:
         self.inside = 0.0  # seconds in single kernels so far
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
         self._began = 0.0
+        self._thread = get_ident()  # others prepare batches meanwhile
 
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
         """Seconds of a step, and the kernels in it that belong to no program."""
@@ -75,6 +77,8 @@ class Recorder:
         return self._kernels
 
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if get_ident() != self._thread:
+            return kernel(*args)
         self._wait()  # for a program, whose kernels nobody waits for meanwhile
         began = time.perf_counter()
         result = kernel(*args)

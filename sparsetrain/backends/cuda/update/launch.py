@@ -142,7 +142,8 @@ def densified(
 ) -> NDArray:
     """Return the rows of one range as a dense tensor (rows, D); only in dense mode."""
     values = gradient.coalesce(plan).values
-    dense = scratch_tensor((part.end - part.first, gradient.width), str(values.dtype), values)
+    shape, what = (part.end - part.first, gradient.width), f"the dense gradient of {part.label}"
+    dense = runtime.empty(shape, str(values.dtype), what, values.device)  # as large as the table
     spread = _spread(target_of(values), gradient.width, str(values.dtype), plan.index_dtype)
     spread(plan.arrays[0], values, dense, part.first, *span)
     return dense
