@@ -70,7 +70,7 @@ PUBLIC = {
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
         "load_table predict prediction_names profile program quantized query_vectors recommend "
-        "restore_ save seed snapshot state_dict step table table_bytes"
+        "restore_ save scaling seed snapshot state_dict step table table_bytes"
     ),
     "QuantizedModel": (
         "evaluate fit item_vectors predict prediction_names query_vectors recommend restore_ save "
