@@ -57,15 +57,17 @@ AXES = {
         r"optim/exact",
         28,
     ),
-    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 31),
+    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 30),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 22),
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 19),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 19),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 18),
     "text that is a number": Axis(
         r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 10
     ),
     "encoded data": Axis(
-        r"\.encoded\b|is_converted|treat_as|read_converted", r"converted_files|conversion/", 22
+        r"\.encoded\b|is_converted|treat_as|read_converted",
+        r"converted_files|conversion/|plain_ids",
+        22,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"

@@ -9,7 +9,7 @@ import pytest
 from tests import acts, axes
 from tests.docs.test_path import PATH
 
-FILES_OF_ACTS = {"step": 14, "encode": 23, "Encoder.fit": 27, "epoch": 33, "convert": 42}
+FILES_OF_ACTS = {"step": 14, "encode": 22, "Encoder.fit": 26, "epoch": 31, "convert": 42}
 WORDS_OF_THE_PATH = 8_344
 
 

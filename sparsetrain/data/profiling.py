@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.encode.category import Category
 from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
@@ -155,8 +156,8 @@ class _Seen:
         self.rows = 0
         self.positive: int | None = None
         self._dense: dict[str, DenseProfile] = {}
-        self._counts = [ValueCounts() for _ in encoder.columns]
-        self._ids = [0] * len(encoder.columns)
+        self._counts = [ValueCounts() for _ in encoder.features]
+        self._ids = [0] * len(encoder.features)
 
     def add(self, location: Location, piece: pa.RecordBatch, columns: Columns) -> None:
         """Count a piece."""
@@ -182,15 +183,15 @@ class _Seen:
 
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
         """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
-        is_converted = bool(self._encoder.categories) and not self._encoder.encoded
+        is_converted = not (self._encoder.is_blank or self._encoder.encoded)
         dense = list(self._dense.values())
         if is_converted:
             dense = [column._replace(missing=None, negative=None) for column in dense]
-        each = zip(self._encoder.columns, self._ids, self._counts, strict=True)
+        each = zip(self._encoder.features, self._ids, self._counts, strict=True)
         return dense, [self._category(*column, is_converted) for column in each]
 
     def _category(
-        self, column: str, ids: int, counts: ValueCounts, is_converted: bool
+        self, column: Category, ids: int, counts: ValueCounts, is_converted: bool
     ) -> CategoryProfile:
         numbers, times, texts, text_times, hexadecimal = resolved(counts)
         rare = None
@@ -205,9 +206,9 @@ class _Seen:
             number = int(numbers[place])
             if hexadecimal:
                 return f"{number:08x}"
-            return str(number % 2**64 if column in self._encoder.unsigned else number)
+            return str(column.shown(number))
 
         both = np.concatenate([times, text_times])
         top = [(shown(i), int(both[i])) for i in np.argsort(-both, kind="stable")[:_TOP]]
         missing, once = ids - int(both.sum()) - (rare or 0), int((both == 1).sum())
-        return CategoryProfile(column, ids, missing, len(both), once, rare, top)
+        return CategoryProfile(column.name, ids, missing, len(both), once, rare, top)

@@ -92,22 +92,30 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
     settings = rules.settings
     nan_is_missing = settings.nan == "missing"
     filled = float_bits(float(settings.dense_fill))
-    wraps = int(any(getattr(rule, "wraps", False) for rule in rules.categories))
+    wraps = int(any(getattr(column.values, "wraps", False) for column in rules.features))
     yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled, wraps
     for name in read.dense:
         law = rules.schema.linear.get(name, Linear())
         linear = int(name in rules.schema.linear)
         yield "dense", number[name], linear, float_bits(law.center), float_bits(law.scale)
-    kinds = dict(zip(rules.columns, zip(rules.categories, rules.bags, strict=True), strict=True))
+    known = {column.name: column for column in rules.features}
     for feature, factors in zip(read.features, weights, strict=True):
         name = feature.column
-        kind, is_bag = kinds[name]
-        limit = rules.schema.rule(name)
+        column = known[name]
+        kind, limit = column.known, column.rule
         keep = (limit.max_length or 0, int(limit.keep == "last"))
         of_ids = number[factors] if factors else -1
         eights = getattr(kind, "hexadecimal", None)
         yield (
-            *("category", number[name], feature.first, kind.rows, int(is_bag), *keep, of_ids),
+            *(
+                "category",
+                number[name],
+                feature.first,
+                kind.rows,
+                int(column.is_bag),
+                *keep,
+                of_ids,
+            ),
             *(int(feature.single), feature.length, feature.like),
             -1 if eights is None else int(eights),
             *values.add(kind),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
-from sparsetrain.data.encode.learn import keeps_rows
+from sparsetrain.data.encode.category import Category
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
@@ -36,7 +36,7 @@ def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after
     known = Vocabulary.from_counts(counts_of(before), 1, cap, NAN)
     grown = known.extended(counts_of(after), least, cap)
     assert ids_of(grown, before) == ids_of(known, before)
-    assert keeps_rows(known, grown)
+    assert Category("c", "c", values=grown).extends(Category("c", "c", values=known))
     new = Counter(value for value in after if value and value not in before)
     frequent = [value for value, times in new.items() if times >= least]
     room = len(frequent) if cap is None else min(len(frequent), cap - known.rows)

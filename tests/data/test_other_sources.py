@@ -202,7 +202,7 @@ def test_lists_of_a_stream_may_begin_with_nulls_and_be_absent_later(column):
     more = MORE if column is None else MORE.append_column("c", column)
     fitted = Encoder.fit(BAGS, schema_file=SCHEMA, min_count=1)
     streamed = Encoder.fit(Streamed(BAGS, more), schema_file=SCHEMA, min_count=1)
-    assert streamed.bags == (True,) and streamed.values("c") == fitted.values("c")
+    assert streamed.features[0].is_bag and streamed.values("c") == fitted.values("c")
     batches = Dataset(Streamed(BAGS, more), fitted).batches(3)
     found = [batch.ids[0].offsets.tolist() for batch in batches]
     assert found == [[0, 0, 2, 2], [0, 2, 2, 2]]

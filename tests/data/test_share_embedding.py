@@ -84,7 +84,7 @@ def test_the_vocabulary_is_that_of_one_column_with_the_values_of_both(items, his
     one = pa.table({"click": [0] * len(items), "history": both["history"], "item": both["item"]})
     together = pa.table({"item": pa.array([*items, *flat(histories)], pa.int64())})
     alone = Encoder.fit(together, schema_file=Schema("click", (), ("item",), columns=rules))
-    assert shared.categories[1] is shared.categories[2]
+    assert shared.features[1].values is shared.features[2].values
     assert shared.rows[1:] == alone.rows * 2
     assert shared.values("item") == shared.values("history") == alone.values("item")
     assert shared.rare_shares[2] == alone.rare_shares[0]
@@ -217,7 +217,7 @@ def test_an_encoder_is_saved_with_the_values_once_and_read_the_same():
     assert len(arrays["text_ids"]) == encoder.rows[2] - 2
     read = Encoder.from_state(json.loads(json.dumps(manifest)), arrays)
     assert read.fingerprint == encoder.fingerprint
-    assert read.categories[1] is read.categories[2]
+    assert read.features[1].values is read.features[2].values
     assert read.values("history") == encoder.values("item")
     newer = log(seed=1, text=True)
     for mine, its in zip(read.encode(newer).ids, encoder.encode(newer).ids, strict=True):
@@ -259,7 +259,7 @@ def test_new_values_of_any_column_get_rows_for_all():
         [None, None, 2, 1],
         [None] * 2 + [2, 1, 5, 9],
     )
-    assert grown.categories[1] is grown.categories[2]
+    assert grown.features[1].values is grown.features[2].values
     assert grown.extends(known)
     assert grown.tables["item"] == 6
 

@@ -22,8 +22,6 @@ from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.column_matching import (
     check_converted_names,
-    check_row_weights,
-    require_row_weights,
 )
 from sparsetrain.data.encode.encoder import Encoder, read_encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
@@ -33,6 +31,7 @@ from sparsetrain.data.read.converted_files import DATASET_FILE
 from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import Source
+from sparsetrain.data.schema.columns import check_row_weights, require_row_weights
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.argument_checks import require_int
@@ -148,8 +147,9 @@ def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
 def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
-    require_row_weights(opened.parts[0], schema)
-    blank = Encoder.blank(opened.parts[0], settings, schema)
+    part = opened.parts[0]
+    require_row_weights(part.schema.names, schema, part.location)
+    blank = Encoder.blank(part, settings, schema)
     first = blank.bind(opened.parts[:1], require_label=False)[0]
     if blank.encoded:
         settings.check_encoded()

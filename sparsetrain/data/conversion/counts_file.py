@@ -27,10 +27,10 @@ class CountsFile:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
-        self._places: dict[int, list[Any]] = defaultdict(list)
+        self._places: dict[str, list[Any]] = defaultdict(list)
         path.unlink(missing_ok=True)
 
-    def add(self, chunk: Mapping[int, ValueCounts]) -> None:
+    def add(self, chunk: Mapping[str, ValueCounts]) -> None:
         """Keep the counts of a chunk, by table."""
         kept = {table: [*map(_short, _arrays(counts))] for table, counts in chunk.items()}
         with (
@@ -43,7 +43,7 @@ class CountsFile:
                 self._places[table].append((*place, chunk[table].hexadecimal))
                 file.writelines(array.data for array in arrays)
 
-    def total(self, table: int) -> ValueCounts:
+    def total(self, table: str) -> ValueCounts:
         """Add up the counts of all chunks."""
         counts = ValueCounts()
         with open(self._path, "rb") as file:

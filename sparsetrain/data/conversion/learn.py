@@ -20,8 +20,9 @@ from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.counts_file import CountsFile
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import Statistics, StrictReader, read_good_rows
+from sparsetrain.data.encode.category import Category
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.learn import make_vocabulary, plain_rules
+from sparsetrain.data.encode.learn import learn_values, sizes_of
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.file_systems import size_and_time
@@ -57,11 +58,11 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
     if not sum(rows):
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
-    distinct: dict[int, int] = {}
+    distinct: dict[str, int] = {}
     if job.known is not None:
         encoder = job.known
     elif job.blank.encoded:
-        encoder = job.blank.with_rules(plain_rules(found.largest.tolist(), job.blank.owners))
+        encoder = job.blank.with_values(sizes_of(job.blank.features, found.largest.tolist()))
     else:
         encoder, distinct = _make_encoder(job, counts)
     return encoder, {
@@ -83,7 +84,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
 def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
     """Return what is found in all chunks, with few of the bad rows, and the rows of each."""
     total = sum(size_and_time(source.location.name)[0] for source in inputs)
-    seen, largest, done = Statistics(), np.full(len(job.blank.columns), -1), 0.0
+    seen, largest, done = Statistics(), np.full(len(job.blank.features), -1), 0.0
     rows, examples = list[int](), list[dict[str, Any]]()
     quarantined = job.bad_rows == "quarantine"
     with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
@@ -106,55 +107,55 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
 def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
     blank, seen = job.blank, Statistics()
     learns = job.known is None and not blank.encoded
-    values = {owner: ValueCounts() for owner in blank.owners}
-    largest = np.full(len(blank.columns), -1)
+    values = {column.owner: ValueCounts() for column in blank.features}
+    largest = np.full(len(blank.features), -1)
     reader = StrictReader(chunk.columns, blank)
     pieces, bad = read_good_rows(chunk, blank, job.bad_rows, reader.read)
     for statistics, categories in pieces:
         seen.update(statistics)
         largest = np.maximum(largest, [category.largest for category in categories])
-        for owner, category in zip(blank.owners, categories, strict=True):
+        for column, category in zip(blank.features, categories, strict=True):
             if learns and category.keys is not None and category.times is not None:
-                values[owner].add_keys(category.keys, category.times)
+                values[column.owner].add_keys(category.keys, category.times)
     if learns:
         counts.add(values)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
     return _Found(seen, largest, bad, chunk.input_bytes)
 
 
-def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[int, int]]:
+def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]]:
     """Give ids to the values of each table; return also how many distinct ones each had."""
     blank = job.blank
-    vocabularies: dict[int, Vocabulary] = {}
-    distinct, sizes = dict[int, int](), dict[int, int]()
-    tables = sorted({*blank.owners})
+    learned = dict[str, Vocabulary]()
+    distinct, sizes = dict[str, int](), dict[str, int]()
+    tables = [column for column in blank.features if column.has_table]
 
-    def learn_table(owner: int) -> tuple[Vocabulary, int]:
-        total = counts.total(owner)
+    def learn_table(column: Category) -> tuple[Vocabulary, int]:
+        total = counts.total(column.name)
         values = len(total.numbers()[0]) + len(total.eights()[0]) + len(total.texts()[0])
-        name = blank.columns[owner]
-        return make_vocabulary(name, total, blank.settings, blank.schema), values
+        return learn_values(column, total, blank.settings, blank.schema), values
 
-    learnt = ordered_map(learn_table, tables, job.workers)
-    for owner, (vocabulary, values) in zip(tables, learnt, strict=True):
-        vocabularies[owner], distinct[owner] = vocabulary, values
-        sizes[owner] = _bytes_of(vocabulary)
+    for column, (vocabulary, values) in zip(
+        tables, ordered_map(learn_table, tables, job.workers), strict=True
+    ):
+        learned[column.name], distinct[column.name] = vocabulary, values
+        sizes[column.name] = _bytes_of(vocabulary)
         _check_sizes(job, sizes)
         job.progress("counting values", 0, len(distinct) / len(tables))
-    return blank.with_rules(tuple(vocabularies[owner] for owner in blank.owners)), distinct
+    return blank.with_values(learned), distinct
 
 
 def check_memory(job: Job, encoder: Encoder) -> None:
     """Refuse an encoder that would not fit in the memory."""
-    rules = zip(encoder.owners, encoder.categories, strict=True)
-    tables = {owner: rule for owner, rule in rules if isinstance(rule, Vocabulary)}
-    _check_sizes(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in tables.items()})
+    tables = {column.owner: column.values for column in encoder.features}
+    known = {owner: v for owner, v in tables.items() if isinstance(v, Vocabulary)}
+    _check_sizes(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in known.items()})
 
 
-def _check_sizes(job: Job, sizes: Mapping[int, int]) -> None:
+def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
     """Refuse values that would not fit while encoding, naming the column that has most."""
     if sum(sizes.values()) > (job.memory - BASE) // 2:
-        most = job.blank.columns[max(sizes, key=sizes.__getitem__)]
+        most = max(sizes, key=sizes.__getitem__)
         whose = "of the encoder" if job.known else "seen min_count times"
         other = "an encoder of fewer values" if job.known else "a higher min_count"
         raise ResourceError(
@@ -183,13 +184,12 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
     }
 
 
-def _categories(encoder: Encoder, distinct: Mapping[int, int]) -> dict[str, dict[str, Any]]:
+def _categories(encoder: Encoder, distinct: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return what is known of each category column; the second pass counts its ids."""
-    share = encoder.schema.share_embedding
     reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
     found = {}
-    for name, rows, owner in zip(encoder.columns, encoder.rows, encoder.owners, strict=True):
-        counted = {"distinct": distinct[owner]} if owner in distinct else {}
-        whose = {"share_embedding": share[name]} if name in share else {}
-        found[name] = {"rows": rows, "ids": 0, **reserved, **counted, **whose}
+    for column in encoder.features:
+        counted = {"distinct": distinct[column.owner]} if distinct else {}
+        whose = {} if column.has_table else {"share_embedding": column.owner}
+        found[column.name] = {"rows": column.rows, "ids": 0, **reserved, **counted, **whose}
     return found

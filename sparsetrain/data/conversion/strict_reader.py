@@ -21,7 +21,7 @@ from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.bags import read_bags
 from sparsetrain.data.encode.dense import EncodedDense
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.rules import PlainIds, plain_ids
+from sparsetrain.data.encode.plain_ids import plain_ids
 from sparsetrain.data.encode.value_counts import Keys, count_keys
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
@@ -118,17 +118,17 @@ class StrictReader(NamedTuple):
 
         factors = columns.weights_of(index)
         weights = None if factors is None else piece.column(factors)
-        rule = self.encoder.schema.rule(self.encoder.columns[index])
-        read_bags(array, weights, rule, read, location)
+        read_bags(array, weights, self.encoder.features[index].rule, read, location)
         return seen[0]
 
     def _values(self, index: int, array: Any, location: Location) -> CategoryValues:
         if not self.columns.encoded:
             return CategoryValues(*count_keys(array, self.encoder.settings.nan_rule, location), -1)
-        if self.encoder.categories:
-            ids = PlainIds(self.encoder.rows[index]).encode(array, location)
-        else:
+        column = self.encoder.features[index]
+        if column.values is None:
             ids = plain_ids(array, location)
+        else:
+            ids = column.ids(array, location, encoded=True)
         return CategoryValues(None, None, int(ids.max(initial=-1)))
 
 

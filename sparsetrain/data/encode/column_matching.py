@@ -10,14 +10,13 @@ refuses them. A column of row weights must agree between data, schema and encode
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import pyarrow as pa
 
+from sparsetrain.data.encode.category import found_in
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import encoder_fingerprint
-from sparsetrain.data.read.source import Part
-from sparsetrain.data.schema.column_names import require_column, require_columns
+from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import (
     Columns,
     describe_labels,
@@ -44,8 +43,7 @@ def label_names(schema: Schema) -> tuple[str, ...]:
 
 def weight_names(rules: Rules) -> tuple[str | None, ...]:
     """Return, for each category column of converted data, the column of its weights."""
-    names = rules.columns
-    return tuple(f"{n}{WEIGHTS}" if rules.schema.rule(n).weights else None for n in names)
+    return tuple(f"{c.name}{WEIGHTS}" if c.rule.weights else None for c in rules.features)
 
 
 def check_converted_names(rules: Rules) -> None:
@@ -85,7 +83,8 @@ def converted_columns(
             )
     layout = f"converted: {len(dense)} dense, {len(rules.columns)} ids, used as they are"
     layout += describe_labels(labels)
-    return Columns(dense, rules.columns, labels, True, layout, rules.bags, weights)
+    bags = tuple(column.is_bag for column in rules.features)
+    return Columns(dense, rules.columns, labels, True, layout, bags, weights)
 
 
 def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
@@ -95,7 +94,7 @@ def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bo
         where,
         label=require_label,
         num_dense=len(rules.dense_columns),
-        num_categories=len(rules.columns),
+        num_categories=len(rules.features),
         treat_as=rules.settings.treat_as,
         described=rules.schema,
     )
@@ -105,28 +104,9 @@ def match_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bo
             f"{where}: {found.layout}; the encoder was fitted on {words[rules.encoded]} data, "
             "give the same kind (or fit with treat_as)"
         )
-    for name, is_bag, was in zip(found.categories, found.bags, rules.bags, strict=True):
-        if is_bag and not was:
+    for (column, name), is_bag in zip(found_in(rules.features, found), found.bags, strict=True):
+        if is_bag and not column.is_bag:
             raise Location(where, column=name).error(
                 "holds lists, which it did not in the training data"
             )
     return found
-
-
-def require_row_weights(part: Part, schema: Schema, names: Sequence[str] = ()) -> None:
-    """Refuse training data without the weights that were asked for.
-
-    `names` are of all columns, where the part has only those that can matter.
-    """
-    if schema.weights is not None:
-        require_column(names or part.schema.names, schema.weights, "weight", part.location)
-
-
-def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse to weigh rows by a column that those of a known encoder are not weighed by."""
-    own, other = known.weights, asked.weights
-    if other not in (None, own):
-        raise ConfigError(
-            f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
-            f"leave it out, or {do} again with weights={other!r}"
-        )

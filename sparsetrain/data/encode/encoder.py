@@ -13,12 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.category import (
+    Values,
+    blank_categories,
+    with_values,
+)
 from sparsetrain.data.encode.column_matching import (
-    check_row_weights,
     converted_columns,
     match_columns,
-    require_row_weights,
 )
 from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import (
@@ -29,14 +34,8 @@ from sparsetrain.data.encode.encoder_state import (
     read_state,
     write_state,
 )
-from sparsetrain.data.encode.learn import (
-    Sizes,
-    extended_rules,
-    keeps_rows,
-    learn_rules,
-    warn_of_floor,
-)
-from sparsetrain.data.encode.rules import CategoryRules, PlainIds, Rules, Settings
+from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
+from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
@@ -44,16 +43,19 @@ from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import as_table, names_in, table_parts
 from sparsetrain.data.schema.columns import (
     Columns,
+    check_row_weights,
     check_same_row_weights,
     find_columns,
+    require_row_weights,
     with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import is_unsigned
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
+
+_MOST_SCHEMAS = 64  # whose columns an encoder remembers
 
 
 class Encoder(Rules):
@@ -61,7 +63,7 @@ class Encoder(Rules):
 
     Attributes
     ----------
-    settings, encoded, dense_columns, columns, categories, layout, schema, bags
+    settings, encoded, dense_columns, features, layout, schema
         As in `Rules`.
     """
 
@@ -142,14 +144,15 @@ class Encoder(Rules):
             )
             known._check_shared(schema.share_embedding)
         for part in opened.parts:
-            require_row_weights(part, schema, names_in(source))
+            names = names_in(source) or part.schema.names  # not only those that can matter
+            require_row_weights(names, schema, part.location)
         if known is not None:
             known.bind(opened.parts, require_label=False)
             return known
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         warn_of_floor(*parts[0], settings, schema)
-        return blank.with_rules(learn_rules(parts, settings, schema, sizes))
+        return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
 
     def _check_shared(self, asked: Mapping[str, str]) -> None:
         """Refuse to share tables other than those that the data were converted with."""
@@ -177,14 +180,16 @@ class Encoder(Rules):
             treat_as=settings.treat_as,
             described=schema,
         )
-        names = (first.dense, first.categories)
-        owners_of(first.categories, schema.share_embedding)  # refused before anything is read
-        unsigned = tuple(n for n in first.categories if is_unsigned(part.schema.field(n).type))
-        return cls(settings, first.encoded, *names, (), first.layout, schema, first.bags, unsigned)
+        if schema.share_embedding:
+            owners_of(first.categories, schema.share_embedding)  # refused before anything is read
+        features = blank_categories(first, part.schema, schema)
+        made = cls(settings, first.encoded, first.dense, features, first.layout, schema)
+        made._matched[part.schema.remove_metadata(), False] = first
+        return made
 
-    def with_rules(self, categories: CategoryRules) -> Encoder:
-        """Return this encoder with the rules of its category columns."""
-        return replace(self, categories=categories)
+    def with_values(self, learned: Mapping[str, Values]) -> Encoder:
+        """Return this encoder with the values of each table, by the column it is named after."""
+        return replace(self, features=with_values(self.features, learned))
 
     def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
         """Return an encoder that knows the values of newer data too.
@@ -219,8 +224,7 @@ class Encoder(Rules):
                     "raw data"
                 )
         parts = self.bind(opened.parts, require_label=False)
-        grown = extended_rules(self.categories, parts, settings, self.schema, self.columns)
-        return replace(self, settings=settings, categories=grown)
+        return replace(self, settings=settings, features=extend(self.features, parts, settings))
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value that each row of a column's table stands for.
@@ -241,28 +245,24 @@ class Encoder(Rules):
         ConfigError
             If there is no such column, or the data were encoded already: ids are rows then.
         """
-        if column not in self.columns:
-            raise ConfigError(f"no category column {column!r}; there are {', '.join(self.columns)}")
-        rule = self.categories[self.columns.index(column)]
-        if isinstance(rule, PlainIds):
-            raise ConfigError(
-                f"{column}: it was encoded already, so an id is the number of its row"
-            )
-        found = rule.values()
-        if column not in self.unsigned:
-            return found
-        return [value % 2**64 if isinstance(value, int) else value for value in found]
+        found = next((known for known in self.features if known.name == column), None)
+        if found is None:
+            names = ", ".join(self.columns)
+            raise ConfigError(f"no category column {column!r}; there are {names}")
+        return found.value_of_rows()
 
     def extends(self, other: Encoder) -> bool:
         """Return whether this encodes as `other` does, except for values that `other` lacks."""
         same = (
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
-            and (self.dense_columns, self.columns) == (other.dense_columns, other.columns)
-            and (self.encoded, self.bags) == (other.encoded, other.bags)
+            and (self.dense_columns, self.encoded) == (other.dense_columns, other.encoded)
+            and len(self.features) == len(other.features)
             and self.dense_rule(self.encoded) == other.dense_rule(other.encoded)
         )
-        pairs = zip(other.categories, self.categories, strict=False)
-        return same and all(keeps_rows(known, grown) for known, grown in pairs)
+        if not same:
+            return False
+        pairs = zip(self.features, other.features, strict=True)
+        return all(column.extends(known) for column, known in pairs)
 
     def bind(
         self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
@@ -287,12 +287,27 @@ class Encoder(Rules):
                 columns = (
                     converted_columns(self, self.fingerprint, part.schema, where, require_label)
                     if is_own
-                    else match_columns(self, part.schema, where, require_label)
+                    else self._match(part.schema, where, require_label)
                 )
                 found[where] = with_row_weights(columns, weights, part.schema, where)
             bound.append((part, found[where]))
         check_same_row_weights(found)
         return bound
+
+    def _match(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
+        """Find the columns of raw data; those of a schema that was seen before are known."""
+        key = schema.remove_metadata(), require_label
+        columns = self._matched.get(key)
+        if columns is None:
+            columns = match_columns(self, schema, where, require_label)
+            if len(self._matched) >= _MOST_SCHEMAS:
+                self._matched.clear()
+            self._matched[key] = columns
+        return columns
+
+    @cached_property
+    def _matched(self) -> dict[Any, Columns]:
+        return {}
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.

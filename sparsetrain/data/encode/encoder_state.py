@@ -26,7 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
-from sparsetrain.data.encode.rules import LIMIT, CategoryRule, PlainIds, Rules, Settings
+from sparsetrain.data.encode.category import Category, Values
+from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds
+from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.encode.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
@@ -66,17 +68,18 @@ _NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": ()
 
 def write_state(rules: Rules) -> State:
     """Return (manifest, arrays); already encoded data needs no arrays."""
-    wraps = any(getattr(rule, "wraps", False) for rule in rules.categories)
+    features = rules.features
     described = {
         "rare_shares": rules.rare_shares,
-        "unsigned": list(rules.unsigned),
-        "wraps": wraps,
+        "unsigned": [column.name for column in features if column.is_unsigned],
+        "wraps": any(getattr(column.values, "wraps", False) for column in features),
     }
     return write_manifest(rules) | described, _write_arrays(rules)
 
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
     """Return all that decides what a row becomes but the values of the columns."""
+    known = [column.values for column in rules.features if column.values is not None]
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -84,11 +87,11 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
         "encoded": rules.encoded,
         "dense_columns": list(rules.dense_columns),
         "columns": list(rules.columns),
-        "rows": rules.rows,
+        "rows": [values.rows for values in known],
         "layout": rules.layout,
         "schema": rules.schema.to_dict(),
-        "bags": list(rules.bags),
-        "hexadecimal": [rule.hexadecimal for rule in rules.categories],
+        "bags": [column.is_bag for column in rules.features],
+        "hexadecimal": [values.hexadecimal for values in known],
     }
 
 
@@ -110,9 +113,10 @@ def _write_arrays(rules: Rules) -> dict[str, Array]:
 
 def _written(rules: Rules) -> list[Any]:
     """Return what is written of each column: of one that shares a table, no values."""
+    known: Any = [column.known for column in rules.features]
     return [
-        rule if owner == index else replace(rule, **_NO_VALUES)
-        for index, (rule, owner) in enumerate(zip(rules.categories, rules.owners, strict=True))
+        values if column.has_table else replace(values, **_NO_VALUES)
+        for column, values in zip(rules.features, known, strict=True)
     ]
 
 
@@ -139,19 +143,18 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
     read, owners = _read_manifest(manifest)
     if read.encoded:
         _expect(not arrays, "has arrays that already encoded data does not need")
-        categories: Sequence[CategoryRule] = [PlainIds(n) for n in read.rows]
+        values: Sequence[Values] = [PlainIds(n) for n in read.rows]
     else:
-        categories = _read_vocabularies(read, owners, arrays)
+        values = _read_vocabularies(read, owners, arrays)
+    share, rule = read.schema.share_embedding, read.schema.rule
+    features = tuple(
+        Category(name, share.get(name, name), rule(name), is_bag, name in read.unsigned, own)
+        for name, is_bag, own in zip(
+            read.columns, read.bags, (values[owner] for owner in owners), strict=True
+        )
+    )
     return Rules(
-        read.settings,
-        read.encoded,
-        read.dense_columns,
-        read.columns,
-        tuple(categories[owner] for owner in owners),
-        read.layout,
-        read.schema,
-        read.bags,
-        read.unsigned,
+        read.settings, read.encoded, read.dense_columns, features, read.layout, read.schema
     )
 
 

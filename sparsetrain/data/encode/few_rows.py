@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.category import Category
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.tables import is_pandas
 from sparsetrain.data.schema.column_names import candidate_columns
@@ -48,7 +48,7 @@ def _encode(rules: Rules, rows: list[Any] | None) -> Batch | None:
     if not _are_own(set().union(*rows), rules) or _may_be_encoded(rows, rules):
         return None
     numbers = _numbers(rows, rules.dense_columns)
-    ids = _ids(rows, rules.columns, rules.categories)
+    ids = _ids(rows, rules.features)
     if numbers is None or ids is None:
         return None
     dense = rules.raw_dense.plain_matrix(numbers, rules.dense_columns)
@@ -145,19 +145,12 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
     return found.reshape(len(rows), len(names))
 
 
-def _ids(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], rules: Sequence[Any]
-) -> np.ndarray | None:
-    if not all(isinstance(rule, Vocabulary) for rule in rules):
+def _ids(rows: Sequence[Mapping[str, Any]], features: Sequence[Category]) -> np.ndarray | None:
+    finders = [(column.name, column.known) for column in features]
+    if len(rows) > 1 and not all(_have_one_type([row.get(n) for row in rows]) for n, _ in finders):
         return None
-    if len(rows) > 1 and not all(_have_one_type([row.get(n) for row in rows]) for n in names):
-        return None
-    found = [
-        rule.find_value(row.get(name))
-        for row in rows
-        for name, rule in zip(names, rules, strict=True)
-    ]
-    return None if None in found else np.array(found, np.int64).reshape(len(rows), len(names))
+    found = [values.find_value(row.get(name)) for row in rows for name, values in finders]
+    return None if None in found else np.array(found, np.int64).reshape(len(rows), len(features))
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting and extending of category rules: counted values, or the largest id.
+"""Fitting and extending of category columns: counted values, or the largest id.
 
 One pass over the category columns; labels and dense columns are not read, except that the first
 piece of already encoded data is checked for implausible dense values. Extending gives new values
@@ -17,21 +17,15 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.data.encode.bags import read_values
+from sparsetrain.data.encode.category import Category, found_in, with_values
 from sparsetrain.data.encode.dense import FLOOR, EncodedDense
-from sparsetrain.data.encode.rules import (
-    LIMIT,
-    CategoryRule,
-    CategoryRules,
-    PlainIds,
-    Settings,
-    plain_ids,
-)
+from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.encode.value_counts import ValueCounts
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError, DataWarning
@@ -43,12 +37,15 @@ _EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
-def learn_rules(
-    parts: Bound, settings: Settings, schema: Schema, sizes: Sizes | None
-) -> CategoryRules:
-    """Learn the rule of each category column."""
-    columns, share = parts[0][1], schema.share_embedding
-    if columns.encoded:
+def learn(
+    features: Sequence[Category],
+    parts: Bound,
+    settings: Settings,
+    schema: Schema,
+    sizes: Sizes | None,
+) -> tuple[Category, ...]:
+    """Return blank columns with what they learn from the training data."""
+    if parts[0][1].encoded:
         settings.check_encoded()
         if schema.linear:
             name = next(iter(schema.linear))
@@ -56,33 +53,41 @@ def learn_rules(
                 f"linear.{name} is for raw data, this is already encoded; leave it out or use "
                 "treat_as='raw'"
             )
-        if sizes is None:
-            return learn_sizes(parts, settings, owners_of(columns.categories, share))
-        return check_sizes(columns.categories, sizes, share)
+        if sizes is not None:
+            return with_values(features, check_sizes(features, sizes))
+        return with_values(features, learn_sizes(features, parts, settings))
     if sizes is not None:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
         )
-    names, owners = columns.categories, owners_of(columns.categories, share)
-    learnt = {
-        owner: make_vocabulary(names[owner], count, settings, schema)
-        for owner, count in count_columns(parts, settings.nan_rule, owners).items()
-    }
-    return tuple(learnt[owner] for owner in owners)
+    counts = count_columns(features, parts, settings.nan_rule)
+    tables = (column for column in features if column.has_table)
+    return with_values(
+        features, {c.name: learn_values(c, counts[c.name], settings, schema) for c in tables}
+    )
 
 
-def count_columns(parts: Bound, nan: NanRule, owners: Sequence[int]) -> dict[int, ValueCounts]:
-    """Count the values of every category column; those of one table are counted together.
+def learn_values(
+    column: Category, counts: ValueCounts, settings: Settings, schema: Schema
+) -> Vocabulary:
+    """Give ids to the values of one table, by its column's own rule where it has one."""
+    wraps = schema.categories is None  # Criteo's own names, of 32-bit hashes
+    limits = settings.limits(column.rule)
+    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, wraps)
 
-    `owners` are as in `Rules`; the result has the counts of each that has a table.
-    """
-    counts = {owner: ValueCounts() for owner in owners}
+
+def count_columns(
+    features: Sequence[Category], parts: Bound, nan: NanRule
+) -> dict[str, ValueCounts]:
+    """Count the values of every table, by the column that it is named after."""
+    counts = {column.owner: ValueCounts() for column in features}
     rows = 0
     for part, columns in parts:
         for location, piece in part.pieces(columns.categories, columns.categories):
             rows += piece.num_rows
-            for owner, name in zip(owners, columns.categories, strict=True):
-                count_column(counts[owner], piece.column(name), nan, location.of_column(name))
+            for column, name in found_in(features, columns):
+                here = location.of_column(name)
+                count_column(counts[column.owner], piece.column(name), nan, here)
     if not rows:  # of text that shows only now
         raise DataError(f"{parts[0][0].location.name}: no rows")
     return counts
@@ -93,39 +98,31 @@ def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Locati
     read_values(array, lambda values, here: counts.add(values, nan, here), location)
 
 
-def make_vocabulary(
-    name: str, counts: ValueCounts, settings: Settings, schema: Schema
-) -> Vocabulary:
-    """Give ids to the values of one column, by its own rule where it has one."""
-    wraps = schema.categories is None  # Criteo's own names, of 32-bit hashes
-    limits = settings.limits(schema.rule(name))
-    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, wraps)
-
-
-def learn_sizes(parts: Bound, settings: Settings, owners: Sequence[int]) -> tuple[PlainIds, ...]:
+def learn_sizes(
+    features: Sequence[Category], parts: Bound, settings: Settings
+) -> dict[str, PlainIds]:
     """Take the largest id of each table's columns plus one as its rows."""
     check_dense(*parts[0], settings)
-    largest = [0] * len(owners)
+    largest = [0] * len(features)
     for part, columns in parts:
         for location, piece in part.pieces(columns.categories):
             for index, name in enumerate(columns.categories):
                 ids, _ = read_values(piece.column(name), plain_ids, location.of_column(name))
                 largest[index] = max(largest[index], int(ids.max(initial=0)))
-    return plain_rules(largest, owners)
+    return sizes_of(features, largest)
 
 
-def plain_rules(largest: Sequence[int], owners: Sequence[int]) -> tuple[PlainIds, ...]:
-    """Return the rules of columns with these largest ids; columns of one table have one."""
-    most = dict.fromkeys(owners, 0)
-    for owner, id_ in zip(owners, largest, strict=True):
-        most[owner] = max(most[owner], id_)
-    return tuple(PlainIds(most[owner] + 1) for owner in owners)
+def sizes_of(features: Sequence[Category], largest: Sequence[int]) -> dict[str, PlainIds]:
+    """Return the tables of columns with these largest ids."""
+    most = dict.fromkeys((column.owner for column in features), 0)
+    for column, id_ in zip(features, largest, strict=True):
+        most[column.owner] = max(most[column.owner], id_)
+    return {owner: PlainIds(id_ + 1) for owner, id_ in most.items()}
 
 
-def check_sizes(
-    names: Sequence[str], sizes: Sizes, share: Mapping[str, str]
-) -> tuple[PlainIds, ...]:
-    """Return the rows the user states, by column name or in the columns' order."""
+def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
+    """Return the tables whose rows the user states, by column name or in the columns' order."""
+    names = [column.name for column in features]
     if isinstance(sizes, Mapping):
         lacking = [name for name in names if name not in sizes]
         if lacking:
@@ -133,17 +130,18 @@ def check_sizes(
         sizes = [sizes[name] for name in names]
     if len(sizes) != len(names):
         raise ConfigError(f"sizes has {len(sizes)} entries for {len(names)} category columns")
-    for name, rows in zip(names, sizes, strict=True):
+    stated = dict(zip(names, sizes, strict=True))
+    for column in features:
+        name, rows = column.name, stated[column.name]
         if not 1 <= rows <= LIMIT:
             raise ConfigError(f"sizes: {name} has {rows} rows; it must be 1..{LIMIT}")
-        owner = share.get(name, name)
-        its = sizes[names.index(owner)]
+        its = stated[column.owner]
         if rows != its:
             raise ConfigError(
-                f"sizes: {name} has {rows} rows and {owner} {its}, but they share a table; give "
-                "both the same"
+                f"sizes: {name} has {rows} rows and {column.owner} {its}, but they share a table; "
+                "give both the same"
             )
-    return tuple(PlainIds(int(rows)) for rows in sizes)
+    return {name: PlainIds(int(rows)) for name, rows in stated.items()}
 
 
 def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
@@ -197,31 +195,17 @@ def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Sche
             )
 
 
-def extended_rules(
-    known: Sequence[CategoryRule],
-    parts: Bound,
-    settings: Settings,
-    schema: Schema,
-    names: Sequence[str],
-) -> CategoryRules:
-    """Return rules that also give rows to the values of `parts`; `names` are the columns."""
-    owners = owners_of(names, schema.share_embedding)
+def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:
+    """Return columns that also give rows to the values of `parts`."""
+    tables = [column for column in features if column.has_table]
     if parts[0][1].encoded:
-        pairs = zip(known, learn_sizes(parts, settings, owners), strict=True)
-        return tuple(PlainIds(max(old.rows, new.rows)) for old, new in pairs)
-    grown: dict[int, Vocabulary] = {}
-    for owner, counts in count_columns(parts, settings.nan_rule, owners).items():
-        old = known[owner]
-        assert isinstance(old, Vocabulary)
-        grown[owner] = old.extended(counts, *settings.limits(schema.rule(names[owner])))
-    return tuple(grown[owner] for owner in owners)
-
-
-def keeps_rows(known: CategoryRule, grown: CategoryRule) -> bool:
-    """Return whether every value that has a row in `known` has the same one in `grown`."""
-    if grown.rows < known.rows or type(known) is not type(grown):
-        return False
-    if isinstance(known, PlainIds) or isinstance(grown, PlainIds):
-        return True
-    same_numbers = np.array_equal(grown.find_numbers(known.numbers), known.number_ids)
-    return same_numbers and np.array_equal(grown.find_texts(known.texts), known.text_ids)
+        found = learn_sizes(features, parts, settings)
+        rows = {c.name: PlainIds(max(c.rows, found[c.name].rows)) for c in tables}
+        return with_values(features, rows)
+    counts = count_columns(features, parts, settings.nan_rule)
+    grown = dict[str, Vocabulary]()
+    for column in tables:
+        assert isinstance(column.values, Vocabulary)
+        limits = settings.limits(column.rule)
+        grown[column.name] = column.values.extended(counts[column.name], *limits)
+    return with_values(features, grown)

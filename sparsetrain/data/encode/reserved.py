@@ -58,12 +58,13 @@ class Share(NamedTuple):
 _ENOUGH = 100  # values of a column that nothing is known of
 
 
-def warn_of_unknown(name: str, shares: Sequence[Share], rules: Sequence[Any]) -> None:
+def warn_of_unknown(name: str, shares: Sequence[Share], columns: Sequence[Any]) -> None:
     """Warn of columns none of whose values have a row, where most of the training data's had."""
-    for share, rule in zip(shares, rules, strict=True):
+    for share, column in zip(shares, columns, strict=True):
+        values = column.known
         there = share.ids - share.missing
-        if there >= _ENOUGH and share.unseen == there and share.lost_share(rule.rare_share) > 0.5:
-            known = ", ".join(repr(value) for value in rule.examples())
+        if there >= _ENOUGH and share.unseen == there and share.lost_share(values.rare_share) > 0.5:
+            known = ", ".join(repr(value) for value in values.examples())
             warnings.warn(
                 f"{name}: column {share.column}: all of its {there:,} values were rare or never "
                 f"seen in training, where they were such as {known}: is it the same column, "

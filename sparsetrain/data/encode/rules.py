@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: settings and learned rules of all columns, and their application to a record batch.
+"""`Rules`: the columns of an encoder, and their application to a record batch.
 
 Every id produced is below its table's rows and every number finite, so results are not checked
 again. Cost: one pass over each column, nothing per row.
@@ -7,19 +7,17 @@ again. Cost: one pass over each column, nothing per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
-from sparsetrain.data.encode.bags import as_list_column, read_bags
+from sparsetrain.data.encode.category import Category, found_in
 from sparsetrain.data.encode.dense import EncodedDense, RawDense
 from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.encode.vocabulary import MIN_CAP, Vocabulary
+from sparsetrain.data.encode.vocabulary import MIN_CAP
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema
@@ -27,58 +25,9 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
-
-# No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
-LIMIT = 1 << 31
-
-_HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
-
-
-@dataclass(frozen=True)
-class PlainIds:
-    """Ids used as they are.
-
-    Attributes
-    ----------
-    rows : int
-        Rows of the table.
-    """
-
-    rare_share: ClassVar[None] = None  # no id stands for rare values
-    hexadecimal: ClassVar[None] = None  # no text is read
-
-    rows: int
-
-    def encode(self, array: Any, location: Location) -> Array:
-        """Return the ids (n,) int32 of an integer Arrow array."""
-        ids = plain_ids(array, location)
-        if len(ids) and ids.max() >= self.rows:
-            row = int(np.argmax(ids >= self.rows))
-            raise location.error(
-                f"id {ids[row]} is outside its table of {self.rows} rows; "
-                "give the rows of each table as sizes when fitting the encoder",
-                row,
-            )
-        return ids
-
-
-def plain_ids(array: Any, location: Location) -> Array:
-    """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if array.null_count:
-        row = array.is_null().index(True).as_py()
-        raise location.error(
-            "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
-        )
-    ids, _ = fill_nulls(array)
-    if len(ids) and (ids.min() < 0 or ids.max() >= LIMIT):
-        row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
-        raise location.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
-    return ids.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -144,42 +93,36 @@ class Settings:
                 )
 
 
-CategoryRule = Vocabulary | PlainIds
-CategoryRules = tuple[CategoryRule, ...]
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Rules:
-    """Settings and learned rules of an encoder.
+    """Settings and columns of an encoder.
 
     Attributes
     ----------
     settings : Settings
     encoded : bool
         Whether it was fitted on already encoded data.
-    dense_columns, columns : tuple of str
-        Names of the dense and the category columns it was fitted on.
-    categories : tuple of Vocabulary or PlainIds
-        The rule of each category column; of columns that share a table one and the same.
+    dense_columns : tuple of str
+        Names of the dense columns it was fitted on.
+    features : tuple of Category
+        The category columns; if any held lists, batches hold bags for all of them.
     layout : str
         One line that says which columns were found.
     schema : Schema
         What the columns are called and what holds for one of them alone.
-    bags : tuple of bool
-        Which category columns held lists; if any did, batches hold bags for all of them.
-    unsigned : tuple of str
-        Category columns of uint64: a value from 2**63 on is the key of its bits, which is below 0.
     """
 
     settings: Settings
     encoded: bool
     dense_columns: tuple[str, ...]
-    columns: tuple[str, ...]
-    categories: CategoryRules
+    features: tuple[Category, ...]
     layout: str
     schema: Schema
-    bags: tuple[bool, ...]
-    unsigned: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the category columns it was fitted on."""
+        return tuple(column.name for column in self.features)
 
     @property
     def owners(self) -> tuple[int, ...]:
@@ -199,18 +142,23 @@ class Rules:
     @property
     def rows(self) -> list[int]:
         """Rows of each category column's table; for raw data the two reserved ones included."""
-        return [rule.rows for rule in self.categories]
+        return [column.rows for column in self.features]
 
     @property
     def tables(self) -> dict[str, int]:
         """Rows of each table, once where columns share it, by the column that it is named after."""
-        learnt = zip(self.columns, self.categories, strict=False)  # a blank encoder has no rules
-        return {name: rule.rows for name, rule in learnt if name not in self.share_embedding}
+        own = (column for column in self.features if column.has_table and not self.is_blank)
+        return {column.name: column.rows for column in own}
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was learned yet."""
+        return any(column.values is None for column in self.features)
 
     @property
     def rare_shares(self) -> list[float | None]:
         """For each category column, which share of its training values was rare, if known."""
-        return [rule.rare_share for rule in self.categories]
+        return [column.known.rare_share for column in self.features]
 
     @property
     def num_dense(self) -> int:
@@ -229,12 +177,12 @@ class Rules:
     @property
     def has_bags(self) -> bool:
         """Whether batches hold `Ragged` bags rather than one id per feature."""
-        return any(self.bags)
+        return any(column.is_bag for column in self.features)
 
     @property
     def has_weights(self) -> bool:
         """Whether the bags have per-sample weights."""
-        return any(self.schema.rule(name).weights for name in self.columns)
+        return any(column.rule.weights for column in self.features)
 
     @property
     def model_arguments(self) -> dict[str, Any]:
@@ -267,11 +215,7 @@ class Rules:
             if factors
             else None
         )
-        ids = (
-            _read_bags(self, piece, columns, location)
-            if self.has_bags
-            else _read_ids(self, piece, columns, location)
-        )
+        ids = (self._read_bags if self.has_bags else self._read_ids)(piece, columns, location)
         return Rows(dense, ids, labels, weights)
 
     def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
@@ -284,36 +228,25 @@ class Rules:
         ]
         return np.stack(read, axis=1) if several else read[0]
 
+    def _read_ids(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
+        ids = np.empty((len(self.features), piece.num_rows), dtype=np.int32)
+        for number, (column, name) in enumerate(found_in(self.features, columns)):
+            array, here = piece.column(name), location.of_column(name)
+            ids[number] = column.ids(array, here, encoded=columns.encoded)
+        return ids.T
 
-def _category_rules(rules: Rules, columns: Columns) -> Iterator[tuple[int, str, CategoryRule]]:
-    """Yield number, name and rule of each category column; converted data has plain ids."""
-    for index, (name, rule) in enumerate(zip(columns.categories, rules.categories, strict=True)):
-        yield index, name, (PlainIds(rule.rows) if columns.encoded else rule)
-
-
-def _read_ids(rules: Rules, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
-    ids = np.empty((len(columns.categories), piece.num_rows), dtype=np.int32)
-    for index, name, rule in _category_rules(rules, columns):
-        ids[index] = rule.encode(piece.column(name), location.of_column(name))
-    return ids.T
-
-
-def _read_bags(
-    rules: Rules,
-    piece: pa.RecordBatch,
-    columns: Columns,
-    location: Location,
-) -> tuple[Ragged, ...]:
-    bags, nan = [], rules.settings.nan_rule
-    for index, name, rule in _category_rules(rules, columns):
-        factors = columns.weights_of(index)
-        array = piece.column(name)
-        read = read_bags(
-            as_list_column(array, nan) if rules.bags[index] else array,
-            None if factors is None else as_list_column(piece.column(factors), NanRule("error")),
-            rules.schema.rule(rules.columns[index]),
-            rule.encode,
-            location.of_column(name),
-        )
-        bags.append(read.weighted() if rules.has_weights else read)
-    return tuple(bags)
+    def _read_bags(
+        self, piece: pa.RecordBatch, columns: Columns, location: Location
+    ) -> tuple[Ragged, ...]:
+        bags = []
+        for number, (column, name) in enumerate(found_in(self.features, columns)):
+            factors = columns.weights_of(number)
+            read = column.bags(
+                piece.column(name),
+                None if factors is None else piece.column(factors),
+                self.settings.nan_rule,
+                location.of_column(name),
+                columns.encoded,
+            )
+            bags.append(read.weighted() if self.has_weights else read)
+        return tuple(bags)

@@ -140,9 +140,8 @@ def find_columns(
     bags = tuple(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
-    layout += "".join(
-        f", {line}" for line in describe_sharing(categories, described.share_embedding)
-    )
+    share = described.share_embedding
+    layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
     layout += describe_labels(labels)
     return Columns(dense, categories, labels, encoded, layout, bags, weights)
 
@@ -188,6 +187,22 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
         raise Location(lacking, column=weighed[0]).error(
             "the column with the weights of rows is missing here, and other files have it"
+        )
+
+
+def require_row_weights(names: Sequence[str], schema: Schema, location: Location) -> None:
+    """Refuse training data without the weights that were asked for."""
+    if schema.weights is not None:
+        require_column(names, schema.weights, "weight", location)
+
+
+def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
+    """Refuse to weigh rows by a column that those of a known encoder are not weighed by."""
+    own, other = known.weights, asked.weights
+    if other not in (None, own):
+        raise ConfigError(
+            f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
+            f"leave it out, or {do} again with weights={other!r}"
         )
 
 

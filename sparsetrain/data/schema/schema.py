@@ -317,6 +317,8 @@ def _check_counts(where: str, rule: Derived | ColumnRule, keys: Sequence[str]) -
 def _check_sharing(schema: Schema) -> None:
     """Refuse columns that cannot share a table by what is said of them alone."""
     share = schema.share_embedding
+    if not share:
+        return
     for name, owner in share.items():
         require_type(f"columns.{name}.share_embedding", owner, str, "the name of a column")
     # Without names the columns are known only once there are data.

@@ -26,8 +26,8 @@ from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.encode.bags import read_values, with_distinct
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.plain_ids import PlainIds
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
-from sparsetrain.data.encode.rules import PlainIds
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.schema.columns import Columns
@@ -178,8 +178,8 @@ class Dataset:
 
     def _warn_of_unknown(self) -> None:
         """Warn of columns of which nothing that was read is known."""
-        rules = self._encoder.categories if self.reserved and self._encoder else ()
-        warn_of_unknown(self._source.name, self.reserved, rules)
+        columns = self._encoder.features if self.reserved and self._encoder else ()
+        warn_of_unknown(self._source.name, self.reserved, columns)
 
     def batches(
         self,

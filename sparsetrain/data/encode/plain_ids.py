@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain ids: what already encoded columns hold, used as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow.types as pt
+
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import fill_nulls
+
+# No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
+LIMIT = 1 << 31
+
+_HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
+
+
+@dataclass(frozen=True)
+class PlainIds:
+    """Ids used as they are.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of the table.
+    """
+
+    rare_share: ClassVar[None] = None  # no id stands for rare values
+    hexadecimal: ClassVar[None] = None  # no text is read
+
+    rows: int
+
+    def find_value(self, _value: Any) -> None:
+        """Leave single values to columns, whose types tell whether they are ids."""
+
+    def encode(self, array: Any, location: Location) -> Array:
+        """Return the ids (n,) int32 of an integer Arrow array."""
+        ids = plain_ids(array, location)
+        if len(ids) and ids.max() >= self.rows:
+            row = int(np.argmax(ids >= self.rows))
+            raise location.error(
+                f"id {ids[row]} is outside its table of {self.rows} rows; "
+                "give the rows of each table as sizes when fitting the encoder",
+                row,
+            )
+        return ids
+
+
+def plain_ids(array: Any, location: Location) -> Array:
+    """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if array.null_count:
+        row = array.is_null().index(True).as_py()
+        raise location.error(
+            "the id is null in already encoded data; if it is raw, use treat_as='raw'", row
+        )
+    ids, _ = fill_nulls(array)
+    if len(ids) and (ids.min() < 0 or ids.max() >= LIMIT):
+        row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
+        raise location.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
+    return ids.astype(np.int32)
