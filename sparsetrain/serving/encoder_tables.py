@@ -17,6 +17,7 @@ from sparsetrain.data.encode.hash_table import own_slots
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.schema.schema import Linear
+from sparsetrain.errors import ConfigError
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
@@ -87,6 +88,11 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
     yield from (("column", name) for name in columns)
     for name in dict.fromkeys(used):
         rule = derived[name]
+        if rule.kind != "arithmetic":
+            raise ConfigError(
+                f"export: {name} is derived by {rule.kind}, which exported models do not compute: "
+                "derive the column before, or predict with st.load_predictor"
+            )
         yield "derived", name, columns.index(rule.source), rule.divide, rule.modulo or 0
     number = {name: at for at, name in enumerate([*columns, *dict.fromkeys(used)])}
     settings = rules.settings

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derived columns: integer arithmetic on other columns.
+"""Derived columns: what a schema makes of other columns, by a rule of `RULES` each.
 
-`(source // divide) % modulo`, rounded down, gives the hour of a day from YYMMDDHH (modulo 100), the
-weekday from seconds since 1970 (divide 86400, modulo 7), and so on. A date or timestamp counts as
-those seconds. Missing values stay missing.
+- ``(source // divide) % modulo``, rounded down, gives the hour of a day from YYMMDDHH (modulo 100),
+  the weekday from seconds since 1970 (divide 86400, modulo 7), and so on. A date or timestamp
+  counts as those seconds.
+- ``boundaries`` and ``log`` put numbers into buckets, which are categories then.
+- ``separator`` cuts text into a list.
+- ``cross`` makes a category of a pair of columns, by a hash of both values.
+
+Missing values stay missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from sparsetrain.data.ragged import offsets_of
 from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import Derived
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import (
     EXACT,
@@ -36,7 +47,8 @@ def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
         return part
     for name, rule in derived.items():
         _check(part, name, rule)
-    schema = pa.schema([*part.schema, *(pa.field(name, pa.int64()) for name in derived)])
+    made = (pa.field(name, RULES[rule.kind].type) for name, rule in derived.items())
+    schema = pa.schema([*part.schema, *made])
     return replace(part, schema=schema, read=partial(_read, part, derived), ranges=None)
 
 
@@ -44,45 +56,50 @@ def _check(part: Part, name: str, rule: Derived) -> None:
     location = Location(part.location.name, column=name)
     if name in part.schema.names:
         raise location.error("the data has a column of this name; call the derived one otherwise")
-    if rule.source not in part.schema.names:
-        raise location.error(f"it is derived from {rule.source}, which is missing")
+    for source in rule.sources:
+        if source not in part.schema.names:
+            raise location.error(f"it is derived from {source}, which is missing")
 
 
 def _read(
     part: Part, derived: Mapping[str, Derived], names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    sources = [derived[name].source for name in names if name in derived]
+    sources = [source for name in names if name in derived for source in derived[name].sources]
     stored = list(dict.fromkeys([*(n for n in names if n not in derived), *sources]))
     for location, piece in part.pieces(stored):
         arrays = [
-            _derive(
-                piece.column(derived[n].source), derived[n], location.of_column(derived[n].source)
-            )
-            if n in derived
-            else piece.column(n)
-            for n in names
+            _derived(piece, derived[name], location) if name in derived else piece.column(name)
+            for name in names
         ]
         made = pa.RecordBatch.from_arrays(arrays, names=[*names])
         yield made if location.numbers is None else with_numbers(made, location.numbers)
 
 
-def _derive(array: pa.Array, rule: Derived, location: Location) -> pa.Array:
-    values, missing = _integers(array, location)
+def _derived(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
+    columns = [(piece.column(name), location.of_column(name)) for name in rule.sources]
+    return RULES[rule.kind].make(rule, *columns)
+
+
+Column = tuple[pa.Array, Location]
+
+
+def _arithmetic(rule: Derived, column: Column) -> pa.Array:
+    values, missing = _integers(*column)
     result = derive(values, rule)
-    location.refuse(
+    column[1].refuse(
         result > _LARGEST,
         lambda row: f"{result[row]} is beyond int64, which a derived column holds",
     )
     return pa.array(result.astype(np.int64), pa.int64(), mask=missing)
 
 
-def derive(values: np.ndarray, rule: Derived) -> np.ndarray:
-    """Return what a rule makes of integers (n,)."""
+def derive(values: Array, rule: Derived) -> Array:
+    """Return the quotient and remainder of integers (n,)."""
     quotient = values // rule.divide
     return quotient if rule.modulo is None else quotient % rule.modulo
 
 
-def _integers(array: pa.Array, location: Location) -> tuple[np.ndarray, np.ndarray]:
+def _integers(array: pa.Array, location: Location) -> tuple[Array, Array]:
     moments = to_microseconds(array, location)
     if moments is not None:
         microseconds, missing = fill_nulls(moments)
@@ -96,3 +113,92 @@ def _integers(array: pa.Array, location: Location) -> tuple[np.ndarray, np.ndarr
         odd, lambda row: f"{values[row]} is not a whole number, which a derived column needs"
     )
     return values.astype(np.int64), missing
+
+
+def _bucketed(rule: Derived, column: Column) -> pa.Array:
+    """How many of the boundaries are not above a number."""
+    values, missing = read_numbers(column[0], NanRule("missing"), column[1])
+    buckets = np.searchsorted(np.array(rule.boundaries), values, side="right")
+    return pa.array(buckets.astype(np.int64), pa.int64(), mask=missing)
+
+
+def _logarithmic(rule: Derived, column: Column) -> pa.Array:
+    """``floor(log(1 + |x|))`` to a base, with the sign of x."""
+    assert rule.log is not None
+    values, missing = read_numbers(column[0], NanRule("missing"), column[1])
+    size = 1 + np.abs(values)
+    buckets = np.floor(np.log(size) / np.log(rule.log))
+    # At a power of the base, where the quotient of logarithms may be rounded to either side.
+    buckets -= rule.log**buckets > size
+    buckets += rule.log ** (buckets + 1) <= size
+    return pa.array((np.sign(values) * buckets).astype(np.int64), pa.int64(), mask=missing)
+
+
+_QUOTES = " \t\"'"
+
+
+def _cut(rule: Derived, column: Column) -> pa.Array:
+    """Cut text at a separator, without brackets around it, and blanks and quotes around values."""
+    array, location = column
+    if arrow_types.kind_of(array.type) not in (arrow_types.TEXT, arrow_types.EMPTY):
+        raise location.error(
+            f"type {array.type} cannot be cut at {rule.separator!r}: it takes text"
+        )
+    text = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    inner = pc.utf8_trim(text.cast(pa.large_string()), "[]() \t")
+    lists = pc.split_pattern(inner, rule.separator)
+    values = pc.utf8_trim(pc.list_flatten(lists), _QUOTES)
+    there = pc.not_equal(values, "").to_numpy(zero_copy_only=False)
+    rows = pc.list_parent_indices(lists).to_numpy()
+    lengths = np.bincount(rows[there], minlength=len(array))
+    offsets = pa.array(offsets_of(lengths), mask=_ends(array))
+    return pa.LargeListArray.from_arrays(offsets, values.filter(pa.array(there)))
+
+
+def _ends(array: pa.Array) -> Array | None:
+    """Which offsets stand for null lists, (n + 1,)."""
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    return np.append(missing, False) if missing.any() else None
+
+
+def _crossed(rule: Derived, first: Column, second: Column) -> pa.Array:
+    """A hash of two values below `buckets`, the same for any type and width that stores them."""
+    assert rule.buckets is not None
+    (left, no_left), (right, no_right) = _hashed(*first), _hashed(*second)
+    mixed = left * np.uint64(0x9E3779B97F4A7C15) + right
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= mixed >> np.uint64(32)
+    pairs = (mixed % np.uint64(rule.buckets)).astype(np.int64)
+    return pa.array(pairs, pa.int64(), mask=no_left | no_right)
+
+
+def _hashed(array: pa.Array, location: Location) -> tuple[Array, Array]:
+    """Return 64-bit hashes of values as text, and which are missing."""
+    if arrow_types.kind_of(array.type) != arrow_types.TEXT:
+        values, missing = _integers(array, location)
+        array = pa.array(values, mask=missing).cast(pa.string())
+    elif pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    coded = pc.dictionary_encode(array.cast(pa.large_binary()))
+    words = [hashlib.blake2b(v, digest_size=8).digest() for v in coded.dictionary.to_pylist()]
+    codes, missing = fill_nulls(coded.indices)
+    hashes = np.frombuffer(b"".join(words) or bytes(8), np.uint64)[codes]
+    empty = pc.equal(pc.binary_length(array), 0).fill_null(True)
+    return hashes, missing | empty.to_numpy(zero_copy_only=False)
+
+
+class _Rule(NamedTuple):
+    """A kind of derived column: what makes it of its sources, and its type."""
+
+    make: Callable[..., pa.Array]
+    type: Any = pa.int64()
+
+
+RULES = {
+    "arithmetic": _Rule(_arithmetic),
+    "boundaries": _Rule(_bucketed),
+    "log": _Rule(_logarithmic),
+    "separator": _Rule(_cut, pa.large_list(pa.large_string())),
+    "cross": _Rule(_crossed),
+}

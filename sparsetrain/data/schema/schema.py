@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,49 @@ from sparsetrain.system.html import describe
 KEEP = ("first", "last")
 
 
+_DERIVING = ("boundaries", "log", "separator", "cross")  # rules of derived columns, one of each
+
+
 @dataclass(frozen=True)
 class Derived:
-    """A column made of an integer column: `(source // divide) % modulo`.
+    """A column made of another: `(source // divide) % modulo`, or by one of the other rules.
 
     Attributes
     ----------
     source : str
         The column it is made of; `from` in a file.
     divide, modulo : int
-        At least 1; a modulo of None leaves the quotient as it is.
+        Of an integer column. At least 1; a modulo of None leaves the quotient as it is.
+    boundaries : tuple of float
+        A number's bucket is how many of these, which rise, are not above it.
+    log : float or None
+        A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
+    separator : str or None
+        Text becomes the list of what stands between these.
+    cross : str or None
+        Another column: a pair of values of both becomes a hash below `buckets`.
+    buckets : int or None
     """
 
     source: str = field(metadata={"alias": "from"})
     divide: int = 1
     modulo: int | None = None
+    boundaries: tuple[float, ...] = ()
+    log: float | None = None
+    separator: str | None = None
+    cross: str | None = None
+    buckets: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name of its rule: the key that is given beside `source`, or "arithmetic"."""
+        given = (key for key in _DERIVING if getattr(self, key) not in (None, ()))
+        return next(given, "arithmetic")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns it is made of."""
+        return (self.source,) if self.cross is None else (self.source, self.cross)
 
 
 @dataclass(frozen=True)
@@ -187,7 +216,7 @@ class Schema:
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
         named = {*(self.categories or ()), *self.dense, *self.label_kinds, self.time or "label"}
-        sources = {derived.source for derived in self.derived.values()}
+        sources = {source for derived in self.derived.values() for source in derived.sources}
         weights = (self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
@@ -296,7 +325,7 @@ def _check(schema: Schema) -> None:
         if not math.isfinite(law.center) or not math.isfinite(law.scale):
             raise ConfigError(f"linear.{name}: center and scale must be finite")
     for name, rule in schema.derived.items():
-        _check_counts(f"derived.{name}", rule, ("divide", "modulo"))
+        _check_derived(f"derived.{name}", rule)
     for name, rule in schema.columns.items():
         _check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
         if rule.keep not in KEEP:
@@ -306,6 +335,26 @@ def _check(schema: Schema) -> None:
     _check_sharing(schema)
     if len(schema.text.delimiter or ",") != 1:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
+
+
+def _check_derived(where: str, rule: Derived) -> None:
+    _check_counts(where, rule, ("divide", "modulo", "buckets"))
+    given = [key for key in _DERIVING if getattr(rule, key) not in (None, ())]
+    if (rule.divide, rule.modulo) != (1, None):
+        given.append("divide and modulo")
+    if len(given) > 1:
+        raise ConfigError(f"{where}: {' and '.join(given)} exclude each other: drop one")
+    if (rule.buckets is None) != (rule.cross is None):
+        raise ConfigError(f"{where}: cross and buckets go together: give both")
+    if rule.log is not None and not (is_number(rule.log) and 1 < rule.log < math.inf):
+        raise ConfigError(f"{where}: log is {rule.log!r}; it must be a base above 1")
+    numbers = rule.boundaries
+    if not all(is_number(n) and math.isfinite(n) for n in numbers) or any(
+        a >= b for a, b in pairwise(numbers)
+    ):
+        raise ConfigError(f"{where}: boundaries are {list(numbers)!r:.60}; give numbers that rise")
+    if rule.separator == "":
+        raise ConfigError(f"{where}: separator is empty; give what stands between values")
 
 
 def _check_counts(where: str, rule: Derived | ColumnRule, keys: Sequence[str]) -> None:

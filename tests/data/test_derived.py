@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns that a schema makes of others: buckets of numbers, lists in text, pairs of columns."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sparsetrain
+from sparsetrain.data import Derived, Encoder, Schema
+from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.open_source import open_source
+from sparsetrain.errors import ConfigError, DataError
+
+
+def derived(rule, **columns):
+    """What a rule makes of columns, as Python values."""
+    part = with_derived(open_source(pa.table(columns)).parts[0], {"d": rule})
+    return [value for _, piece in part.pieces(["d"]) for value in piece.column("d").to_pylist()]
+
+
+def test_numbers_fall_between_boundaries_in_any_type():
+    rule = Derived("x", boundaries=(-1.5, 0.0, 10.0))
+    assert derived(rule, x=[-2.0, -1.5, -0.1, 0, 9.9, 10, None]) == [0, 1, 1, 2, 2, 3, None]
+    assert derived(rule, x=pa.array([-2, 0, 10], pa.int32())) == [0, 2, 3]
+    assert derived(rule, x=["-2", "0", "10.0", ""]) == [0, 2, 3, None]
+
+
+@given(st.floats(-1e15, 1e15), st.sampled_from([2.0, 10.0, 1.5]))
+def test_a_logarithm_is_the_power_of_its_base_below(x, base):
+    (bucket,) = derived(Derived("x", log=base), x=[x])
+    size, power = 1 + abs(x), abs(bucket)
+    assert base**power <= size < base ** (power + 1)
+    assert bucket == 0 or math.copysign(1, bucket) == math.copysign(1, x)
+
+
+LISTS = {
+    "bars": ("|", ["a|b", "c", "", "a||b "], [["a", "b"], ["c"], [], ["a", "b"]]),
+    "brackets": (",", ['["a", "b"]', "[1, 2]", "[]"], [["a", "b"], ["1", "2"], []]),
+    "carets": ("^", ["1^2^3", None], [["1", "2", "3"], None]),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("type_", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_text_becomes_a_list(kind, type_):
+    separator, texts, lists = LISTS[kind]
+    array = pa.array(texts, pa.string()).cast(type_)
+    assert derived(Derived("x", separator=separator), x=array) == lists
+    assert derived(Derived("x", separator=separator), x=array[1:]) == lists[1:]
+
+
+def test_what_is_not_text_is_not_cut():
+    with pytest.raises(
+        DataError, match=r"column x: type int64 cannot be cut at '\|': it takes text"
+    ):
+        derived(Derived("x", separator="|"), x=[1, 2])
+
+
+def test_a_pair_is_the_same_in_every_type_that_stores_its_values():
+    rule = Derived("x", cross="y", buckets=1000)
+    left, right = [12, 7, 12, None], ["a", "b", "b", "a"]
+    found = derived(rule, x=left, y=right)
+    assert found[3] is None and len({*found[:3]}) == 3 and max(found[:3]) < 1000
+    others = [pa.array(left, pa.int16()), pa.array(left, pa.float64()), ["12", "7", "12", ""]]
+    for other in others:
+        assert derived(rule, x=other, y=pa.array(right).dictionary_encode()) == found
+
+
+def test_pairs_spread_over_their_buckets():
+    rule = Derived("x", cross="y", buckets=64)
+    x, y = (grid.ravel() for grid in np.mgrid[0:64, 0:64])
+    counts = np.bincount(derived(rule, x=x, y=y), minlength=64)
+    assert counts.min() > 30 and counts.max() < 110
+
+
+def schema() -> Schema:
+    return Schema(
+        label="click",
+        categories=("site", "price_bucket", "tags_list", "site_tag"),
+        derived={
+            "price_bucket": Derived("price", boundaries=(1.0, 5.0)),
+            "tags_list": Derived("tags", separator="|"),
+            "site_tag": Derived("site", cross="tags", buckets=50),
+        },
+    )
+
+
+ROWS = {
+    "click": [0, 1, 0, 1] * 8,
+    "site": ["a", "b", "a", "c"] * 8,
+    "price": [0.5, 2.0, 9.0, None] * 8,
+    "tags": ["x|y", "y", "", "x|z|y"] * 8,
+}
+
+
+def test_files_frames_and_a_saved_encoder_give_the_same_ids(tmp_path):
+    table = pa.table(ROWS)
+    pa.parquet.write_table(table, tmp_path / "rows.parquet")
+    pa.csv.write_csv(table, tmp_path / "rows.csv")
+    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema_file=schema())
+    again = Encoder.from_state(*encoder.to_state())
+    assert again.fingerprint == encoder.fingerprint
+    wanted = encoder.encode(table)
+    files = [*sparsetrain.data.Dataset(tmp_path / "rows.csv", again).batches(32)]
+    for other in (again.encode(table.to_pandas()), again.encode(ROWS), *files):
+        for mine, its in zip(wanted.ids, other.ids, strict=True):
+            np.testing.assert_array_equal(mine.ids, its.ids)
+            np.testing.assert_array_equal(mine.offsets, its.offsets)
+
+
+def test_converted_data_hold_them_too(tmp_path):
+    pa.parquet.write_table(pa.table(ROWS), tmp_path / "rows.parquet")
+    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema_file=schema())
+    sparsetrain.data.convert_files([tmp_path / "rows.parquet"], tmp_path / "out", encoder=encoder)
+    (batch,) = sparsetrain.data.Dataset(tmp_path / "out", encoder).batches(32)
+    for mine, its in zip(encoder.encode(pa.table(ROWS)).ids, batch.ids, strict=True):
+        np.testing.assert_array_equal(mine.ids, its.ids)
+
+
+WRONG = {
+    "two rules": ({"log": 2.0, "separator": "|"}, "log and separator exclude each other"),
+    "with arithmetic": ({"log": 2.0, "modulo": 3}, "log and divide and modulo exclude"),
+    "a base of 1": ({"log": 1.0}, "log is 1.0; it must be a base above 1"),
+    "falling": ({"boundaries": (2.0, 1.0)}, r"boundaries are \[2.0, 1.0\]; give numbers that rise"),
+    "not a number": ({"boundaries": (0.0, float("nan"))}, r"boundaries are \[0.0, nan\]; give"),
+    "no buckets": ({"cross": "y"}, "cross and buckets go together"),
+    "nothing between": ({"separator": ""}, "separator is empty"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_rules_that_cannot_hold_are_refused(case):
+    options, message = WRONG[case]
+    with pytest.raises(ConfigError, match=f"derived.d: {message}"):
+        Schema(categories=("d",), derived={"d": Derived("x", **options)})
+
+
+def test_a_schema_of_them_is_written_and_read(tmp_path):
+    path = tmp_path / "schema.toml"
+    path.write_text(schema().to_toml())
+    assert Schema.read(path) == schema()
+
+
+def test_lists_in_text_are_inferred_and_told():
+    found = sparsetrain.data.infer(
+        {**ROWS, "genres": ["[1, 2]", "[3]", "[2, 1]", "[]"] * 8}, "click"
+    )
+    assert found.schema.derived["tags_list"] == Derived("tags", separator="|")
+    assert found.schema.derived["genres_list"] == Derived("genres", separator=",")
+    assert "list in text, its values between '|': tags_list" in str(found)
