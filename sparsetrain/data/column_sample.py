@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.encode.learn import count_column
-from sparsetrain.data.encode.value_counts import ResolvedCounts, ValueCounts, resolved
+from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns
@@ -73,7 +73,6 @@ class Values(NamedTuple):
     missing: int
     numbers: Array | None  # (n,) float64 of those that are there; None where one is not a number
     moments: list[Any] | None  # seconds since 1970
-    separator: str | None  # what stands between values in text
 
 
 def values_of(pieces: Pieces) -> Values:
@@ -100,17 +99,7 @@ def values_of(pieces: Pieces) -> Values:
     counted = int(found.number_times.sum() + found.text_times.sum())
     missing = rows - (counted if numbers is None else len(numbers))
     kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
-    return Values(kind, rows, distinct, missing, numbers, moments, _separator(found))
-
-
-def _separator(found: ResolvedCounts) -> str | None:
-    """What stands between values in half of the texts or more, if something does."""
-    texts, times = found.texts, found.text_times
-    for mark in (b"|", b"^", b";", b","):
-        shares = [mark in text and (mark != b"," or text[:1] in b"[(") for text in texts]
-        if 2 * times[np.array(shares, bool)].sum() >= max(1, times.sum()):
-            return mark.decode()
-    return None
+    return Values(kind, rows, distinct, missing, numbers, moments)
 
 
 def read_as_asked(pieces: Pieces) -> Array:

@@ -198,10 +198,6 @@ class _Guess:
         self.categories.append(name)
         self.notes[name] = f"category, {seen.kind}: {seen.distinct:,} values"
 
-    def _list(self, name: str, seen: Values) -> None:
-        self.derived[f"{name}_list"] = Derived(name, separator=seen.separator)
-        self.notes[name] = f"list in text, its values between {seen.separator!r}: {name}_list"
-
     def _dense(self, name: str, seen: Values) -> None:
         assert seen.numbers is not None
         self._number(name, seen.numbers)
@@ -292,7 +288,6 @@ _RULES: tuple[_Rule, ...] = (
     (_is_useless, _Guess._useless),
     (_is_moment, _Guess._moment),
     (_is_date_and_hour, _Guess._date_and_hour),
-    (lambda name, seen: seen.separator is not None, _Guess._list),
     (_is_category, _Guess._category),
     (lambda name, seen: True, _Guess._dense),
 )

@@ -55,8 +55,6 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
-_MOST_SCHEMAS = 64  # whose columns an encoder remembers
-
 
 class Encoder(Rules):
     """Turns tables into batches; make one with `Encoder.fit` or `Encoder.from_state`.
@@ -184,7 +182,7 @@ class Encoder(Rules):
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         features = blank_categories(first, part.schema, schema)
         made = cls(settings, first.encoded, first.dense, features, first.layout, schema)
-        made._matched[part.schema.remove_metadata(), False] = first
+        made._matched[False] = part.schema, first
         return made
 
     def with_values(self, learned: Mapping[str, Values]) -> Encoder:
@@ -295,18 +293,16 @@ class Encoder(Rules):
         return bound
 
     def _match(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
-        """Find the columns of raw data; those of a schema that was seen before are known."""
-        key = schema.remove_metadata(), require_label
-        columns = self._matched.get(key)
-        if columns is None:
-            columns = match_columns(self, schema, where, require_label)
-            if len(self._matched) >= _MOST_SCHEMAS:
-                self._matched.clear()
-            self._matched[key] = columns
-        return columns
+        """Find the columns of raw data; those of the last schema are known."""
+        known = self._matched.get(require_label)
+        if known is None or not known[0].equals(schema):
+            known = schema, match_columns(self, schema, where, require_label)
+            self._matched[require_label] = known
+        return known[1]
 
     @cached_property
-    def _matched(self) -> dict[Any, Columns]:
+    def _matched(self) -> dict[bool, tuple[pa.Schema, Columns]]:
+        """Whether labels were read -> the last schema, and what was found in it."""
         return {}
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
@@ -360,7 +356,7 @@ class Encoder(Rules):
         CheckpointError
             If anything is missing or inconsistent; nothing in it is trusted.
         """
-        return cls(**vars(read_state(manifest, arrays)))
+        return cls(**read_state(manifest, arrays).fields)
 
 
 def read_encoder(path: Path) -> Encoder:
@@ -371,4 +367,4 @@ def read_encoder(path: Path) -> Encoder:
     CheckpointError
         If the file is missing, damaged or another's.
     """
-    return Encoder(**vars(read_rules(path)))
+    return Encoder(**read_rules(path).fields)

@@ -146,7 +146,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
 
 
 def _ids(rows: Sequence[Mapping[str, Any]], features: Sequence[Category]) -> np.ndarray | None:
-    finders = [(column.name, column.known) for column in features]
+    finders: Any = [(column.name, column.known) for column in features]  # of raw values
     if len(rows) > 1 and not all(_have_one_type([row.get(n) for row in rows]) for n, _ in finders):
         return None
     found = [values.find_value(row.get(name)) for row in rows for name, values in finders]

@@ -34,9 +34,6 @@ class PlainIds:
 
     rows: int
 
-    def find_value(self, _value: Any) -> None:
-        """Leave single values to columns, whose types tell whether they are ids."""
-
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an integer Arrow array."""
         ids = plain_ids(array, location)

@@ -7,7 +7,7 @@ again. Cost: one pass over each column, nothing per row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +120,11 @@ class Rules:
     schema: Schema
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The arguments by which this was made."""
+        return {own.name: getattr(self, own.name) for own in fields(self)}
+
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the category columns it was fitted on."""
         return tuple(column.name for column in self.features)
@@ -147,8 +152,9 @@ class Rules:
     @property
     def tables(self) -> dict[str, int]:
         """Rows of each table, once where columns share it, by the column that it is named after."""
-        own = (column for column in self.features if column.has_table and not self.is_blank)
-        return {column.name: column.rows for column in own}
+        if self.is_blank:
+            return {}
+        return {column.name: column.rows for column in self.features if column.has_table}
 
     @property
     def is_blank(self) -> bool:
@@ -179,7 +185,7 @@ class Rules:
         """Whether batches hold `Ragged` bags rather than one id per feature."""
         return any(column.is_bag for column in self.features)
 
-    @property
+    @cached_property
     def has_weights(self) -> bool:
         """Whether the bags have per-sample weights."""
         return any(column.rule.weights for column in self.features)

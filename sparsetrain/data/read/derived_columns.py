@@ -6,9 +6,9 @@
   counts as those seconds.
 - ``boundaries`` and ``log`` put numbers into buckets, which are categories then.
 - ``separator`` cuts text into a list.
-- ``cross`` makes a category of a pair of columns, by a hash of both values.
+- ``cross`` makes a category of a pair of columns of whole numbers or text, by a hash of both.
 
-Missing values stay missing.
+Missing values stay missing; so does NaN.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from sparsetrain.data.values.numeric import (
     read_numbers,
     to_microseconds,
 )
+from sparsetrain.data.values.text import require_utf8
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -77,7 +78,12 @@ def _read(
 
 def _derived(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
     columns = [(piece.column(name), location.of_column(name)) for name in rule.sources]
-    return RULES[rule.kind].make(rule, *columns)
+    made = RULES[rule.kind]
+    for array, here in columns if made.kinds else ():
+        is_bool = pa.types.is_boolean(array.type)
+        if is_bool or arrow_types.kind_of(array.type) not in (*made.kinds, arrow_types.EMPTY):
+            raise here.error(f"type {array.type} is not for {rule.kind!r}: {made.takes}")
+    return made.make(rule, *columns)
 
 
 Column = tuple[pa.Array, Location]
@@ -129,40 +135,39 @@ def _logarithmic(rule: Derived, column: Column) -> pa.Array:
     size = 1 + np.abs(values)
     buckets = np.floor(np.log(size) / np.log(rule.log))
     # At a power of the base, where the quotient of logarithms may be rounded to either side.
-    buckets -= rule.log**buckets > size
-    buckets += rule.log ** (buckets + 1) <= size
+    with np.errstate(over="ignore"):
+        buckets -= rule.log**buckets > size
+        buckets += rule.log ** (buckets + 1) <= size
     return pa.array((np.sign(values) * buckets).astype(np.int64), pa.int64(), mask=missing)
 
 
-_QUOTES = " \t\"'"
+_AROUND = " \t\r\n\"'"
 
 
 def _cut(rule: Derived, column: Column) -> pa.Array:
     """Cut text at a separator, without brackets around it, and blanks and quotes around values."""
     array, location = column
-    if arrow_types.kind_of(array.type) not in (arrow_types.TEXT, arrow_types.EMPTY):
-        raise location.error(
-            f"type {array.type} cannot be cut at {rule.separator!r}: it takes text"
-        )
+    if not pa.types.is_null(array.type):
+        require_utf8(array, location, bytes_too=True)
     text = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     inner = pc.utf8_trim(text.cast(pa.large_string()), "[]() \t")
     lists = pc.split_pattern(inner, rule.separator)
-    values = pc.utf8_trim(pc.list_flatten(lists), _QUOTES)
+    values = pc.utf8_trim(pc.list_flatten(lists), _AROUND)
     there = pc.not_equal(values, "").to_numpy(zero_copy_only=False)
     rows = pc.list_parent_indices(lists).to_numpy()
     lengths = np.bincount(rows[there], minlength=len(array))
-    offsets = pa.array(offsets_of(lengths), mask=_ends(array))
+    offsets = pa.array(offsets_of(lengths), mask=_null_offsets(array))
     return pa.LargeListArray.from_arrays(offsets, values.filter(pa.array(there)))
 
 
-def _ends(array: pa.Array) -> Array | None:
+def _null_offsets(array: pa.Array) -> Array | None:
     """Which offsets stand for null lists, (n + 1,)."""
     missing = array.is_null().to_numpy(zero_copy_only=False)
     return np.append(missing, False) if missing.any() else None
 
 
 def _crossed(rule: Derived, first: Column, second: Column) -> pa.Array:
-    """A hash of two values below `buckets`, the same for any type and width that stores them."""
+    """A hash of two values below `buckets`: 12 and "12" are one value, of any width."""
     assert rule.buckets is not None
     (left, no_left), (right, no_right) = _hashed(*first), _hashed(*second)
     mixed = left * np.uint64(0x9E3779B97F4A7C15) + right
@@ -175,15 +180,16 @@ def _crossed(rule: Derived, first: Column, second: Column) -> pa.Array:
 
 def _hashed(array: pa.Array, location: Location) -> tuple[Array, Array]:
     """Return 64-bit hashes of values as text, and which are missing."""
-    if arrow_types.kind_of(array.type) != arrow_types.TEXT:
-        values, missing = _integers(array, location)
-        array = pa.array(values, mask=missing).cast(pa.string())
-    elif pa.types.is_dictionary(array.type):
+    if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if arrow_types.kind_of(array.type) == arrow_types.TEXT:
+        require_utf8(array, location, bytes_too=True)
+    else:
+        array = array.cast(pa.string())
     coded = pc.dictionary_encode(array.cast(pa.large_binary()))
     words = [hashlib.blake2b(v, digest_size=8).digest() for v in coded.dictionary.to_pylist()]
     codes, missing = fill_nulls(coded.indices)
-    hashes = np.frombuffer(b"".join(words) or bytes(8), np.uint64)[codes]
+    hashes = np.frombuffer(b"".join(words) or bytes(8), "<u8")[codes]
     empty = pc.equal(pc.binary_length(array), 0).fill_null(True)
     return hashes, missing | empty.to_numpy(zero_copy_only=False)
 
@@ -193,12 +199,19 @@ class _Rule(NamedTuple):
 
     make: Callable[..., pa.Array]
     type: Any = pa.int64()
+    kinds: tuple[str, ...] = ()  # of Arrow types it takes, beside nulls; where empty, it tells
+    takes: str = ""  # the same, in words
 
 
+_TEXTS = pa.large_list(pa.large_string())
+_NUMBERS = (arrow_types.INTEGER, arrow_types.FLOAT, arrow_types.TEXT)
+_NAMES = (arrow_types.INTEGER, arrow_types.TEXT)
 RULES = {
     "arithmetic": _Rule(_arithmetic),
-    "boundaries": _Rule(_bucketed),
-    "log": _Rule(_logarithmic),
-    "separator": _Rule(_cut, pa.large_list(pa.large_string())),
-    "cross": _Rule(_crossed),
+    "boundaries": _Rule(_bucketed, pa.int64(), _NUMBERS, "it takes numbers"),
+    "log": _Rule(_logarithmic, pa.int64(), _NUMBERS, "it takes numbers"),
+    "separator": _Rule(
+        _cut, pa.large_list(pa.large_string()), (arrow_types.TEXT,), "it takes text"
+    ),
+    "cross": _Rule(_crossed, pa.int64(), _NAMES, "it takes whole numbers or text"),
 }

@@ -37,7 +37,7 @@ class Derived:
         The column it is made of; `from` in a file.
     divide, modulo : int
         Of an integer column. At least 1; a modulo of None leaves the quotient as it is.
-    boundaries : tuple of float
+    boundaries : tuple of float or None
         A number's bucket is how many of these, which rise, are not above it.
     log : float or None
         A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
@@ -51,17 +51,25 @@ class Derived:
     source: str = field(metadata={"alias": "from"})
     divide: int = 1
     modulo: int | None = None
-    boundaries: tuple[float, ...] = ()
+    boundaries: tuple[float, ...] | None = None
     log: float | None = None
     separator: str | None = None
     cross: str | None = None
     buckets: int | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.boundaries, list):
+            object.__setattr__(self, "boundaries", tuple(self.boundaries))
+
+    @property
+    def given(self) -> list[str]:
+        """The keys that name its rule, of which one can be given."""
+        return [key for key in _DERIVING if getattr(self, key) is not None]
+
     @property
     def kind(self) -> str:
         """The name of its rule: the key that is given beside `source`, or "arithmetic"."""
-        given = (key for key in _DERIVING if getattr(self, key) not in (None, ()))
-        return next(given, "arithmetic")
+        return next(iter(self.given), "arithmetic")
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -339,22 +347,42 @@ def _check(schema: Schema) -> None:
 
 def _check_derived(where: str, rule: Derived) -> None:
     _check_counts(where, rule, ("divide", "modulo", "buckets"))
-    given = [key for key in _DERIVING if getattr(rule, key) not in (None, ())]
+    given = rule.given
     if (rule.divide, rule.modulo) != (1, None):
         given.append("divide and modulo")
     if len(given) > 1:
         raise ConfigError(f"{where}: {' and '.join(given)} exclude each other: drop one")
     if (rule.buckets is None) != (rule.cross is None):
         raise ConfigError(f"{where}: cross and buckets go together: give both")
-    if rule.log is not None and not (is_number(rule.log) and 1 < rule.log < math.inf):
-        raise ConfigError(f"{where}: log is {rule.log!r}; it must be a base above 1")
-    numbers = rule.boundaries
-    if not all(is_number(n) and math.isfinite(n) for n in numbers) or any(
-        a >= b for a, b in pairwise(numbers)
-    ):
-        raise ConfigError(f"{where}: boundaries are {list(numbers)!r:.60}; give numbers that rise")
+    if rule.buckets is not None and rule.buckets > _MOST_BUCKETS:
+        raise ConfigError(f"{where}: buckets is {rule.buckets}; at most {_MOST_BUCKETS}")
+    for key, word in (("separator", "what stands between values"), ("cross", "a column's name")):
+        require_type(f"{where}.{key}", getattr(rule, key), str, word)
     if rule.separator == "":
         raise ConfigError(f"{where}: separator is empty; give what stands between values")
+    if rule.log is not None and not (_is_finite(rule.log) and rule.log > 1):
+        raise ConfigError(f"{where}: log is {rule.log!r:.40}; it must be a base above 1")
+    if rule.boundaries is not None and not _rise(rule.boundaries):
+        raise ConfigError(
+            f"{where}: boundaries is {rule.boundaries!r:.60}; give a list of numbers that rise"
+        )
+
+
+_MOST_BUCKETS = 2**31 - 1
+
+
+def _rise(numbers: Any) -> bool:
+    """Whether these are finite numbers, one or more, each above the one before."""
+    return (
+        isinstance(numbers, tuple)
+        and len(numbers) > 0
+        and all(map(_is_finite, numbers))
+        and all(a < b for a, b in pairwise(numbers))
+    )
+
+
+def _is_finite(number: Any) -> bool:
+    return is_number(number) and abs(number) < 1e300
 
 
 def _check_counts(where: str, rule: Derived | ColumnRule, keys: Sequence[str]) -> None:
