@@ -48,13 +48,23 @@ def target(request, monkeypatch):
     yield resolve_target(request.param)
 
 
+_programs = {}  # of gradients, by target and kind of ids: those of a device take long to compile
+
+
+def trainer_on(target, kind="single", **options) -> st.Trainer:
+    trainer = st.Trainer(small_dlrm.model(kind), target=target, **options)
+    key = trainer.target.kind.name, *trainer.target.keys, kind
+    trainer.program = _programs.setdefault(key, trainer.program)
+    return trainer
+
+
 QUICK = [(name, "weighted") for name in OPTIONS] + [(name, "single") for name in [*OPTIONS][:3]]
 
 
 @pytest.mark.parametrize(("name", "kind"), slow_except(QUICK, product(OPTIONS, KINDS)))
 def test_every_backend_trains_to_the_weights_of_the_cpu(target, name, kind):
     def trained(on):
-        trainer = st.Trainer(small_dlrm.model(kind), target=on, **OPTIONS[name]())
+        trainer = trainer_on(on, kind, **OPTIONS[name]())
         batches = [small_dlrm.batch(8, seed=seed, kind=kind) for seed in range(3)]
         for batch in trainer.ahead(batches):
             trainer.step(batch)
@@ -67,7 +77,7 @@ def test_every_backend_trains_to_the_weights_of_the_cpu(target, name, kind):
 
 
 def test_a_profile_names_the_kernels_of_a_step_and_takes_it_back(target):
-    trainer = st.Trainer(small_dlrm.model(), optim.adagrad(0.1), target=target)
+    trainer = trainer_on(target, optimizer=optim.adagrad(0.1))
     before = trainer.state_dict()
     profile = trainer.profile(small_dlrm.batch(8), steps=2)
     names = {kernel.name for kernel in profile.kernels}
