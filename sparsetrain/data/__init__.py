@@ -30,8 +30,8 @@ from sparsetrain.data.read.split import split_time as split_time
 from sparsetrain.data.read.windows import split_windows as split_windows
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
+from sparsetrain.data.schema.derived import Derived as Derived
 from sparsetrain.data.schema.schema import ColumnRule as ColumnRule
-from sparsetrain.data.schema.schema import Derived as Derived
 from sparsetrain.data.schema.schema import Linear as Linear
 from sparsetrain.data.schema.schema import Schema as Schema
 from sparsetrain.data.schema.schema import TextFormat as TextFormat

@@ -30,7 +30,8 @@ from sparsetrain.data.column_sample import (
 from sparsetrain.data.read.derived_columns import derive
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import require_kind
-from sparsetrain.data.schema.schema import Derived, Linear, Schema
+from sparsetrain.data.schema.derived import Derived
+from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location

@@ -24,7 +24,8 @@ from typing import Any
 
 from sparsetrain.checkpoint import manifest
 from sparsetrain.cli.settings import resolve_settings
-from sparsetrain.data.schema.schema import ColumnRule, Derived, Schema, TextFormat
+from sparsetrain.data.schema.derived import Derived
+from sparsetrain.data.schema.schema import ColumnRule, Schema, TextFormat
 from sparsetrain.errors import SparsetrainError
 from sparsetrain.training.run.checkpoints import read_pointer
 from sparsetrain.training.run.log import read_log

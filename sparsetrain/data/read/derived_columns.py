@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.ragged import offsets_of
 from sparsetrain.data.read.source import Part, with_numbers
-from sparsetrain.data.schema.schema import Derived
+from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location

@@ -8,73 +8,20 @@ saved with the encoder, so that a model scores data under the schema it was trai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sparsetrain.data.schema.derived import Derived, check_counts, check_derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import as_float, is_number, require_int, require_type
+from sparsetrain.system.argument_checks import as_float, is_number, require_type
 from sparsetrain.system.html import describe
 
 KEEP = ("first", "last")
-
-
-_DERIVING = ("boundaries", "log", "separator", "cross")  # rules of derived columns, one of each
-
-
-@dataclass(frozen=True)
-class Derived:
-    """A column made of another: `(source // divide) % modulo`, or by one of the other rules.
-
-    Attributes
-    ----------
-    source : str
-        The column it is made of; `from` in a file.
-    divide, modulo : int
-        Of an integer column. At least 1; a modulo of None leaves the quotient as it is.
-    boundaries : tuple of float or None
-        A number's bucket is how many of these, which rise, are not above it.
-    log : float or None
-        A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
-    separator : str or None
-        Text becomes the list of what stands between these.
-    cross : str or None
-        Another column: a pair of values of both becomes a hash below `buckets`.
-    buckets : int or None
-    """
-
-    source: str = field(metadata={"alias": "from"})
-    divide: int = 1
-    modulo: int | None = None
-    boundaries: tuple[float, ...] | None = None
-    log: float | None = None
-    separator: str | None = None
-    cross: str | None = None
-    buckets: int | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.boundaries, list):
-            object.__setattr__(self, "boundaries", tuple(self.boundaries))
-
-    @property
-    def given(self) -> list[str]:
-        """The keys that name its rule, of which one can be given."""
-        return [key for key in _DERIVING if getattr(self, key) is not None]
-
-    @property
-    def kind(self) -> str:
-        """The name of its rule: the key that is given beside `source`, or "arithmetic"."""
-        return next(iter(self.given), "arithmetic")
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The columns it is made of."""
-        return (self.source,) if self.cross is None else (self.source, self.cross)
 
 
 @dataclass(frozen=True)
@@ -333,9 +280,9 @@ def _check(schema: Schema) -> None:
         if not math.isfinite(law.center) or not math.isfinite(law.scale):
             raise ConfigError(f"linear.{name}: center and scale must be finite")
     for name, rule in schema.derived.items():
-        _check_derived(f"derived.{name}", rule)
+        check_derived(f"derived.{name}", rule)
     for name, rule in schema.columns.items():
-        _check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
+        check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")
         if schema.categories is not None and name not in schema.categories:
@@ -343,52 +290,6 @@ def _check(schema: Schema) -> None:
     _check_sharing(schema)
     if len(schema.text.delimiter or ",") != 1:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
-
-
-def _check_derived(where: str, rule: Derived) -> None:
-    _check_counts(where, rule, ("divide", "modulo", "buckets"))
-    given = rule.given
-    if (rule.divide, rule.modulo) != (1, None):
-        given.append("divide and modulo")
-    if len(given) > 1:
-        raise ConfigError(f"{where}: {' and '.join(given)} exclude each other: drop one")
-    if (rule.buckets is None) != (rule.cross is None):
-        raise ConfigError(f"{where}: cross and buckets go together: give both")
-    if rule.buckets is not None and rule.buckets > _MOST_BUCKETS:
-        raise ConfigError(f"{where}: buckets is {rule.buckets}; at most {_MOST_BUCKETS}")
-    for key, word in (("separator", "what stands between values"), ("cross", "a column's name")):
-        require_type(f"{where}.{key}", getattr(rule, key), str, word)
-    if rule.separator == "":
-        raise ConfigError(f"{where}: separator is empty; give what stands between values")
-    if rule.log is not None and not (_is_finite(rule.log) and rule.log > 1):
-        raise ConfigError(f"{where}: log is {rule.log!r:.40}; it must be a base above 1")
-    if rule.boundaries is not None and not _rise(rule.boundaries):
-        raise ConfigError(
-            f"{where}: boundaries is {rule.boundaries!r:.60}; give a list of numbers that rise"
-        )
-
-
-_MOST_BUCKETS = 2**31 - 1
-
-
-def _rise(numbers: Any) -> bool:
-    """Whether these are finite numbers, one or more, each above the one before."""
-    return (
-        isinstance(numbers, tuple)
-        and len(numbers) > 0
-        and all(map(_is_finite, numbers))
-        and all(a < b for a, b in pairwise(numbers))
-    )
-
-
-def _is_finite(number: Any) -> bool:
-    return is_number(number) and abs(number) < 1e300
-
-
-def _check_counts(where: str, rule: Derived | ColumnRule, keys: Sequence[str]) -> None:
-    for key in keys:
-        if (value := getattr(rule, key)) is not None:
-            require_int(f"{where}.{key}", value)
 
 
 def _check_sharing(schema: Schema) -> None:
