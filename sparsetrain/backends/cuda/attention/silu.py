@@ -10,7 +10,14 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.backends.cuda.attention.tokens import Sum, Token, each_token, row_of
+from sparsetrain.backends.cuda.attention.tokens import (
+    Sum,
+    Token,
+    each_token,
+    row_of,
+    write_by_key,
+    write_by_query,
+)
 from sparsetrain.backends.cuda.sparse.parts import each_of
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import Number
@@ -56,18 +63,9 @@ def silu_attention_cotangent_kernel(of: Attention, distances: int) -> PrimFunc:
             return T.Bind(token.dot(cotangent, i, v, j) * gate * inner), T.Bind(score * gate)
 
         with each_token(of, ends, tokens) as token:
-            by_query = Sum(token)
-            with token.keys() as j:
-                by_query.add(slope(token, token.number, j)[0], k, j)
-            by_query.write(dq)
+            write_by_query(token, slope, k, dq)
         with each_token(of, ends, tokens) as token:
-            by_key, by_value = Sum(token), Sum(token)
-            with token.queries() as i:
-                by_score, weight = slope(token, i, token.number)
-                by_key.add(by_score, q, i)
-                by_value.add(weight, cotangent, i)
-            by_key.write(dk)
-            by_value.write(dv)
+            write_by_key(token, slope, q, cotangent, dk, dv)
         with each_of(tokens * distances) as thread:
             n = T.Bind(tirx.floordiv(thread, wide(distances)))
             distance = T.Bind(tirx.floormod(thread, wide(distances)))

@@ -11,7 +11,13 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.backends.cuda.attention.tokens import Sum, Token, each_token
+from sparsetrain.backends.cuda.attention.tokens import (
+    Sum,
+    Token,
+    each_token,
+    write_by_key,
+    write_by_query,
+)
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import Number
 from sparsetrain.ops.ragged.attention_blocks import Attention
@@ -68,18 +74,9 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
             top, total = _weigh(token, q, k, lambda *_: None)
             put(stats, n, token.head, top + tirx.log(total))
             put(stats, n, of.heads + token.head, token.dot(cotangent, n, out, n))
-            by_query = Sum(token)
-            with token.keys() as j:
-                by_query.add(slope(token, n, j)[0], k, j)
-            by_query.write(dq)
+            write_by_query(token, slope, k, dq)
         with each_token(of, ends, tokens) as token:  # reads all of stats: another launch
-            by_key, by_value = Sum(token), Sum(token)
-            with token.queries() as i:
-                by_product, weight = slope(token, i, token.number)
-                by_key.add(by_product, q, i)
-                by_value.add(weight, cotangent, i)
-            by_key.write(dk)
-            by_value.write(dv)
+            write_by_key(token, slope, q, cotangent, dk, dv)
     return built.get()
 
 

@@ -78,6 +78,28 @@ def row_of(ends: Any, n: Any) -> Any:
     return T.Bind(low.now)
 
 
+Slope = Callable[[Token, Any, Any], tuple[Any, Any]]  # by a score, and the factor of a value
+
+
+def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
+    """Write the derivative by the query of a token."""
+    total = Sum(token)
+    with token.keys() as j:
+        total.add(slope(token, token.number, j)[0], k, j)
+    total.write(dq)
+
+
+def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv: Any) -> None:
+    """Write the derivatives by the key and the value of a token."""
+    by_key, by_value = Sum(token), Sum(token)
+    with token.queries() as i:
+        by_score, weight = slope(token, i, token.number)
+        by_key.add(by_score, q, i)
+        by_value.add(weight, cotangent, i)
+    by_key.write(dk)
+    by_value.write(dv)
+
+
 class Sum:
     """A row of a head's columns in one thread, 0 at first."""
 
