@@ -66,7 +66,7 @@ AXES = {
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
-        r"converted_files|conversion/|plain_ids",
+        r"converted_files|conversion/",
         22,
     ),
     "several processes": Axis(

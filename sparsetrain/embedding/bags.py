@@ -150,15 +150,9 @@ def column_kernel(dtype: str, arrays: int, parallel: bool = True) -> PrimFunc:
         wanted = [("placed", total, dtype), ("offsets", edges, "int64"), ("copy", total, "float32")]
         written = [buffer(name, (size,), kind) for name, size, kind in wanted[:arrays]]
         outside = buffer("outside", (STRIPS + 1,), "int32")
-        names = [
-            "count",
-            "stride",
-            "first",
-            "rows",
-            "before",
-            *["batch", "place"][: 2 * (arrays > 1)],
-        ]
-        count, stride, first, rows, before, *bags = (scalar(name, "int64") for name in names)
+        names = ("count", "stride", "first", "rows", "before")
+        count, stride, first, rows, before = (scalar(name, "int64") for name in names)
+        bags = [scalar(name, "int64") for name in ("batch", "place")] if arrays > 1 else []
         ids = T.decl_buffer((count * stride,), "int64", data=sources[0])
         with (T.parallel if parallel else T.serial)(0, STRIPS) as strip:
             wrong = T.alloc_local((1,), "int32")

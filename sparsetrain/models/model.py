@@ -22,7 +22,6 @@ import sparsetrain.models.functions as exported
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.vocabulary import FIRST
 from sparsetrain.data.values.labels import LabelKind, num_logits
 from sparsetrain.embedding.bags import ColumnPlacing
 from sparsetrain.embedding.layer import Embedding
@@ -266,8 +265,8 @@ class Model(nn.Module):
             raise ConfigError(f"{cls} has neither target nor seen: the feature that lists items")
         if self._encoder is None or self._columns is None:
             return range(self.rows_of(self.features[name]))
-        first = 0 if self._encoder.encoded else FIRST
-        found = range(first, self._encoder.rows[self._columns[name]])
+        values = self._encoder.features[self._columns[name]].known
+        found = range(values.first, values.rows)
         if not found:
             raise ConfigError(
                 f"{cls}: no item has a row of its own, since all were rare: give the encoder a "

@@ -73,7 +73,9 @@ def bytes_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def delta_of_one_row(trainer: st.Trainer, folder: Path, column: str, place: Path) -> None:
+def assert_a_small_delta_of_one_row(
+    trainer: st.Trainer, folder: Path, column: str, place: Path
+) -> None:
     table = trainer.table(column)
     changed = table.copy()
     changed[3] += 0.5
@@ -90,13 +92,13 @@ def delta_of_one_row(trainer: st.Trainer, folder: Path, column: str, place: Path
 
 @pytest.mark.parametrize("name, column", [("ids", "user"), ("bags", "seen")])
 def test_a_delta_of_one_row_is_small(exported, tmp_path, name, column):
-    delta_of_one_row(*exported[name], column, tmp_path)
+    assert_a_small_delta_of_one_row(*exported[name], column, tmp_path)
 
 
 def test_a_delta_of_one_item_holds_its_vector_alone(tmp_path):
     trainer = features.trainer_of("two towers")
     export(trainer, tmp_path / "older", cpu="native")
-    delta_of_one_row(trainer, tmp_path / "older", "item", tmp_path)
+    assert_a_small_delta_of_one_row(trainer, tmp_path / "older", "item", tmp_path)
     assert np.load(tmp_path / "delta" / "items.npy.rows.npy").tolist() == [3]
 
 

@@ -29,6 +29,7 @@ class PlainIds:
         Rows of the table.
     """
 
+    first: ClassVar[int] = 0  # row of a value
     rare_share: ClassVar[None] = None  # no id stands for rare values
     hexadecimal: ClassVar[None] = None  # no text is read
 

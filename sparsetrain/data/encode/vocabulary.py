@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -65,6 +65,8 @@ class Vocabulary:
         Whether a number from -2**31 to -1 without a row is sought as the unsigned one of its bits,
         as in every hexadecimal column.
     """
+
+    first: ClassVar[int] = FIRST  # row of a value; those before it stand for missing and rare ones
 
     numbers: Array
     number_ids: Array

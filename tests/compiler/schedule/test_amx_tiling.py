@@ -27,10 +27,10 @@ def forward(contracted, columns):
 
 def test_a_gradient_has_work_for_several_threads_and_little_waste():
     for rows, columns in SIZES:
-        _has_work_and_little_waste(rows, columns)
+        assert_work_and_little_waste(rows, columns)
 
 
-def _has_work_and_little_waste(rows, columns):
+def assert_work_and_little_waste(rows, columns):
     shape = choose_shape(gradient(rows, columns))
     tiles, panels = -(-rows // SIDE), -(-columns // SIDE)
     assert panels % shape.panels == 0
