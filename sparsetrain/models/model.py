@@ -205,8 +205,10 @@ class Model(nn.Module):
         Parameters
         ----------
         batch : Batch
-        threads, room
-            Whether a kernel may convert ids, and where to; see `ClickModel`.
+        threads
+            Nothing here, where NumPy converts ids as fast; see `ClickModel`.
+        room
+            Where a kernel writes ids, if they are sent to a device; see `ClickModel`.
         draws : Draws, optional
             For what is `prepared`, if anything is.
         function : str
