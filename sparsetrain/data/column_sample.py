@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.columns.value_counts import ValueCounts, resolved
 from sparsetrain.data.encode.learn import count_column
-from sparsetrain.data.encode.value_counts import ValueCounts, resolved
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.encode.category import Category
+from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.value_counts import ValueCounts, resolved
+from sparsetrain.data.columns.vocabulary import FIRST, UNSEEN
 from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.encode.rules import Settings
-from sparsetrain.data.encode.value_counts import ValueCounts, resolved
-from sparsetrain.data.encode.vocabulary import FIRST, UNSEEN
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.columns import Columns

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.encode.hash_table import own_slots
+from sparsetrain.data.columns.hash_table import own_slots
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.errors import ConfigError
 from sparsetrain.serving.manifest import Record, float_bits

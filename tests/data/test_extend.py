@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
-from sparsetrain.data.encode.category import Category
-from sparsetrain.data.encode.value_counts import ValueCounts
-from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataError

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.data.encode.hash_table import IdTable
-from sparsetrain.data.encode.value_counts import ValueCounts, reduce_numbers
-from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.columns.hash_table import IdTable
+from sparsetrain.data.columns.value_counts import ValueCounts, reduce_numbers
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths

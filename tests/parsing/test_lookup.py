@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 
-from sparsetrain.data.encode.hash_table import IdTable
+from sparsetrain.data.columns.hash_table import IdTable
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 3000])

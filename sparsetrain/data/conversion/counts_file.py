@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.encode.value_counts import ValueCounts
+from sparsetrain.data.columns.value_counts import ValueCounts
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError
 from sparsetrain.system.file_locks import name_write_errors

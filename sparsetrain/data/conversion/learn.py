@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain.data.atomic_write import atomic_write
+from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.counts_file import CountsFile
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import Statistics, StrictReader, read_good_rows
-from sparsetrain.data.encode.category import Category
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import learn_values, sizes_of
-from sparsetrain.data.encode.value_counts import ValueCounts
-from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.errors import DataError, ResourceError

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from sparsetrain.data.columns.bags import read_bags
+from sparsetrain.data.columns.number import EncodedDense
+from sparsetrain.data.columns.plain_ids import plain_ids
+from sparsetrain.data.columns.value_counts import Keys, count_keys
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
-from sparsetrain.data.encode.bags import read_bags
-from sparsetrain.data.encode.dense import EncodedDense
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.plain_ids import plain_ids
-from sparsetrain.data.encode.value_counts import Keys, count_keys
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.schema.columns import Columns

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write, write_json
+from sparsetrain.data.columns.bags import as_lists
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import read_good_rows
-from sparsetrain.data.encode.bags import as_lists
 from sparsetrain.data.encode.column_matching import dense_names, label_names, weight_names
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder

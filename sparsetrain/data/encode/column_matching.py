@@ -13,7 +13,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from sparsetrain.data.encode.category import found_in
+from sparsetrain.data.columns.category import found_in
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import encoder_fingerprint
 from sparsetrain.data.schema.column_names import require_columns

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.encode.category import (
+from sparsetrain.data.columns.category import (
     Values,
     blank_categories,
     with_values,

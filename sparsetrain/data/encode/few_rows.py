@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.encode.category import Category
+from sparsetrain.data.columns.category import Category
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.tables import is_pandas

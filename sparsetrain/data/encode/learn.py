@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.encode.bags import read_values
-from sparsetrain.data.encode.category import Category, found_in, with_values
-from sparsetrain.data.encode.dense import FLOOR, EncodedDense
-from sparsetrain.data.encode.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.columns.bags import read_values
+from sparsetrain.data.columns.category import Category, found_in, with_values
+from sparsetrain.data.columns.number import FLOOR, EncodedDense
+from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.rules import Settings
-from sparsetrain.data.encode.value_counts import ValueCounts
-from sparsetrain.data.encode.vocabulary import Vocabulary
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
 from sparsetrain.data.schema.schema import Schema

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsetrain.data.columns.vocabulary import MISSING, UNSEEN
 from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.encode.vocabulary import MISSING, UNSEEN
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataWarning
 

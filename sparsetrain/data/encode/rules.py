@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.encode.category import Category, found_in
-from sparsetrain.data.encode.dense import EncodedDense, RawDense
+from sparsetrain.data.columns.category import Category, found_in
+from sparsetrain.data.columns.number import EncodedDense, RawDense
+from sparsetrain.data.columns.vocabulary import MIN_CAP
 from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.encode.vocabulary import MIN_CAP
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule, Schema

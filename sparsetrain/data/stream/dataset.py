@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
-from sparsetrain.data.encode.bags import read_values, with_distinct
+from sparsetrain.data.columns.bags import read_values, with_distinct
+from sparsetrain.data.columns.plain_ids import PlainIds
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.plain_ids import PlainIds
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.encode.bags import as_list_column, read_bags
-from sparsetrain.data.encode.plain_ids import PlainIds
-from sparsetrain.data.encode.vocabulary import Vocabulary
+from sparsetrain.data.columns.bags import as_list_column, read_bags
+from sparsetrain.data.columns.plain_ids import PlainIds
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema

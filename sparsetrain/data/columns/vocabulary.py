@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from sparsetrain.data.encode.hash_table import IdTable
-from sparsetrain.data.encode.value_counts import (
+from sparsetrain.data.columns.hash_table import IdTable
+from sparsetrain.data.columns.value_counts import (
     ValueCounts,
     are_wrapped,
     has_keyable_dictionary,
