@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that read rows of text: `fields` finds the fields of lines and the numbers they spell."""
+"""Kernels that read text: `fields` of lines, as the numbers of their `words`; `lookup` of keys."""
