@@ -30,7 +30,9 @@ PARTS = {
     "runtime": Part(
         "tensors, devices, threads and compiled libraries of TVM", "backend system", True
     ),
-    "parsing": Part("kernels that read fields of text", "kernels runtime system", True),
+    "parsing": Part(
+        "kernels that read fields of text, and from values to ids", "kernels runtime system", True
+    ),
     "data": Part("click logs to batches: schema, readers, encoder, conversion", "parsing system"),
     "metrics": Part("scores of predictions and of rankings, batch by batch", "data system"),
     "sparse_tensor": Part(
@@ -97,7 +99,7 @@ PARTS = {
     ),
     "serving": Part(
         "exported models: a library in C, its use from Python, deltas, an HTTP server",
-        "checkpoint compiler data models runtime system training",
+        "checkpoint compiler data models parsing runtime system training",
         True,
     ),
     "parallel": Part(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.value_counts import ValueCounts, resolved
+from sparsetrain.data.columns.counts import ValueCounts, are_integers, kind_of_column, of_kind
 from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
@@ -83,10 +83,11 @@ def values_of(pieces: Pieces) -> Values:
     if not fractions:
         for location, piece in pieces:
             count_column(counts, piece, _NAN, location)
-    found = resolved(counts)
-    texts = [text for text in found.texts if re.match(rb"-?0\d", text)]
-    if texts or found.hexadecimal:  # 007 is a name
+    total = counts.total
+    padded = any(re.match(rb"-?0\d", text) for text in total.texts[0])
+    if padded or not are_integers(total.hexes[0]).all():  # 007 is a name
         numbers = None
+    found = of_kind(total, kind_of_column(total))
     distinct = (
         len(np.unique(numbers))
         if fractions and numbers is not None

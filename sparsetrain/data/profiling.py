@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.value_counts import ValueCounts, resolved
-from sparsetrain.data.columns.vocabulary import FIRST, UNSEEN
+from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
+from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
@@ -28,6 +28,7 @@ from sparsetrain.data.values.arrow_types import is_bag
 from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.parsing.identity import HEXADECIMAL, UNSEEN
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table
 
@@ -193,7 +194,9 @@ class _Seen:
     def _category(
         self, column: Category, ids: int, counts: ValueCounts, is_converted: bool
     ) -> CategoryProfile:
-        numbers, times, texts, text_times, hexadecimal = resolved(counts)
+        total = counts.total
+        kind = kind_of_column(total)
+        numbers, times, texts, text_times, _ = of_kind(total, kind)
         rare = None
         if is_converted:  # missing and rare values have ids
             rare = int(times[numbers == UNSEEN].sum())
@@ -204,7 +207,7 @@ class _Seen:
             if place >= len(numbers):
                 return texts[place - len(numbers)].decode("utf-8", "backslashreplace")
             number = int(numbers[place])
-            if hexadecimal:
+            if kind == HEXADECIMAL:
                 return f"{number:08x}"
             return str(column.shown(number))
 

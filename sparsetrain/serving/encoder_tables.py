@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.hash_table import own_slots
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.errors import ConfigError
+from sparsetrain.parsing.lookup import own_slots
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
@@ -98,7 +98,7 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
     settings = rules.settings
     nan_is_missing = settings.nan == "missing"
     filled = float_bits(float(settings.dense_fill))
-    wraps = int(any(getattr(column.values, "wraps", False) for column in rules.features))
+    wraps = 0
     yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled, wraps
     for name in read.dense:
         law = rules.schema.linear.get(name, Linear())
@@ -111,7 +111,7 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
         kind, limit = column.known, column.rule
         keep = (limit.max_length or 0, int(limit.keep == "last"))
         of_ids = number[factors] if factors else -1
-        eights = getattr(kind, "hexadecimal", None)
+        eights = {"hexadecimal": 1}.get(str(kind.kind), 0)
         yield (
             *(
                 "category",
@@ -123,6 +123,6 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
                 of_ids,
             ),
             *(int(feature.single), feature.length, feature.like),
-            -1 if eights is None else int(eights),
+            eights,
             *values.add(kind),
         )

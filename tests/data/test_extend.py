@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sparsetrain.data import ColumnRule, Encoder, Schema
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.counts import count_values
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
@@ -21,9 +21,7 @@ texts = st.lists(st.one_of(st.none(), st.text("ab", max_size=2), st.just("000000
 
 
 def counts_of(values):
-    counts = ValueCounts()
-    counts.add(pa.array(values, pa.string()), NAN, PLACE)
-    return counts
+    return count_values(pa.array(values, pa.string()), NAN, PLACE)
 
 
 def ids_of(vocabulary, values):
@@ -33,7 +31,7 @@ def ids_of(vocabulary, values):
 @settings(max_examples=80, deadline=None)
 @given(texts, texts, st.integers(1, 3), st.sampled_from([None, 4, 6]))
 def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after, least, cap):
-    known = Vocabulary.from_counts(counts_of(before), 1, cap, NAN)
+    known = Vocabulary.from_counts(counts_of(before), "text", 1, cap, NAN)
     grown = known.extended(counts_of(after), least, cap)
     assert ids_of(grown, before) == ids_of(known, before)
     assert Category("c", "c", values=grown).extends(Category("c", "c", values=known))
@@ -49,7 +47,7 @@ def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after
 
 
 def test_the_share_of_rare_values_is_that_of_the_newer_data():
-    known = Vocabulary.from_counts(counts_of(["a", "b"]), 1, None, NAN)
+    known = Vocabulary.from_counts(counts_of(["a", "b"]), "text", 1, None, NAN)
     grown = known.extended(counts_of(["a", "a", "c", "d", "d"]), 2, None)
     assert grown.rare_share == 1 / 5
 

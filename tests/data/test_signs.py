@@ -10,6 +10,7 @@ import pytest
 
 from sparsetrain.data import ColumnRule, Dataset, Encoder, Schema, convert_files
 from sparsetrain.data.encode.few_rows import encode_few
+from sparsetrain.errors import CheckpointError
 
 SCHEMA = Schema("y", (), ("code",))
 CODES = [-1, 5, -999, 7, -(2**31), 2**31 - 1]
@@ -147,14 +148,45 @@ def test_a_column_learnt_as_text_and_as_int32_has_each_hash_once(tmp_path):
     assert sorted(learnt.values("code")[2:]) == sorted(HASHES)
 
 
+def of_version_2(encoder, hexadecimal, **more):
+    """Return the saved form that an encoder of one column had before columns had kinds."""
+    manifest, arrays = encoder.to_state()
+    del manifest["kinds"]
+    return manifest | {"version": 2, "hexadecimal": [hexadecimal]} | more, arrays
+
+
 @pytest.mark.parametrize("type_", [pa.int32(), pa.int64(), pa.float64()])
 def test_an_encoder_saved_before_signs_counted_reads_its_hashes(type_):
-    manifest, arrays = Encoder.fit(table(HASHES), schema_file=SCHEMA, min_count=1).to_state()
-    assert manifest.pop("wraps") is False
-    old = Encoder.from_state(manifest, arrays)
+    learnt = Encoder.fit(table(HASHES), schema_file=SCHEMA, min_count=1)
+    old = Encoder.from_state(*of_version_2(learnt, None))
     wrapped = np.array(HASHES, np.uint32).view(np.int32)
     assert ids_of(old, table(wrapped.astype(type_.to_pandas_dtype()))) == [2, 4, 3]
     again = Encoder.from_state(*old.to_state())
     assert ids_of(again, table(wrapped)) == [2, 4, 3]
     assert again.fingerprint == old.fingerprint
     assert again.extended(table(wrapped), min_count=1).rows == old.rows
+
+
+OLD = {  # values, how text of 8 digits was read, whether numbers wrapped, and the kind
+    "whole numbers": ([12, 2**40], None, False, "whole"),
+    "ids of 8 digits": (["12345678", "7"], False, True, "whole"),
+    "hashes": (HEXES, True, False, "hexadecimal"),
+    "Criteo's": (HASHES, None, True, "hexadecimal"),
+    "names": (["a", "12", "-1"], False, False, "text"),
+}
+
+
+@pytest.mark.parametrize("values, hexadecimal, wraps, kind", OLD.values(), ids=OLD)
+def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
+    values, hexadecimal, wraps, kind
+):
+    learnt = Encoder.fit(table(values), schema_file=SCHEMA, min_count=1)
+    old = Encoder.from_state(*of_version_2(learnt, hexadecimal, wraps=wraps))
+    assert old.features[0].known.kind == kind
+    assert ids_of(old, table(values)) == ids_of(learnt, table(values))
+
+
+def test_an_encoder_whose_values_no_kind_tells_apart_is_refused():
+    learnt = Encoder.fit(table(["68fd1e64", "a"]), schema_file=SCHEMA, min_count=1)
+    with pytest.raises(CheckpointError, match="by an older version, which read 'code' in two ways"):
+        Encoder.from_state(*of_version_2(learnt, True))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -8,12 +8,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.data.columns.hash_table import IdTable
-from sparsetrain.data.columns.value_counts import ValueCounts, reduce_numbers
+from sparsetrain.data.columns.counts import (
+    ValueCounts,
+    count_values,
+    kind_of_column,
+    reduce_numbers,
+)
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
-from sparsetrain.data.values.text import as_bytes, hex_numbers, lengths
+from tests.identity import key_of, kind_of
 
 PLACE, NAN = Location("t"), NanRule()
 
@@ -33,10 +37,13 @@ columns = st.lists(st.one_of(st.none(), texts), min_size=1, max_size=40)
 quick = settings(max_examples=60, deadline=None)
 
 
-def learn(values, min_count=1, max_rows=None, type_=None):
-    counts = ValueCounts()
-    counts.add(pa.array(values, type_ or pa.string()), NAN, PLACE)
-    return Vocabulary.from_counts(counts, min_count, max_rows, NAN)
+def counted(array):
+    return count_values(array, NAN, PLACE)
+
+
+def learn(values, min_count=1, max_rows=None, type_=None, kind=None):
+    counts = counted(pa.array(values, type_ or pa.string()))
+    return Vocabulary.from_counts(counts, kind or kind_of_column(counts), min_count, max_rows, NAN)
 
 
 def encode(vocabulary, values, type_=None):
@@ -44,25 +51,18 @@ def encode(vocabulary, values, type_=None):
 
 
 def keys_of(column):
-    """Return what makes a key of a text, in plain Python, for a column that holds these texts."""
-    hexes = [text for text in column if text and re.fullmatch("[0-9a-f]{8}", text)]
-    decimal = re.compile("[1-9][0-9]{7}").fullmatch
-    hexadecimal = not all(map(decimal, hexes))
+    """Return what makes a key of a text, for a column that holds these texts."""
+    return partial(key_of, kind=kind_of(column))
 
-    def key(text):
-        if not text:
-            return None
-        if re.fullmatch("[0-9a-f]{8}", text) and (hexadecimal or not decimal(text)):
-            return int(text, 16)
-        if re.fullmatch("0|-?[1-9][0-9]*", text) and -(2**63) <= int(text) < 2**64:
-            number = (int(text) + 2**63) % 2**64 - 2**63
-            wrapped = hexadecimal and -(2**31) <= number < 0
-            return number % 2**32 if wrapped else number
-        booleans = {"true": 1, "false": 0}
-        spelled = text.lower() if text in (text.lower(), text.title(), text.upper()) else text
-        return booleans.get(spelled, text.encode())
 
-    return key
+@quick
+@given(columns, st.booleans())
+@example(["01234567", "12345678"], True)
+@example(["68fd1e64", "12"], False)
+def test_the_kind_of_a_column_is_what_its_values_make_it(values, is_criteo):
+    assert kind_of_column(counted(pa.array(values, pa.string())), is_criteo) == kind_of(
+        values, is_criteo
+    )
 
 
 @quick
@@ -73,8 +73,6 @@ def test_ids_keep_their_promises(seen, later, min_count, max_rows):
     key = keys_of(seen)
     counts = Counter(key(value) for value in seen if value)
     for value, id_ in zip(seen + later, encode(vocabulary, seen + later), strict=True):
-        if re.fullmatch("[1-9][0-9]{7}", value or "") and vocabulary.hexadecimal is None:
-            continue  # see below
         expected = 0 if not value else 1 if counts[key(value)] < min_count else None
         assert id_ == expected if expected is not None else 2 <= id_ < vocabulary.rows
     if max_rows:
@@ -101,34 +99,47 @@ def test_text_encoded_and_decoded_is_what_it_spells(values):
     assert decode(vocabulary, encode(vocabulary, values)) == [key(value) for value in values]
 
 
-COLUMNS = {  # the same values as integers, as text, and as text that may be read otherwise
-    "whole numbers": ([12, 0, -5, 2**40, None], ["12", "0", "-5", str(2**40), ""]),
+COLUMNS = {  # the same values as integers, as text, and the kind that both have
+    "whole numbers": ([12, 0, -5, 2**40, None], ["12", "00", "-5", f"{2**40}.0", ""], "whole"),
     "ids of 8 digits and more": (
         [12345678, 305419896, 7],
-        ["12345678", "305419896", "7"],
+        ["12345678", "305419896", "00000007"],
+        "whole",
     ),
     "hashes": (
         [0x12345678, 0x68FD1E64, 0x00000001],
         ["12345678", "68fd1e64", "00000001"],
+        "hexadecimal",
     ),
-    "booleans": ([True, False, None], ["True", "false", ""]),
+    "names": ([12, 12345678, -1], ["12", "12345678", "-1"], "text"),
+    "booleans": ([True, False, None], ["True", "false", ""], "whole"),
 }
 
 
-@pytest.mark.parametrize("numbers, spelled", COLUMNS.values(), ids=COLUMNS.keys())
+@pytest.mark.parametrize("numbers, spelled, kind", COLUMNS.values(), ids=COLUMNS.keys())
 @pytest.mark.parametrize("type_", [None, pa.float64()])
-def test_integers_floats_and_their_text_are_one_value(numbers, spelled, type_):
+def test_integers_floats_and_their_text_are_one_value(numbers, spelled, kind, type_):
     stored = (
         pa.array(numbers).cast(type_) if type_ and numbers[0] is not True else pa.array(numbers)
     )
     text = pa.array(spelled)
-    of_text, of_numbers = learn(spelled), learn(numbers, type_=pa.array(numbers).type)
+    of_text, of_numbers = (
+        learn(spelled, kind=kind),
+        learn(numbers, type_=pa.array(numbers).type, kind=kind),
+    )
     assert of_text.rows == of_numbers.rows == 2 + len([n for n in numbers if n is not None])
     for vocabulary in (of_text, of_numbers):
         ids = vocabulary.encode(text, PLACE).tolist()
         assert vocabulary.encode(stored, PLACE).tolist() == ids
         assert vocabulary.encode(text.dictionary_encode(), PLACE).tolist() == ids
         assert 1 not in ids
+
+
+def test_text_in_a_column_of_numbers_is_never_known():
+    for kind in ("whole", "hexadecimal"):
+        vocabulary = learn(["12", "seven", "seven"], kind=kind)
+        assert encode(vocabulary, ["12", "seven", "012"]) == [2, 1, 2]
+        assert vocabulary.rare_share == 2 / 3
 
 
 @quick
@@ -171,18 +182,14 @@ def test_a_dictionary_and_a_slice_of_any_text_type_are_read_alike(values, type_)
     assert vocabulary.encode(padded.slice(3, len(values)), PLACE).tolist() == expected
     coded = array.dictionary_encode()
     assert vocabulary.encode(coded, PLACE).tolist() == expected
-    counts = ValueCounts()
-    counts.add(coded, NAN, PLACE)
-    assert Vocabulary.from_counts(counts, 1, None, NAN).rows == vocabulary.rows
+    assert Vocabulary.from_counts(counted(coded), "text", 1, None, NAN).rows >= vocabulary.rows
 
 
 def test_a_dictionary_may_repeat_values_and_hold_nulls_and_unused_entries():
     coded = pa.DictionaryArray.from_arrays(
         pa.array([0, 1, 2, None, 3], pa.int8()), pa.array(["a", "a", None, "", "unused"])
     )
-    counts = ValueCounts()
-    counts.add(coded, NAN, PLACE)
-    vocabulary = Vocabulary.from_counts(counts, 1, None, NAN)
+    vocabulary = Vocabulary.from_counts(counted(coded), "text", 1, None, NAN)
     assert vocabulary.texts == (b"a",)
     assert vocabulary.encode(coded, PLACE).tolist() == [2, 2, 0, 0, 0]
 
@@ -206,10 +213,10 @@ def test_text_under_a_null_is_not_read():
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=40), st.integers(1, 4))
 def test_counts_do_not_depend_on_how_the_data_is_cut(values, cuts):
     whole, parts = ValueCounts(), ValueCounts()
-    whole.add(pa.array(values, pa.int64()), NAN, PLACE)
+    whole.add(counted(pa.array(values, pa.int64())))
     for piece in np.array_split(np.array(values, dtype=np.int64), cuts):
-        parts.add(pa.array(piece), NAN, PLACE)
-    for found in (whole.numbers(), parts.numbers()):
+        parts.add(counted(pa.array(piece)))
+    for found in (whole.total.numbers, parts.total.numbers):
         assert dict(zip(*(part.tolist() for part in found), strict=True)) == Counter(values)
         assert (found[0][1:] > found[0][:-1]).all()
 
@@ -217,52 +224,10 @@ def test_counts_do_not_depend_on_how_the_data_is_cut(values, cuts):
 def test_counts_are_merged_as_they_grow():
     counts = ValueCounts()
     for start in range(0, 40):
-        counts.add(pa.array(np.arange(start * 50_000, (start + 2) * 50_000)), NAN, PLACE)
-    numbers, times = counts.numbers()
+        counts.add(counted(pa.array(np.arange(start * 50_000, (start + 2) * 50_000))))
+    numbers, times = counts.total.numbers
     assert len(numbers) == 41 * 50_000
     assert np.bincount(times).tolist() == [0, 2 * 50_000, 39 * 50_000]
-
-
-@quick
-@given(st.sets(st.integers(-(2**63), 2**63 - 1), max_size=200), st.integers(0, 2**63 - 1))
-@example(set(range(0, 2**40, 2**32)), 7)
-@example({0}, 1)
-@example(set(), 0)
-def test_the_hash_table_is_a_dict(keys, stranger):
-    held = np.array(sorted(keys), dtype=np.int64)
-    ids = np.arange(2, 2 + len(held))
-    asked = np.append(held[::-1], np.array([stranger, 0, -1], dtype=np.int64))
-    expected = dict(zip(held.tolist(), ids.tolist(), strict=True))
-    found = IdTable(held, ids, 1).find(asked).tolist()
-    assert found == [expected.get(key, 1) for key in asked.tolist()]
-
-
-def test_the_hash_table_finds_keys_that_all_want_one_slot():
-    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
-    clash = np.array([i * inverse % 2**64 for i in range(1, 200)], dtype=np.uint64).view(np.int64)
-    table = IdTable(clash[:100], np.arange(100) + 2, 1)
-    assert table.find(clash).tolist() == [*range(2, 102), *[1] * 99]
-
-
-HEX = [
-    "00000000",
-    "ffffffff",
-    "0123456789",
-    "89abcdef",
-    "89ABCDEF",
-    "0000000g",
-    "",
-    "1234567",
-    "é00000b",
-]
-
-
-@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.string_view(), pa.binary()])
-def test_only_eight_lower_case_hex_digits_are_numbers(type_):
-    array = as_bytes(pa.array([*HEX, None], pa.string()).cast(type_))
-    numbers, is_hex = hex_numbers(array, lengths(array))
-    assert numbers[is_hex].tolist() == [0, 0xFFFFFFFF, 0x89ABCDEF]
-    assert np.flatnonzero(is_hex).tolist() == [0, 1, 3]
 
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32()]
@@ -283,8 +248,7 @@ def test_hashes_that_an_int32_made_negative_are_unsigned_from_every_type():
     assert 1 not in expected
     for type_ in SIGNED:
         assert encode(vocabulary, [5, -1], type_) == expected
-    assert [vocabulary.find_value(value) for value in (-1, -1.0, "-1")] == [expected[1]] * 3
-    assert vocabulary.find_value(-(2**31) - 1) == 1
+    assert encode(vocabulary, ["-1", "-2147483649"]) == [expected[1], 1]
 
 
 @pytest.mark.parametrize(

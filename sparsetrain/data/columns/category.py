@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.bags import as_list_column, read_bags
 from sparsetrain.data.columns.plain_ids import PlainIds
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.columns.vocabulary import Vocabulary, pool
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema
@@ -94,7 +94,8 @@ class Category:
         if isinstance(before, PlainIds) or isinstance(now, PlainIds):
             return True
         same_numbers = np.array_equal(now.find_numbers(before.numbers), before.number_ids)
-        return same_numbers and np.array_equal(now.find_texts(before.texts), before.text_ids)
+        same_texts = np.array_equal(now.find_texts(before.texts), before.text_ids)
+        return now.kind == before.kind and same_numbers and same_texts
 
     def ids(self, array: Any, location: Location, *, encoded: bool = False) -> Array:
         """Return the ids (n,) int32 of an array; `encoded` if it holds those of this column."""
@@ -133,6 +134,7 @@ def with_values(
     features: Sequence[Category], learned: Mapping[str, Values]
 ) -> tuple[Category, ...]:
     """Return the columns with the values of the tables that they look up, by their owners."""
+    pool([values for values in learned.values() if isinstance(values, Vocabulary)])
     return tuple(replace(column, values=learned[column.owner]) for column in features)
 
 

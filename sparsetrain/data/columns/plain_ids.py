@@ -31,7 +31,7 @@ class PlainIds:
 
     first: ClassVar[int] = 0  # row of a value
     rare_share: ClassVar[None] = None  # no id stands for rare values
-    hexadecimal: ClassVar[None] = None  # no text is read
+    kind: ClassVar[None] = None  # no text is read
 
     rows: int
 

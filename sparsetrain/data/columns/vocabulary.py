@@ -18,25 +18,19 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.types as pt
 
-from sparsetrain.data.columns.hash_table import IdTable
-from sparsetrain.data.columns.value_counts import (
-    ValueCounts,
-    are_wrapped,
-    has_keyable_dictionary,
-    resolved,
-    split_keys,
-    unwrapped,
-)
+from sparsetrain.data.columns.arrow_values import Integers, as_plain, has_names, values_of
+from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import Spelled
+from sparsetrain.data.values.arrow_types import Digits
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import EXACT, NanRule, fill_nulls
-from sparsetrain.data.values.text import as_decimals, require_utf8, spelled_number
+from sparsetrain.data.values.numeric import NanRule, fill_nulls
+from sparsetrain.data.values.text import require_utf8
+from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, Texts
+from sparsetrain.parsing.identity import MISSING as MISSING
+from sparsetrain.parsing.identity import UNSEEN as UNSEEN
 
-MISSING, UNSEEN, FIRST = 0, 1, 2
+FIRST = UNSEEN + 1
 MIN_CAP = FIRST + 2  # one value's own row and one bucket
 _BUCKET_SHARE = 8
 
@@ -47,6 +41,8 @@ class Vocabulary:
 
     Attributes
     ----------
+    kind : {"whole", "hexadecimal", "text"}
+        Which values are one; see `sparsetrain.parsing.identity`.
     numbers, number_ids : (n,) int64
         Keys that are numbers, all different, and their ids.
     texts : tuple of m bytes
@@ -58,16 +54,11 @@ class Vocabulary:
     rare_share : float
         Share of the training data's values, missing ones apart, that were too rare for a row; of
         columns that share a table, of the values of all. No id depends on it.
-    hexadecimal : bool or None
-        How text of 8 decimal digits is read. None, of a column without text: as a decimal number,
-        and where that was never seen, as a hexadecimal one.
-    wraps : bool
-        Whether a number from -2**31 to -1 without a row is sought as the unsigned one of its bits,
-        as in every hexadecimal column.
     """
 
     first: ClassVar[int] = FIRST  # row of a value; those before it stand for missing and rare ones
 
+    kind: str
     numbers: Array
     number_ids: Array
     texts: tuple[bytes, ...]
@@ -75,32 +66,17 @@ class Vocabulary:
     rows: int
     nan: NanRule = field(default_factory=NanRule)
     rare_share: float | None = None
-    hexadecimal: bool | None = None
-    wraps: bool = False
 
     def __repr__(self) -> str:
         return f"<Vocabulary: {self.rows} rows>"
 
-    @cached_property
-    def _by_text(self) -> dict[bytes, int]:
-        return dict(zip(self.texts, self.text_ids.tolist(), strict=True))
-
-    @cached_property
-    def _by_number(self) -> IdTable:
-        return IdTable(self.numbers, self.number_ids, UNSEEN)
-
     @classmethod
     def from_counts(
-        cls,
-        counts: ValueCounts,
-        min_count: int,
-        max_rows: int | None,
-        nan: NanRule,
-        wraps: bool = False,
+        cls, counts: Counted, kind: str, min_count: int, max_rows: int | None, nan: NanRule
     ) -> Vocabulary:
         """Give ids to the values that were seen at least `min_count` times."""
         none = np.zeros(0, np.int64)
-        found = cls(none, none, (), none, FIRST, nan, wraps=wraps).extended(counts, min_count)
+        found = cls(kind, none, none, (), none, FIRST, nan).extended(counts, min_count)
         if max_rows is None or found.rows <= max_rows:
             return found
         ids = np.concatenate([found.number_ids, found.text_ids])
@@ -108,21 +84,17 @@ class Vocabulary:
         number_ids, text_ids = np.split(ids, [len(found.numbers)])
         return replace(found, number_ids=number_ids, text_ids=text_ids, rows=max_rows)
 
-    def extended(self, counts: ValueCounts, min_count: int, cap: int | None = None) -> Vocabulary:
+    def extended(self, counts: Counted, min_count: int, cap: int | None = None) -> Vocabulary:
         """Give rows to values that were seen at least `min_count` times and have none.
 
         The most frequent one comes first, of equals numbers before texts. Values for which there is
-        no room below `cap` rows stay without.
+        no room below `cap` rows stay without, as does text in a column of numbers.
         """
-        numbers, times, texts, text_times, hexadecimal = resolved(
-            counts, self.hexadecimal, wraps=self.wraps
-        )
-        is_new = np.ones(len(numbers), bool)
-        if len(self.numbers):
-            is_new = self.find_numbers(numbers) == UNSEEN
+        numbers, times, texts, text_times, foreign = of_kind(counts, self.kind)
+        is_new = self.find_numbers(numbers) == UNSEEN
         text_is_new = self.find_texts(texts) == UNSEEN
-        lost = int(times[is_new].sum() + text_times[text_is_new].sum())
-        seen = int(times.sum() + text_times.sum())
+        lost = int(times[is_new].sum() + text_times[text_is_new].sum()) + foreign
+        seen = int(times.sum() + text_times.sum()) + foreign
         is_new &= times >= min_count
         text_is_new &= text_times >= min_count
         new_times = np.concatenate([times[is_new], text_times[text_is_new]])
@@ -143,7 +115,6 @@ class Vocabulary:
             text_ids=np.concatenate([self.text_ids, text_ids[text_kept]]),
             rows=self.rows + len(order),
             rare_share=(lost - int(new_times[order].sum())) / max(seen, 1),
-            hexadecimal=hexadecimal,
         )
 
     def values(self) -> list[int | str | None]:
@@ -161,69 +132,27 @@ class Vocabulary:
         texts = [text.decode(errors="replace") for text in self.texts[:2]]
         return [*self.numbers[:2].tolist(), *texts]
 
+    @cached_property
+    def place(self) -> tuple[Any, int]:
+        """The `Lookup` that knows its values, and as which column; `pool` makes one for several."""
+        return _lookup([self]), 0
+
     def find_numbers(self, numbers: Array) -> Array:
-        """Return the ids (n,) int32 of keys (n,) int64 that are numbers."""
-        ids = self._by_number.find(numbers)
-        if self._may_wrap and numbers.min(initial=0) < 0:
-            unseen = are_wrapped(numbers) & (ids == UNSEEN)
-            ids[unseen] = self._by_number.find(unwrapped(numbers[unseen]))
-        return ids
-
-    @property
-    def _may_wrap(self) -> bool:
-        return bool(self.hexadecimal) or self.wraps
-
-    def _find_number(self, number: int) -> int:
-        """As `find_numbers`, of one."""
-        found = self._by_number.find_one(number)
-        if found == UNSEEN and self._may_wrap and -(2**31) <= number < 0:
-            return self._by_number.find_one(number + 2**32)
-        return found
+        """Return the ids (n,) int32 of integers (n,)."""
+        lookup, column = self.place
+        return lookup.number_ids(column, numbers)
 
     def find_texts(self, texts: Sequence[bytes]) -> Array:
-        """Return the ids (n,) int32 of keys that are text."""
-        return np.array([self._by_text.get(text, UNSEEN) for text in texts], dtype=np.int32)
-
-    def find_value(self, value: Any) -> int | None:
-        """Return the id of a plain Python value; None if only a column of Arrow's can tell.
-
-        Raises
-        ------
-        UnicodeEncodeError
-            If it is text with half a surrogate pair.
-        """
-        if type(value) is str:
-            return self._find_text(value) if value else MISSING
-        if value is None:
-            return MISSING
-        if type(value) is float and value.is_integer() and abs(value) < EXACT:
-            value = int(value)
-        if type(value) is not int or not -(2**63) <= value < 2**64:
-            return None
-        return self._find_number((value + 2**63) % 2**64 - 2**63)
-
-    def _find_text(self, text: str) -> int:
-        hexadecimal, decimal = spelled_number(text)
-        if hexadecimal is None and decimal is None:
-            return self._by_text.get(text.encode(), UNSEEN)
-        if hexadecimal is None or (decimal is not None and not self.hexadecimal):
-            assert decimal is not None
-            found = self._find_number(decimal)
-            if found != UNSEEN or hexadecimal is None or self.hexadecimal is not None:
-                return found
-        return self._by_number.find_one(hexadecimal)
+        """Return the ids (n,) int32 of texts."""
+        lookup, column = self.place
+        return lookup.text_ids(column, Texts.of(texts))
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`."""
         require_utf8(array, location)
-        if has_keyable_dictionary(array):
-            return self._encode_codes(array, location)
-        return self._encode(
-            array.dictionary_decode() if pt.is_dictionary(array.type) else array, location
-        )
-
-    def _encode_codes(self, array: Any, location: Location) -> Array:
-        """Look the dictionary up once, then each row's code in what was found."""
+        if not has_names(array):
+            return self._encode(as_plain(array), location)
+        # The dictionary is looked up once, then each row's code in what was found.
         ids = np.append(self._encode(array.dictionary, location), np.int32(MISSING))
         codes, missing = fill_nulls(array.indices)
         if array.indices.null_count:
@@ -231,30 +160,31 @@ class Vocabulary:
         return np.take(ids, codes)
 
     def _encode(self, array: Any, location: Location) -> Array:
-        if isinstance(array.type, Spelled) and (self.hexadecimal or not array.type.eights):
-            return self._encode_spelled(array)
-        keys = split_keys(array, self.nan, location, self.hexadecimal)
-        ids = self.find_numbers(keys.numbers)
-        if keys.eights is not None and keys.eights.any():
-            ids[keys.eights] = self._find_eights(keys.numbers[keys.eights], ids[keys.eights])
-        ids[keys.missing] = MISSING
-        if len(keys.texts):
-            coded = pc.dictionary_encode(keys.texts)
-            found = self.find_texts(coded.dictionary.to_pylist())
-            ids[keys.is_text] = found[coded.indices.to_numpy()]
-        return ids
+        lookup, column = self.place
+        if self.kind == HEXADECIMAL and isinstance(array.type, Digits):
+            return lookup.number_ids(column, *fill_nulls(array.storage))
+        values = values_of(array, self.nan, location)
+        if isinstance(values, Integers):
+            return lookup.number_ids(column, *values)
+        return lookup.text_ids(column, values)
 
-    def _encode_spelled(self, array: Any) -> Array:
-        values, missing = fill_nulls(array.storage)
-        ids = self._by_number.find_short(values)
-        if array.null_count:
-            ids *= ~missing  # MISSING is 0, and a product needs no branch
-        return ids
 
-    def _find_eights(self, hexes: Array, ids: Array) -> Array:
-        """Return the ids of texts of 8 digits; `ids` are those of them as hexadecimal numbers."""
-        found = self.find_numbers(as_decimals(hexes))
-        return found if self.hexadecimal is not None else np.where(found == UNSEEN, ids, found)
+def pool(vocabularies: Sequence[Vocabulary]) -> None:
+    """Let vocabularies share one lookup, which a request of few rows asks once for all columns."""
+    lookup = _lookup(vocabularies)
+    for column, vocabulary in enumerate(vocabularies):
+        vocabulary.__dict__["place"] = lookup, column
+
+
+def _lookup(vocabularies: Sequence[Vocabulary]) -> Any:
+    from sparsetrain.parsing.lookup import Lookup, Values  # imports TVM
+
+    return Lookup(
+        [
+            Values(KINDS.index(v.kind), v.numbers, v.number_ids, v.texts, v.text_ids)
+            for v in vocabularies
+        ]
+    )
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:

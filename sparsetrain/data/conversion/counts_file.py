@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError
 from sparsetrain.system.file_locks import name_write_errors
@@ -32,42 +32,39 @@ class CountsFile:
 
     def add(self, chunk: Mapping[str, ValueCounts]) -> None:
         """Keep the counts of a chunk, by table."""
-        kept = {table: [*map(_short, _arrays(counts))] for table, counts in chunk.items()}
+        totals = {table: counts.total for table, counts in chunk.items()}
         with (
             self._lock,
             name_write_errors(self._path, DataError),
             open(self._path, "ab") as file,
         ):
-            for table, arrays in kept.items():
-                place = (file.tell(), [(array.dtype, array.nbytes) for array in arrays])
-                self._places[table].append((*place, chunk[table].hexadecimal))
+            for table, total in totals.items():
+                arrays = [*map(_short, _arrays(total))]
+                place = file.tell(), [(array.dtype, array.nbytes) for array in arrays]
+                self._places[table].append((*place, total.written))
                 file.writelines(array.data for array in arrays)
 
-    def total(self, table: str) -> ValueCounts:
+    def total(self, table: str) -> Counted:
         """Add up the counts of all chunks."""
         counts = ValueCounts()
         with open(self._path, "rb") as file:
-            for first, kinds, hexadecimal in self._places[table]:
+            for first, kinds, written in self._places[table]:
                 file.seek(first)
                 parts = (np.frombuffer(file.read(size), dtype) for dtype, size in kinds)
                 letters = next(parts).tobytes()
                 integers = [part.astype(np.int64) for part in parts]
-                ends, text_times = integers[4:]
+                numbers, times, hexes, hex_times, ends, text_times = integers
                 texts = [letters[start:end] for start, end in pairwise(ends.tolist())]
-                counts.add_counted(
-                    (integers[0], integers[1]),
-                    (integers[2], integers[3]),
-                    (texts, text_times),
-                    hexadecimal,
-                )
-        return counts
+                found = (numbers, times), (hexes, hex_times), (texts, text_times)
+                counts.add(Counted(*found, written))
+        return counts.total
 
 
-def _arrays(counts: ValueCounts) -> list[Array]:
-    texts, times = counts.texts()
+def _arrays(counts: Counted) -> list[Array]:
+    texts, times = counts.texts
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     letters = np.frombuffer(b"".join(texts), dtype=np.uint8)
-    return [letters, *counts.numbers(), *counts.eights(), ends, times]
+    return [letters, *counts.numbers, *counts.hexes, ends, times]
 
 
 def _short(array: Array) -> Array:

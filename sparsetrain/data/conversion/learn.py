@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.value_counts import ValueCounts
+from sparsetrain.data.columns.counts import ValueCounts
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.counts_file import CountsFile
@@ -115,8 +115,8 @@ def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
         seen.update(statistics)
         largest = np.maximum(largest, [category.largest for category in categories])
         for column, category in zip(blank.features, categories, strict=True):
-            if learns and category.keys is not None and category.times is not None:
-                values[column.owner].add_keys(category.keys, category.times)
+            if learns and category.counted is not None:
+                values[column.owner].add(category.counted)
     if learns:
         counts.add(values)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
@@ -132,7 +132,7 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]
 
     def learn_table(column: Category) -> tuple[Vocabulary, int]:
         total = counts.total(column.name)
-        values = len(total.numbers()[0]) + len(total.eights()[0]) + len(total.texts()[0])
+        values = sum(len(values) for values, _ in total[:3])
         return learn_values(column, total, blank.settings, blank.schema), values
 
     for column, (vocabulary, values) in zip(

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import read_bags
+from sparsetrain.data.columns.counts import Counted, count_values
 from sparsetrain.data.columns.number import EncodedDense
 from sparsetrain.data.columns.plain_ids import plain_ids
-from sparsetrain.data.columns.value_counts import Keys, count_keys
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.source import keep_rows
@@ -38,10 +38,9 @@ Statistics = Counter[tuple[str, str]]
 
 
 class CategoryValues(NamedTuple):
-    """The keys of a category column and how often each occurs, or its largest encoded id."""
+    """The counts of a category column, or its largest encoded id."""
 
-    keys: Keys | None
-    times: Array | None
+    counted: Counted | None
     largest: int
 
 
@@ -123,13 +122,13 @@ class StrictReader(NamedTuple):
 
     def _values(self, index: int, array: Any, location: Location) -> CategoryValues:
         if not self.columns.encoded:
-            return CategoryValues(*count_keys(array, self.encoder.settings.nan_rule, location), -1)
+            return CategoryValues(count_values(array, self.encoder.settings.nan_rule, location), -1)
         column = self.encoder.features[index]
         if column.values is None:
             ids = plain_ids(array, location)
         else:
             ids = column.ids(array, location, encoded=True)
-        return CategoryValues(None, None, int(ids.max(initial=-1)))
+        return CategoryValues(None, int(ids.max(initial=-1)))
 
 
 POLICIES = ("error", "skip", "quarantine")

@@ -4,8 +4,11 @@
 The vocabularies of all columns are concatenated; `number_starts` and `text_starts` (F + 1,) hold
 where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
-and the unsigned columns affect no id and are in no digest. A shared table is stored once. Encoders
-that do not say `wraps` took each int32 for the hash of its bits, and still do.
+and the unsigned columns affect no id and are in no digest. A shared table is stored once.
+
+Version 2 had no kinds of columns: how text of 8 digits was read, and whether a number below 0 was
+the hash of its 32 bits, tell the kind under which the values it learned keep their ids. Where none
+does, the encoder is refused.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -35,10 +38,11 @@ from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
+from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, TEXT, WHOLE
 
 State = tuple[dict[str, Any], dict[str, Array]]
 
-_FORMAT, _VERSION = "sparsetrain.encoder", 2
+_FORMAT, _VERSION, _OLDER = "sparsetrain.encoder", 3, 2
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,14 @@ class _Manifest:
     layout: str
     schema: Schema
     bags: tuple[bool, ...]
-    hexadecimal: tuple[bool | None, ...]
     rare_shares: tuple[float | None, ...]
     unsigned: tuple[str, ...]
+    kinds: tuple[str | None, ...] = ()
+    hexadecimal: tuple[bool | None, ...] = ()  # of version 2, as is `wraps`
     wraps: bool = True
 
 
-_OF_COLUMNS = ("rows", "bags", "hexadecimal", "rare_shares")
+_OF_COLUMNS = ("rows", "bags", "rare_shares")
 _ARRAYS = {"numbers", "number_ids", "number_starts"}
 _ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
 _NONE = np.zeros(0, np.int64)
@@ -72,7 +77,6 @@ def write_state(rules: Rules) -> State:
     described = {
         "rare_shares": rules.rare_shares,
         "unsigned": [column.name for column in features if column.is_unsigned],
-        "wraps": any(getattr(column.values, "wraps", False) for column in features),
     }
     return write_manifest(rules) | described, _write_arrays(rules)
 
@@ -91,7 +95,7 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
         "layout": rules.layout,
         "schema": rules.schema.to_dict(),
         "bags": [column.is_bag for column in rules.features],
-        "hexadecimal": [values.hexadecimal for values in known],
+        "kinds": [values.kind for values in known],
     }
 
 
@@ -139,7 +143,8 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
     version = manifest.get("version")
-    _expect(version == _VERSION, f"has version {version!r}, this program reads {_VERSION}")
+    known = version in (_VERSION, _OLDER)
+    _expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
     read, owners = _read_manifest(manifest)
     if read.encoded:
         _expect(not arrays, "has arrays that already encoded data does not need")
@@ -170,7 +175,7 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
     _expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
     _expect(bool(read.columns), "has no columns")
-    for name in _OF_COLUMNS:
+    for name in (*_OF_COLUMNS, "hexadecimal" if manifest["version"] == _OLDER else "kinds"):
         fits = len(getattr(read, name)) == len(read.columns)
         _expect(fits, f"has another number of {name} than of columns")
     least = 1 if read.encoded else FIRST
@@ -178,6 +183,7 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
     same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
     _expect(same, "has columns of one table with other numbers of rows")
     _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
+    _expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
     shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
     _expect(shares, "has no shares in 'rare_shares'")
     return read, owners
@@ -203,9 +209,11 @@ def _read_vocabularies(
         _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
     number_cuts = _cut(arrays, "number_starts", len(arrays["numbers"]), len(read.rows))
     text_cuts = _cut(arrays, "text_starts", len(texts), len(read.rows))
+    kinds = read.kinds or (None,) * len(read.rows)
     found = [
         _checked(
             Vocabulary(
+                kind or _older_kind(read, index, arrays["numbers"][numbers], texts[own]),
                 arrays["numbers"][numbers].copy(),
                 arrays["number_ids"][numbers].copy(),
                 tuple(texts[own]),
@@ -213,18 +221,29 @@ def _read_vocabularies(
                 rows,
                 read.settings.nan_rule,
                 share,
-                is_hex,
-                read.wraps,
             )
         )
-        for numbers, own, rows, share, is_hex in zip(
-            number_cuts, text_cuts, read.rows, read.rare_shares, read.hexadecimal, strict=True
+        for index, (numbers, own, rows, share, kind) in enumerate(
+            zip(number_cuts, text_cuts, read.rows, read.rare_shares, kinds, strict=True)
         )
     ]
     for index, (rule, owner) in enumerate(zip(found, owners, strict=True)):
         fits = owner == index or not (len(rule.numbers) or rule.texts)
         _expect(fits, "has values of a column without a table of its own")
     return found
+
+
+def _older_kind(read: _Manifest, index: int, numbers: Array, texts: Sequence[bytes]) -> str:
+    """Return the kind under which the values of a column of version 2 keep their ids."""
+    hashes = bool(((numbers >= 2**31) & (numbers < 2**32)).any())
+    eights = bool(((numbers >= 10**7) & (numbers < 10**8)).any())
+    is_hexadecimal = read.hexadecimal[index]
+    name = read.columns[index]
+    advice = f"was made by an older version, which read {name!r} in two ways: fit it again"
+    if is_hexadecimal or (read.wraps and hashes) or (read.wraps and is_hexadecimal is None):
+        _expect(not texts and (is_hexadecimal is not False or not eights), advice)
+        return HEXADECIMAL
+    return TEXT if texts else WHOLE
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
@@ -281,6 +300,8 @@ def read_rules(path: Path) -> Rules:
             described = json.loads(reader.schema_arrow.metadata[_KEY])
             rows = reader.read().to_pylist()
         arrays = {name: _joined(rows, name) for name in dict.fromkeys(r["name"] for r in rows)}
+        if described["manifest"]["version"] == _OLDER:
+            raise CheckpointError(f"{path}: written by an older version; convert the data again")
         rules = read_state(described["manifest"], arrays)
         whole = fingerprint_of(rules) == described["fingerprint"]
     except FileNotFoundError:

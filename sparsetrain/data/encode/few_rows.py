@@ -22,6 +22,7 @@ from sparsetrain.data.read.tables import is_pandas
 from sparsetrain.data.schema.column_names import candidate_columns
 from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.values.numeric import EXACT
+from sparsetrain.parsing.identity import Texts
 
 _MOST = 16  # rows, from which on columns are as fast
 # Column types, by Arrow's and pandas' names, whose Python values are those of a list of rows.
@@ -146,11 +147,35 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
 
 
 def _ids(rows: Sequence[Mapping[str, Any]], features: Sequence[Category]) -> np.ndarray | None:
-    finders: Any = [(column.name, column.known) for column in features]  # of raw values
-    if len(rows) > 1 and not all(_have_one_type([row.get(n) for row in rows]) for n, _ in finders):
+    """Return the ids (n, F) int64, by one call of the key kernel for texts and one for numbers."""
+    names = [column.name for column in features]
+    if len(rows) > 1 and not all(_have_one_type([row.get(name) for row in rows]) for name in names):
         return None
-    found = [values.find_value(row.get(name)) for row in rows for name, values in finders]
-    return None if None in found else np.array(found, np.int64).reshape(len(rows), len(features))
+    values = [_plain(row.get(name)) for row in rows for name in names]
+    kinds = np.array([_FORMS.get(type(value), -1) for value in values])
+    if (kinds < 0).any():
+        return None
+    vocabularies: list[Any] = [column.known for column in features]  # of raw values
+    lookup, _ = vocabularies[0].place
+    columns = np.array([own.place[1] for own in vocabularies] * len(rows), np.int32)
+    ids = np.zeros(len(values), np.int64)
+    texts, numbers = np.flatnonzero(kinds == 1), np.flatnonzero(kinds == 2)
+    if len(texts):
+        ids[texts] = lookup.text_ids(columns[texts], Texts.of([values[i].encode() for i in texts]))
+    if len(numbers):
+        signed = [(values[i] + 2**63) % 2**64 - 2**63 for i in numbers]
+        ids[numbers] = lookup.number_ids(columns[numbers], np.array(signed, np.int64))
+    return ids.reshape(len(rows), len(features))
+
+
+_FORMS = {type(None): 0, str: 1, int: 2}  # of values that are read
+
+
+def _plain(value: Any) -> Any:
+    """Return a float that is a whole number as an integer, and a number beyond 64 bits as none."""
+    if type(value) is float and value.is_integer() and abs(value) < EXACT:
+        return int(value)
+    return float(value) if type(value) is int and not -(2**63) <= value < 2**64 else value
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:

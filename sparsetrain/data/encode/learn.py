@@ -18,9 +18,9 @@ import numpy as np
 
 from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.columns.category import Category, found_in, with_values
+from sparsetrain.data.columns.counts import Counted, ValueCounts, count_values, kind_of_column
 from sparsetrain.data.columns.number import FLOOR, EncodedDense
 from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds, plain_ids
-from sparsetrain.data.columns.value_counts import ValueCounts
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.source import Part
@@ -63,17 +63,16 @@ def learn(
     counts = count_columns(features, parts, settings.nan_rule)
     tables = (column for column in features if column.has_table)
     return with_values(
-        features, {c.name: learn_values(c, counts[c.name], settings, schema) for c in tables}
+        features, {c.name: learn_values(c, counts[c.name].total, settings, schema) for c in tables}
     )
 
 
 def learn_values(
-    column: Category, counts: ValueCounts, settings: Settings, schema: Schema
+    column: Category, counts: Counted, settings: Settings, schema: Schema
 ) -> Vocabulary:
     """Give ids to the values of one table, by its column's own rule where it has one."""
-    wraps = schema.categories is None  # Criteo's own names, of 32-bit hashes
-    limits = settings.limits(column.rule)
-    return Vocabulary.from_counts(counts, *limits, settings.nan_rule, wraps)
+    kind = column.rule.kind or kind_of_column(counts, is_criteo=schema.categories is None)
+    return Vocabulary.from_counts(counts, kind, *settings.limits(column.rule), settings.nan_rule)
 
 
 def count_columns(
@@ -95,7 +94,7 @@ def count_columns(
 
 def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Location) -> None:
     """Count the values of a category column, of lists or not."""
-    read_values(array, lambda values, here: counts.add(values, nan, here), location)
+    read_values(array, lambda values, here: counts.add(count_values(values, nan, here)), location)
 
 
 def learn_sizes(
@@ -207,5 +206,5 @@ def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tu
     for column in tables:
         assert isinstance(column.values, Vocabulary)
         limits = settings.limits(column.rule)
-        grown[column.name] = column.values.extended(counts[column.name], *limits)
+        grown[column.name] = column.values.extended(counts[column.name].total, *limits)
     return with_values(features, grown)

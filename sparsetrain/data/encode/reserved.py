@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsetrain.data.columns.vocabulary import MISSING, UNSEEN
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataWarning
+from sparsetrain.parsing.identity import MISSING, UNSEEN
 
 
 class Share(NamedTuple):

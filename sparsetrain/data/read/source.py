@@ -65,7 +65,7 @@ class Part:
         """Yield the record batches and where each begins.
 
         With `coded`, the category columns, text may come in a form that means the same: they as
-        dictionaries or `Spelled` numbers, others as the numbers that a text file spells.
+        dictionaries or `Digits`, others as the numbers that a text file spells.
         """
         location = self.location
         for piece in self.read(names, coded):

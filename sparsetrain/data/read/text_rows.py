@@ -40,7 +40,7 @@ from sparsetrain.data.read.text_blocks import (
 )
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import Spelled
+from sparsetrain.data.values.arrow_types import Digits
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
@@ -207,7 +207,7 @@ LEAST_BYTES = 1 << 24  # of a file's first block; for less, importing TVM takes 
 
 
 def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> dict[str, Any]:
-    """Return the columns that spell numbers: those of `categories` are `Spelled`, others int32."""
+    """Return the columns that spell numbers, in `categories` `Digits`, else int32."""
     data, lines, names, is_first = block.data, block.lines, dialect.names, block.first_line == 1
     is_plain = not dialect.null and len(names) > 1 and "\0" < dialect.delimiter < "\x80"
     if not is_plain or (is_first and len(data) < LEAST_BYTES):
@@ -220,9 +220,9 @@ def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> d
     read = read_fields(data, lines, dialect.delimiter, dialect.quoted, is_key)
     columns = {}
     for name, key, values, valid, found in zip(names, is_key, *read, strict=True) if read else ():
-        # Of 8 digits the number is the hexadecimal one, so it must not be taken for another.
-        if not (found & TEXT or (found & EIGHT and found & DECIMAL and key)):
-            type_ = Spelled(bool(found & HEX), bool(found & EIGHT)) if key else pa.int32()
+        digits = found & (HEX | EIGHT)
+        if not (found & TEXT or (key and digits and found & DECIMAL)):  # nor both at once
+            type_ = (Digits(16 if digits else 10)) if key else pa.int32()
             columns[name] = _as_arrow(type_, values, valid)
     return columns
 
@@ -230,6 +230,6 @@ def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> d
 def _as_arrow(type_: Any, values: Array, valid: Array) -> Any:
     nulls = len(valid) - int(np.count_nonzero(valid))
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-    storage = type_.storage_type if isinstance(type_, Spelled) else type_
+    storage = type_.storage_type if isinstance(type_, Digits) else type_
     array = pa.Array.from_buffers(storage, len(values), [bitmap, pa.py_buffer(values)], nulls)
     return array if storage is type_ else pa.ExtensionArray.from_storage(type_, array)

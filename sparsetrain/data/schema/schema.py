@@ -18,6 +18,7 @@ from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
+from sparsetrain.parsing.identity import KINDS
 from sparsetrain.system.argument_checks import as_float, is_number, require_type
 from sparsetrain.system.html import describe
 
@@ -40,7 +41,11 @@ class ColumnRule:
         Of a list column: the parallel list column with a factor for each id.
     share_embedding : str or None
         Another category column, whose table and values this one shares: a value has the same row
-        in both. `min_count` and `max_rows` are then those of the other one.
+        in both. `min_count`, `max_rows` and `kind` are then those of the other one.
+    kind : {"whole", "hexadecimal", "text"}, optional
+        Which values are one: of whole numbers 12, "12" and "012"; of hexadecimal ones text of 8
+        digits and the number that it spells; of text only "12" and 12. By default the values that
+        it is learned from tell: see docs/data.md.
     """
 
     min_count: int | None = None
@@ -49,6 +54,7 @@ class ColumnRule:
     keep: str = "first"
     weights: str | None = None
     share_embedding: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -285,6 +291,8 @@ def _check(schema: Schema) -> None:
         check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
         if rule.keep not in KEEP:
             raise ConfigError(f"columns.{name}: keep is {rule.keep!r}; give 'first' or 'last'")
+        if rule.kind not in (None, *KINDS):
+            raise ConfigError(f"columns.{name}: kind is {rule.kind!r}; give one of {KINDS}")
         if schema.categories is not None and name not in schema.categories:
             raise ConfigError(f"columns.{name}: it is not among the categories; add it there")
     _check_sharing(schema)
@@ -303,7 +311,7 @@ def _check_sharing(schema: Schema) -> None:
     known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
     owners_of(known, share)
     for name, owner in share.items():
-        for key in ("min_count", "max_rows"):
+        for key in ("min_count", "max_rows", "kind"):
             own, its = getattr(schema.rule(name), key), getattr(schema.rule(owner), key)
             if own not in (None, its):
                 raise ConfigError(

@@ -16,35 +16,33 @@ import pyarrow.types as pt
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
 MOMENT = "timestamps"  # dates too
-SPELLED = "spelled numbers"
+DIGITS = "text of digits"
 
 
-class Spelled(pa.ExtensionType):
-    """Keys (uint32) that text of one column spelled, of 8 digits the hexadecimal ones.
+class Digits(pa.ExtensionType):
+    """Text of digits, kept as the numbers (uint32) that it spells.
 
     Attributes
     ----------
-    hexadecimal : bool
-        Whether some text was 8 hex digits that are not a decimal number.
-    eights : bool
-        Whether some was 8 digits that can be read in two ways; then all was 8 hex digits.
+    base : {10, 16}
+        Of 16, all texts are 8 lower-case hex digits; of 10, all are written as integers are.
     """
 
-    def __init__(self, hexadecimal: bool, eights: bool) -> None:
-        self.hexadecimal, self.eights = hexadecimal, eights
-        super().__init__(pa.uint32(), "sparsetrain.spelled")
+    def __init__(self, base: int) -> None:
+        self.base = base
+        super().__init__(pa.uint32(), "sparsetrain.digits")
 
     def __arrow_ext_serialize__(self) -> bytes:
-        return bytes([self.hexadecimal, self.eights])
+        return bytes([self.base])
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Spelled:
-        return cls(*map(bool, serialized))
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Digits:
+        return cls(*serialized)
 
 
 # Older versions of Spark and Hive write text as binary columns without an annotation.
 _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (lambda type_: isinstance(type_, Spelled), SPELLED),
+    (lambda type_: isinstance(type_, Digits), DIGITS),
     (pt.is_integer, INTEGER),
     (pt.is_boolean, INTEGER),
     (pt.is_floating, FLOAT),

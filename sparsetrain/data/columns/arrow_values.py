@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrow arrays of categories as the integers or texts that the key kernel reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.types as pt
+
+from sparsetrain.data.values import arrow_types
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import (
+    EXACT,
+    NanRule,
+    exact_integers,
+    fill_nulls,
+    to_microseconds,
+)
+from sparsetrain.data.values.text import as_bytes, text_offsets
+from sparsetrain.parsing.identity import Texts
+
+
+class Integers(NamedTuple):
+    """Whole numbers.
+
+    Attributes
+    ----------
+    numbers : (n,) of a type of integers
+    missing : (n,) bool
+        Which are no values, whatever their number.
+    """
+
+    numbers: Array
+    missing: Array
+
+
+def values_of(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
+    """Return the values of an Arrow array that is no dictionary; see `_READERS` for its types.
+
+    Raises
+    ------
+    DataError
+        If a number is not whole; names the row.
+    """
+    kind = arrow_types.kind_of(array.type) or arrow_types.EMPTY
+    return _READERS[kind](array, nan, location)
+
+
+def has_names(array: Any) -> bool:
+    """Return whether an array is a dictionary of whole numbers or texts, each read once."""
+    names = (arrow_types.INTEGER, arrow_types.TEXT)
+    return pt.is_dictionary(array.type) and arrow_types.kind_of(array.type) in names
+
+
+def as_plain(array: Any) -> Any:
+    """Return an array that is no dictionary."""
+    return array.dictionary_decode() if pt.is_dictionary(array.type) else array
+
+
+def _from_integers(array: Any, nan: NanRule, location: Location) -> Integers:
+    return Integers(*fill_nulls(array))
+
+
+def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
+    whole = exact_integers(array)  # of decimals, which have more digits than a float
+    if whole is not None:
+        return Integers(*whole)
+    values, missing = nan.split(array, location)
+    odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
+    location.refuse(
+        odd,
+        lambda row: f"category {values[row]} is not a whole number below 2**53; store it as text",
+    )
+    return Integers(values.astype(np.int64), missing)
+
+
+def _from_text(array: Any, nan: NanRule, location: Location) -> Texts:
+    if not len(array):
+        return Texts(np.zeros(0, np.uint8), np.zeros(1, np.int32))
+    array = as_bytes(array)
+    offsets = text_offsets(array)
+    first, end = int(offsets[0]), int(offsets[-1])
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[first:end]
+    missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return Texts(data, offsets - first, missing)
+
+
+def _from_digits(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
+    values, missing = fill_nulls(array.storage)
+    if array.type.base == 10:
+        return Integers(values, missing)
+    return Texts(hex_digits(values), np.arange(len(values) + 1) * 8, missing)
+
+
+def hex_digits(numbers: Array) -> Array:
+    """Return 8 lower-case hex digits of each number (n,) below 2**32, (8 n,) uint8."""
+    return np.frombuffer(numbers.astype(">u4").tobytes().hex().encode(), np.uint8)
+
+
+def _from_moments(array: Any, nan: NanRule, location: Location) -> Integers:
+    microseconds, missing = fill_nulls(to_microseconds(array, location))
+    return Integers(microseconds // 1_000_000, missing)
+
+
+_READERS: dict[str, Callable[[Any, NanRule, Location], Integers | Texts]] = {
+    arrow_types.INTEGER: _from_integers,
+    arrow_types.FLOAT: _from_floats,
+    arrow_types.TEXT: _from_text,
+    arrow_types.DIGITS: _from_digits,
+    arrow_types.MOMENT: _from_moments,
+    arrow_types.EMPTY: _from_integers,
+}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identity of values: kinds of columns, forms of texts, and `Texts`, as the key kernel takes them.
+
+The kind of a column alone says which texts are numbers:
+
+- whole numbers: 12, "12", "012", 12.0 and "12.0" are one value,
+- hexadecimal: text of exactly 8 lower-case hex digits is the number that it spells, and other text
+  as in whole numbers; a number from -2**31 to -1 is the unsigned one of its 32 bits, as an int32
+  keeps a hash,
+- text: a number and the text that integers are written as, 12 and "12", are one value; other text,
+  "012" too, is its bytes.
+
+`true` and `false`, also `True` or `TRUE`, are 1 and 0. Numbers have 64 bits, those from 2**63 on by
+their bits. Missing are nulls and empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+WHOLE, HEXADECIMAL, TEXT = "whole", "hexadecimal", "text"
+KINDS = (WHOLE, HEXADECIMAL, TEXT)
+MISSING, UNSEEN = 0, 1  # ids: of no value, of one without a row
+# Forms: no value, a number as integers are written, one written otherwise, 8 hex digits (which a
+# number may be too), and other text.
+ABSENT, NUMBER, LOOSE, HEX, OTHER = range(5)
+_WORD = 8  # bytes that the kernel reads at once
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts (n,), one after the other.
+
+    Attributes
+    ----------
+    data : (N,) uint8
+        Their bytes, and maybe others.
+    offsets : (n + 1,) int32 or int64
+        Where each begins, and the last one ends.
+    missing : (n,) bool or None
+        Which are no values, whatever bytes they have.
+    """
+
+    data: np.ndarray
+    offsets: np.ndarray
+    missing: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Texts:
+        """Join some texts."""
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(texts), np.uint8), ends)
+
+    @property
+    def count(self) -> int:
+        """Texts, n."""
+        return len(self.offsets) - 1
+
+    @property
+    def padded(self) -> np.ndarray:
+        """The bytes, of which the kernel reads 8 at once."""
+        if len(self.data) >= _WORD:
+            return self.data
+        return np.concatenate([self.data, np.zeros(_WORD, np.uint8)])
