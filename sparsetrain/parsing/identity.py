@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -27,7 +28,6 @@ MISSING, UNSEEN = 0, 1  # ids: of no value, of one without a row
 # Forms: no value, a number as integers are written, one written otherwise, 8 hex digits (which a
 # number may be too), and other text.
 ABSENT, NUMBER, LOOSE, HEX, OTHER = range(5)
-_WORD = 8  # bytes that the kernel reads at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +51,10 @@ class Texts:
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> Texts:
         """Join some texts."""
-        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        ends = np.array([0, *accumulate(map(len, texts))], np.int64)
         return cls(np.frombuffer(b"".join(texts), np.uint8), ends)
 
     @property
     def count(self) -> int:
         """Texts, n."""
         return len(self.offsets) - 1
-
-    @property
-    def padded(self) -> np.ndarray:
-        """The bytes, of which the kernel reads 8 at once."""
-        if len(self.data) >= _WORD:
-            return self.data
-        return np.concatenate([self.data, np.zeros(_WORD, np.uint8)])

@@ -8,8 +8,9 @@ table fits a cache, a text of 8 characters 10.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,12 @@ from sparsetrain.parsing import keys
 from sparsetrain.parsing.identity import Texts
 from sparsetrain.parsing.keys import FIELDS, GOLDEN
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at
+from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
 from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
+_FEW = 1 << 12  # bytes of an argument, of a request
 _NUMBERS = ("int32", "uint32", "int64")  # others are converted
 
 _keys = with_builder_lock(host_kernel("keys of texts", keys.keys_kernel))
@@ -83,9 +85,8 @@ class Lookup:
 
         `asked` is their column, or columns (m,) that take turns.
         """
-        ids = empty((texts.count,), "int32")
-        kernel = _text_ids(texts.offsets.dtype.name)
-        kernel(*_texts(texts), _columns(asked), *self._tables, ids)
+        tables, ids = self._tables, empty((texts.count,), "int32")
+        _text_ids(texts.offsets.dtype.name)(*_texts(texts), _columns(asked), *tables, ids)
         return as_numpy(ids, writable=True)
 
     def number_ids(
@@ -94,9 +95,9 @@ class Lookup:
         """Return the ids (n,) int32 of integers (n,), of any type; `missing` (n,) bool."""
         if numbers.dtype.name not in _NUMBERS:
             numbers = numbers.astype(np.int64)
-        ids = empty(numbers.shape, "int32")
-        arguments = _tensor(numbers), _mask(missing, len(numbers)), _columns(asked)
-        _number_ids(numbers.dtype.name)(*arguments, *self._tables, ids)
+        tables, ids = self._tables, empty(numbers.shape, "int32")
+        arguments = _kept("numbers", numbers), _mask(missing, len(numbers)), _columns(asked)
+        _number_ids(numbers.dtype.name)(*arguments, *tables, ids)
         return as_numpy(ids, writable=True)
 
 
@@ -151,15 +152,48 @@ def hashes_of(texts: Texts) -> np.ndarray:
 
 
 def _columns(asked: int | np.ndarray) -> Any:
-    return as_tensor(np.array([asked] if isinstance(asked, int) else asked, np.int32))
+    return _column(asked) if isinstance(asked, int) else _kept("asked", asked)
+
+
+@lru_cache
+def _column(asked: int) -> Any:
+    return as_tensor(np.array([asked], np.int32))
 
 
 def _texts(texts: Texts) -> tuple[Any, Any, Any]:
-    return _tensor(texts.padded), _tensor(texts.offsets), _mask(texts.missing, texts.count)
+    data, offsets = _kept("data", texts.data, padded=True), _kept("offsets", texts.offsets)
+    return data, offsets, _mask(texts.missing, texts.count)
 
 
 def _mask(missing: np.ndarray | None, count: int) -> Any:
-    return _tensor((np.zeros(count, bool) if missing is None else missing).view(np.uint8))
+    if missing is not None:
+        return _kept("missing", missing.view(np.uint8))
+    return _no_mask(count) if count <= _FEW else zeros((count,), "uint8")
+
+
+@lru_cache
+def _no_mask(count: int) -> Any:
+    return zeros((count,), "uint8")
+
+
+def _kept(role: str, array: np.ndarray, padded: bool = False) -> Any:
+    """Return an array as a kernel takes it: a small one in memory that the thread keeps for it.
+
+    It holds until the thread's next call in this role.
+    """
+    if array.nbytes > _FEW:
+        return _tensor(array)
+    size = max(8, 1 << (len(array) - 1).bit_length()) if padded else len(array)
+    key = role, size, array.dtype.char
+    kept = _memory.__dict__.get(key)
+    if kept is None:
+        tensor = empty((size,), array.dtype.name)
+        kept = _memory.__dict__[key] = tensor, as_numpy(tensor, writable=True)
+    kept[1][: len(array)] = array
+    return kept[0]
+
+
+_memory = threading.local()
 
 
 def _tensor(array: np.ndarray) -> Any:

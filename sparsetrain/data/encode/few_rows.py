@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.category import Category
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.tables import is_pandas
@@ -46,10 +45,12 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 def _encode(rules: Rules, rows: list[Any] | None) -> Batch | None:
     if not rows or len(rows) > _MOST or not all(type(row) is dict for row in rows):
         return None
-    if not _are_own(set().union(*rows), rules) or _may_be_encoded(rows, rules):
+    if not _are_own(set().union(*rows) if len(rows) > 1 else rows[0], rules) or _may_be_encoded(
+        rows, rules
+    ):
         return None
     numbers = _numbers(rows, rules.dense_columns)
-    ids = _ids(rows, rules.features)
+    ids = _ids(rows, rules)
     if numbers is None or ids is None:
         return None
     dense = rules.raw_dense.plain_matrix(numbers, rules.dense_columns)
@@ -105,19 +106,21 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
     found = dict(zip(names, map(str, types), strict=True))
     return (
         len(found) == len(names)
-        and _are_own(set(names), rules)
+        and _are_own(names, rules)
         and _TYPES.issuperset(found[name] for name in (*rules.columns, *rules.dense_columns))
     )
 
 
-def _are_own(names: set[Any], rules: Rules) -> bool:
+def _are_own(names: Iterable[Any], rules: Rules) -> bool:
     """Whether the encoder's columns are there, and no others that could be meant instead."""
-    own = {*rules.dense_columns, *rules.columns}
-    if not names >= own:
+    others = rules.names.symmetric_difference(names)
+    if not others:
+        return True
+    if not others.isdisjoint(rules.names):
         return False
-    others = [name for name in names - own if isinstance(name, str)]
+    texts = [name for name in others if isinstance(name, str)]
     return rules.schema.categories is not None or not {
-        name for name in candidate_columns(others) if name.lower() != "label"
+        name for name in candidate_columns(texts) if name.lower() != "label"
     }
 
 
@@ -146,36 +149,38 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
     return found.reshape(len(rows), len(names))
 
 
-def _ids(rows: Sequence[Mapping[str, Any]], features: Sequence[Category]) -> np.ndarray | None:
+def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     """Return the ids (n, F) int64, by one call of the key kernel for texts and one for numbers."""
-    names = [column.name for column in features]
+    names, lookup, columns = rules.columns, rules.lookup, rules.asked
     if len(rows) > 1 and not all(_have_one_type([row.get(name) for row in rows]) for name in names):
         return None
-    values = [_plain(row.get(name)) for row in rows for name in names]
-    kinds = np.array([_FORMS.get(type(value), -1) for value in values])
-    if (kinds < 0).any():
-        return None
-    vocabularies: list[Any] = [column.known for column in features]  # of raw values
-    lookup, _ = vocabularies[0].place
-    columns = np.array([own.place[1] for own in vocabularies] * len(rows), np.int32)
-    ids = np.zeros(len(values), np.int64)
-    texts, numbers = np.flatnonzero(kinds == 1), np.flatnonzero(kinds == 2)
-    if len(texts):
-        ids[texts] = lookup.text_ids(columns[texts], Texts.of([values[i].encode() for i in texts]))
-    if len(numbers):
-        signed = [(values[i] + 2**63) % 2**64 - 2**63 for i in numbers]
-        ids[numbers] = lookup.number_ids(columns[numbers], np.array(signed, np.int64))
-    return ids.reshape(len(rows), len(features))
+    texts, text_at, numbers, number_at = list[bytes](), list[int](), list[int](), list[int]()
+    for at, value in enumerate([row.get(name) for row in rows for name in names]):
+        if type(value) is str:
+            texts.append(value.encode())
+            text_at.append(at)
+        elif value is not None:
+            number = _whole(value)
+            if number is None:
+                return None
+            numbers.append(number)
+            number_at.append(at)
+    asked = np.tile(columns, len(rows)) if len(rows) > 1 else columns
+    ids = np.zeros(len(asked), np.int64)
+    if texts:
+        ids[text_at] = lookup.text_ids(asked[text_at], Texts.of(texts))
+    if numbers:
+        ids[number_at] = lookup.number_ids(asked[number_at], np.array(numbers, np.int64))
+    return ids.reshape(len(rows), len(names))
 
 
-_FORMS = {type(None): 0, str: 1, int: 2}  # of values that are read
-
-
-def _plain(value: Any) -> Any:
-    """Return a float that is a whole number as an integer, and a number beyond 64 bits as none."""
+def _whole(value: Any) -> int | None:
+    """Return a number as a key; None of a value that only a column of Arrow's can tell."""
     if type(value) is float and value.is_integer() and abs(value) < EXACT:
-        return int(value)
-    return float(value) if type(value) is int and not -(2**63) <= value < 2**64 else value
+        value = int(value)
+    if type(value) is not int or not -(2**63) <= value < 2**64:
+        return None
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def _have_one_type(values: Sequence[Any]) -> bool:

@@ -129,6 +129,26 @@ class Rules:
         """Names of the category columns it was fitted on."""
         return tuple(column.name for column in self.features)
 
+    @cached_property
+    def lookup(self) -> Any:
+        """The hash tables of all category columns of raw data."""
+        return self._places[0][0]
+
+    @cached_property
+    def asked(self) -> Array:
+        """The number in `lookup` of each category column's values, (F,) int32."""
+        return np.array([number for _, number in self._places], np.int32)
+
+    @property
+    def _places(self) -> list[tuple[Any, int]]:
+        known: Any = [column.known for column in self.features]
+        return [values.place for values in known]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of all columns of features."""
+        return frozenset((*self.dense_columns, *self.columns))
+
     @property
     def owners(self) -> tuple[int, ...]:
         """For each category column, the position of the one whose table it looks up."""
@@ -180,7 +200,7 @@ class Rules:
         """The rule for raw dense columns."""
         return replace(self.settings.raw_dense, linear=self.schema.linear)
 
-    @property
+    @cached_property
     def has_bags(self) -> bool:
         """Whether batches hold `Ragged` bags rather than one id per feature."""
         return any(column.is_bag for column in self.features)
