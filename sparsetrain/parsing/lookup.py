@@ -185,15 +185,20 @@ def _kept(role: str, array: np.ndarray, padded: bool = False) -> Any:
         return _tensor(array)
     size = max(8, 1 << (len(array) - 1).bit_length()) if padded else len(array)
     key = role, size, array.dtype.char
-    kept = _memory.__dict__.get(key)
+    kept = _memory.known.get(key)
     if kept is None:
         tensor = empty((size,), array.dtype.name)
-        kept = _memory.__dict__[key] = tensor, as_numpy(tensor, writable=True)
+        kept = _memory.known[key] = tensor, as_numpy(tensor, writable=True)
     kept[1][: len(array)] = array
     return kept[0]
 
 
-_memory = threading.local()
+class _Memory(threading.local):
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, int, str], tuple[Any, np.ndarray]] = {}
+
+
+_memory = _Memory()
 
 
 def _tensor(array: np.ndarray) -> Any:
