@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path through the code in docs/design.md: its files are those that a step runs."""
+"""The paths through the code in docs/design.md: their files are those that run."""
 
 import ast
 import re
@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 import sparsetrain as st
+from sparsetrain.parsing.keys import text_ids_kernel as key_kernel
 from tests import small_dlrm
 from tests.acts import calls_of
 
 ROOT = Path(st.__file__).parent
 PAGE = (Path(__file__).parents[2] / "docs" / "design.md").read_text()
-PATH = re.findall(r"^\| `([a-z_/]+\.py)` \|", PAGE, re.MULTILINE)
-EVERY_STEP = PATH[-2:]  # the others run when a program is made
+STEP, VALUE = (
+    re.findall(r"^\| `([a-z_/]+\.py)` \|", section, re.MULTILINE)
+    for section in PAGE.split("### From a value to an id")
+)
+EVERY_STEP = STEP[-2:]  # the others run when a program is made
 
 
 @pytest.mark.cpu("a step is one program on a CPU")
@@ -29,7 +33,7 @@ def test_the_path_leads_along_the_step_that_runs(tmp_path, monkeypatch):
         trainers.append(st.Trainer(model, st.optim.adagrad(0.1), target="cpu"))
         trainers[0].step(batch)
 
-    assert set(PATH) <= calls_of(first_step).keys()
+    assert set(STEP) <= calls_of(first_step).keys()
     (trainer,) = trainers
     warm = calls_of(lambda: trainer.step(batch))
     assert set(EVERY_STEP) <= warm.keys()
@@ -50,8 +54,16 @@ def test_an_update_alone_runs_through_few_files():
 
 
 def test_the_path_takes_fifteen_minutes():
-    lines = [len((ROOT / file).read_text().splitlines()) for file in PATH]
-    assert len(PATH) <= 9 and sum(lines) < 1_850  # with docstrings
+    lines = [len((ROOT / file).read_text().splitlines()) for file in STEP]
+    assert len(STEP) <= 9 and sum(lines) < 1_850  # with docstrings
+
+
+def test_the_path_from_a_value_to_an_id_leads_along_what_an_encoding_runs():
+    rows = {"y": [0, 1], "user": ["a", "b"]}
+    encoder = st.data.Encoder.fit(rows, schema_file=st.data.Schema("y", categories=("user",)))
+    run = calls_of(lambda: encoder.encode(rows)).keys()
+    built = calls_of(lambda: key_kernel("int32")).keys()
+    assert set(VALUE) <= run | built and len(VALUE) <= 5
 
 
 OPENERS = ("What", "How", "Which", "Who", "Whose", "When", "Where", "Whether")
