@@ -51,7 +51,8 @@ class Location:
 
     def of_column(self, column: str) -> Location:
         """Return the same rows, one column of them."""
-        return replace(self, column=column)
+        # Spelled out, since `replace` takes 7 us, for each column of each piece.
+        return Location(self.name, self.row_group, self.first_row, column, self.unit, self.numbers)
 
     def moved(self, rows: int) -> Location:
         """Return the location that begins `rows` rows later."""

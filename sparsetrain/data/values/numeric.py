@@ -23,7 +23,7 @@ import pyarrow.types as pt
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.text import as_bytes, require_utf8
+from sparsetrain.data.values.text import require_utf8
 from sparsetrain.errors import ConfigError
 
 
@@ -116,11 +116,11 @@ def exact_integers(array: Any) -> tuple[Array, Array] | None:
     if pt.is_integer(array.type):
         return fill_nulls(array)
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
-        array = as_bytes(array)
+        array = array.cast(pa.large_binary())
         array = pc.if_else(pc.equal(pc.binary_length(array), 0), None, array)
         if pc.any(pc.match_substring(array, b"x", ignore_case=True)).as_py():
             return None  # Arrow takes 0x10 for an integer
-        array = array.cast(pa.large_binary()).cast(pa.large_string(), safe=False)
+        array = array.cast(pa.large_string(), safe=False)
     elif not pt.is_decimal(array.type):
         return None
     for type_ in (pa.int64(), pa.uint64()):

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow text columns as NumPy arrays: byte lengths, and digits parsed as numbers.
-
-Most categories are 8 lower-case hex digits. All rows are parsed at once from the column's bytes: a
-table lookup per digit, then three shift-and-or steps per value. Cost: about 10 ns a value, no
-Python per row. Decimal numbers cost about 100 ns a value.
-"""
+"""Bytes of Arrow's columns of text as NumPy arrays, and the check that they are UTF-8."""
 
 from __future__ import annotations
 
@@ -17,17 +12,11 @@ import pyarrow.types as pt
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 
-_HEX_DIGITS = 8
-_NO_DIGIT = 255  # its high bits tell it from a digit
-_DIGIT = np.full(256, _NO_DIGIT, dtype=np.uint8)
-_DIGIT[ord("0") : ord("9") + 1] = np.arange(10)
-_DIGIT[ord("a") : ord("f") + 1] = np.arange(10, 16)
-
 
 def as_bytes(array: Any) -> Any:
-    """Return any text array as `binary` or `large_binary`, whose bytes lie in one buffer."""
-    large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
-    return array.cast(pa.large_binary() if large else pa.binary())
+    """Return any text array (n,) as one whose bytes lie in one buffer: of views, a copy."""
+    views = pt.is_string_view(array.type) or pt.is_binary_view(array.type)
+    return array.cast(pa.large_binary()) if views else array
 
 
 def lengths(array: Any) -> Array:
@@ -77,6 +66,7 @@ def _is_utf8(value: bytes | None) -> bool:
 
 def text_offsets(array: Any) -> Array:
     """Return where each of n > 0 values begins among the bytes, and the last ends, (n + 1,)."""
-    wide = np.int64 if pt.is_large_binary(array.type) else np.int32
+    large = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
+    wide = np.int64 if large else np.int32
     begin = array.offset * np.dtype(wide).itemsize
     return np.frombuffer(array.buffers()[1], dtype=wide, count=len(array) + 1, offset=begin)
