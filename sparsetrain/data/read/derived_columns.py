@@ -65,15 +65,40 @@ def _check(part: Part, name: str, rule: Derived) -> None:
 def _read(
     part: Part, derived: Mapping[str, Derived], names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    sources = [source for name in names if name in derived for source in derived[name].sources]
-    stored = list(dict.fromkeys([*(n for n in names if n not in derived), *sources]))
-    for location, piece in part.pieces(stored):
-        arrays = [
-            _derived(piece, derived[name], location) if name in derived else piece.column(name)
-            for name in names
-        ]
-        made = pa.RecordBatch.from_arrays(arrays, names=[*names])
+    for location, piece in part.pieces(stored_names(names, derived, part.schema.names)):
+        made = derive_columns(piece, derived, names, location)
         yield made if location.numbers is None else with_numbers(made, location.numbers)
+
+
+def stored_names(
+    names: Sequence[str], derived: Mapping[str, Derived], there: Sequence[str]
+) -> list[str]:
+    """Return the columns to read for these, of data in which those are `there`."""
+    own = [name for name in names if name in there or name not in derived]
+    made = (derived[name] for name in names if name not in own)
+    return list(dict.fromkeys([*own, *(source for rule in made for source in rule.sources)]))
+
+
+def derive_columns(
+    piece: pa.RecordBatch,
+    derived: Mapping[str, Derived],
+    names: Sequence[str],
+    location: Location,
+) -> pa.RecordBatch:
+    """Return columns of a piece, the derived ones that it lacks among them."""
+    if not derived:
+        return piece
+    arrays = [column_of(piece, derived, name, location) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=[*names])
+
+
+def column_of(
+    piece: pa.RecordBatch, derived: Mapping[str, Derived], name: str, location: Location
+) -> pa.Array:
+    """Return a column of a piece, or what is derived for it."""
+    if name in piece.schema.names:
+        return piece.column(name)
+    return _derived(piece, derived[name], location)
 
 
 def _derived(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
