@@ -162,6 +162,11 @@ class Schema:
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
 
+    @property
+    def quantiles(self) -> dict[str, Derived]:
+        """The derived columns whose boundaries are yet to be learnt."""
+        return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
+
     def with_weights_column(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
         require_type("weights", column, str, "the name of a column")
