@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands with a schema whose columns are learnt quantiles."""
+"""Commands with a schema whose columns are learnt quantiles, and vectors."""
 
 import json
 
@@ -16,6 +16,8 @@ categories = ["site", "bucket"]
 [derived.bucket]
 from = "price"
 quantiles = 8
+[vectors]
+embedding = 4
 """
 SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
 
@@ -28,6 +30,7 @@ def folder(tmp_path_factory):
         "click": random.integers(0, 2, 1200),
         "site": random.choice(["a", "b"], 1200),
         "price": random.lognormal(2, 1, 1200),
+        "embedding": random.normal(size=(1200, 4)).tolist(),
     }
     pq.write_table(pa.table(rows), path / "raw.parquet")
     (path / "log.toml").write_text(SCHEMA)
@@ -56,4 +59,7 @@ def test_converted_data_train_evaluate_and_predict_as_raw_ones(folder, capsys):
         told(capsys, "evaluate", folder / "run", data) for data in (out, folder / "raw.parquet")
     ]
     assert scores[0]["auc"] == scores[1]["auc"]
-    told(capsys, "inspect", folder / "raw.parquet", *schema[:2])
+    found = told(capsys, "inspect", folder / "raw.parquet", *schema[:2])
+    assert found["dense"][0]["column"] == "embedding"
+    told(capsys, "predict", folder / "run", out, "--out", folder / "predictions.parquet")
+    assert "embedding" in told(capsys, "inspect", out / "_encoder.parquet")["dense"]

@@ -219,7 +219,7 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
         "bad_rows_by_column": bad,
         "dense": {
             name: {what: found[what, name] for what in ("missing", "negative")}
-            for name in encoder.dense_columns
+            for name in (*encoder.dense_columns, *encoder.schema.vectors)
         },
     }
 

@@ -21,6 +21,7 @@ from sparsetrain.data.columns.bags import read_bags
 from sparsetrain.data.columns.number import EncodedDense
 from sparsetrain.data.columns.plain_ids import plain_ids
 from sparsetrain.data.columns.value_counts import Keys, count_keys
+from sparsetrain.data.columns.vector import read_vectors
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import column_of
@@ -80,6 +81,8 @@ class StrictReader(NamedTuple):
         flags = columns.dense[len(features) :]
         for name, feature in zip(columns.dense, (*features, *flags), strict=True):
             yield name, partial(self._dense, name, feature)
+        for name in columns.vectors:
+            yield name, partial(self._vector, name)
         for index, name in enumerate(columns.categories):
             yield name, partial(self._category, index)
 
@@ -109,6 +112,12 @@ class StrictReader(NamedTuple):
             missing = int(nulls.sum())
         negative = int((values < 0).sum())
         return Statistics({("missing", feature): missing, ("negative", feature): negative})
+
+    def _vector(self, name: str, piece: pa.RecordBatch, location: Location) -> Statistics:
+        width = self.encoder.schema.vectors[name]
+        vectors, nulls = read_vectors(self._array(name, piece, location), width, location)
+        negative = int((vectors.min(axis=1) < 0).sum())
+        return Statistics({("missing", name): int(nulls.sum()), ("negative", name): negative})
 
     def _category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
         """Read a column of categories, and the weights of its ids."""
