@@ -63,7 +63,7 @@ def _encoder(path: Path) -> Summary:
         "fingerprint": encoder.fingerprint,
         "layout": encoder.layout,
         "settings": settings,
-        "dense": list(encoder.dense_columns),
+        "dense": [*encoder.dense_columns, *encoder.schema.vectors],
         "tables": tables,
         "share_embedding": share,
     }

@@ -214,6 +214,11 @@ def require_same_schema(
             "--schema says where it lies now"
         )
     now = st.data.Schema.read(file).with_weights_column(weights).to_dict()
+    for name, rule in now.get("derived", {}).items():
+        learnt = before.get("derived", {}).get(name, {})
+        if "quantiles" in rule and "boundaries" in learnt:  # which an encoder made of them
+            del rule["quantiles"]
+            rule["boundaries"] = learnt["boundaries"]
     if now == before:
         return
     named = "no schema file" if file is None else f"--schema {file}"

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
+from sparsetrain.data.columns.vector import read_vectors
 from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
@@ -168,6 +169,9 @@ class _Seen:
             self.positive = (self.positive or 0) + int(np.count_nonzero(labels))
         for name in columns.dense:
             self._add_dense(name, *read_numbers(piece.column(name), _NAN, location.of_column(name)))
+        for name in columns.vectors:
+            width, here = self._encoder.schema.vectors[name], location.of_column(name)
+            self._add_dense(name, *read_vectors(piece.column(name), width, here))
         for index, name in enumerate(columns.categories):
             array = piece.column(name)
             self._ids[index] += len(array.flatten() if is_bag(array.type) else array)
@@ -178,7 +182,8 @@ class _Seen:
         _, lost, negative, *known = self._dense.get(name, DenseProfile(name, 0, 0, None, None))
         ends = [end for end in known if end is not None]
         ends += [float(there.min()), float(there.max())] if len(there) else []
-        lost, negative = (lost or 0) + int(missing.sum()), (negative or 0) + int((there < 0).sum())
+        below = np.atleast_2d(there.T < 0).any(axis=0)  # in a vector, any of its numbers
+        lost, negative = (lost or 0) + int(missing.sum()), (negative or 0) + int(below.sum())
         low, high = min(ends, default=None), max(ends, default=None)
         self._dense[name] = DenseProfile(name, lost, negative, low, high)
 

@@ -81,7 +81,7 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
     derived = rules.schema.derived
     categories = [feature.column for feature in read.features]
     weights = [rules.schema.rule(name).weights for name in categories]
-    named = [*read.dense, *categories, *(name for name in weights if name)]
+    named = [*read.dense, *read.vectors, *categories, *(name for name in weights if name)]
     used = [name for name in named if name in derived]
     stored = [derived[name].source if name in derived else name for name in named]
     columns = list(dict.fromkeys(stored))
@@ -104,6 +104,7 @@ def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator
         law = rules.schema.linear.get(name, Linear())
         linear = int(name in rules.schema.linear)
         yield "dense", number[name], linear, float_bits(law.center), float_bits(law.scale)
+    yield from (("numbers", number[name], width) for name, width in read.vectors.items())
     known = {column.name: column for column in rules.features}
     for feature, factors in zip(read.features, weights, strict=True):
         name = feature.column

@@ -7,7 +7,7 @@ takes those of each feature apart, with the ends of rows where they are lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sparsetrain.data.encode.encoder import Encoder
@@ -57,12 +57,15 @@ class ModelInputs(NamedTuple):
         Dense columns in the program's order.
     flags : bool
         Whether flags of missing values stand behind them.
+    vectors : dict
+        From the columns of vectors, which stand behind both, to their lengths.
     """
 
     records: list[Record]
     features: list[ReadFeature]
     dense: list[str]
     flags: bool
+    vectors: Mapping[str, int]
 
 
 def function_of(model: Model) -> str:
@@ -105,11 +108,13 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
         If one is not a feature, or the model has several `Dense` features.
     """
     dense = list(encoder.dense_columns)
-    flags = encoder.num_dense > len(dense)
+    flags, vectors = encoder.settings.missing_flags, encoder.schema.vectors
     if isinstance(model, ClickModel):
         places = zip(encoder.columns, first_rows(model), strict=True)
         features = [ReadFeature(column, first) for column, first in places]
-        return ModelInputs([("input", name, -1) for name in arguments], features, dense, flags)
+        return ModelInputs(
+            [("input", name, -1) for name in arguments], features, dense, flags, vectors
+        )
     found: dict[str, tuple[int, ReadFeature]] = {}
     records: list[Record] = []
     numbers = [n for n, f in model.features.items() if isinstance(f, Dense)]
@@ -122,15 +127,15 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
                     f"{', '.join(numbers)}; an export reads one"
                 )
             if feature.columns is not None:
-                dense, flags = list(feature.columns), False
+                dense, flags, vectors = list(feature.columns), False, {}
             records.append(("input", "dense", -1))
             continue
         if name not in found:
             found[name] = len(found), _read(name, feature, found)
         records.append(("input", kind, found[name][0]))
     if not any(record[1] == "dense" for record in records):
-        dense, flags = [], False
-    return ModelInputs(records, [read for _, read in found.values()], dense, flags)
+        dense, flags, vectors = [], False, {}
+    return ModelInputs(records, [read for _, read in found.values()], dense, flags, vectors)
 
 
 def _feature_of(model: Model, argument: str) -> tuple[str, Feature, str]:

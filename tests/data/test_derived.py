@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns that a schema makes of others: buckets of numbers, lists in text, pairs of columns."""
 
+import json
 import math
 
 import numpy as np
@@ -118,6 +119,25 @@ def test_converted_data_hold_them_too(tmp_path):
     sparsetrain.data.convert_files([tmp_path / "rows.parquet"], tmp_path / "out", encoder=encoder)
     (batch,) = sparsetrain.data.Dataset(tmp_path / "out", encoder).batches(32)
     for mine, its in zip(encoder.encode(pa.table(ROWS)).ids, batch.ids, strict=True):
+        np.testing.assert_array_equal(mine.ids, its.ids)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_rows_that_cannot_be_derived_are_left_out_of_converted_data(suffix, tmp_path):
+    table = pa.table({**ROWS, "price": ["0.5", "2", "cheap", "dear"] * 2 + ["1"] * 24})
+    good = table.filter(~np.isin(np.arange(32), [2, 3, 6, 7]))
+    path = tmp_path / f"rows.{suffix}"
+    (pa.parquet.write_table if suffix == "parquet" else pa.csv.write_csv)(table, path)
+    with pytest.raises(DataError, match=r"(row 2|line 4), column price: 'cheap' is not a number"):
+        sparsetrain.data.convert_files([path], tmp_path / "strict", schema_file=schema())
+    options = {"schema_file": schema(), "min_count": 1, "bad_rows": "quarantine"}
+    summary = sparsetrain.data.convert_files([path], tmp_path / "out", **options)
+    assert (summary["rows"], summary["bad_rows_by_column"]) == (28, {"price_bucket": 4})
+    notes = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
+    assert [json.loads(note)["values"]["price"] for note in notes] == ["cheap", "dear"] * 2
+    encoder = Encoder.fit(tmp_path / "out")
+    (batch,) = sparsetrain.data.Dataset(tmp_path / "out", encoder).batches(32)
+    for mine, its in zip(encoder.encode(good).ids, batch.ids, strict=True):
         np.testing.assert_array_equal(mine.ids, its.ids)
 
 

@@ -125,23 +125,25 @@ class EncodedDense:
         """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous."""
         matrix = np.empty((len(arrays), rows), np.float32)
         for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            matrix[index] = self._column(array, location.of_column(name))
+            matrix[index] = plain_floats(array, location.of_column(name), _ENCODED)
         return matrix.T
 
-    def _column(self, array: Any, location: Location) -> Array:
-        if pt.is_float32(array.type) and not array.null_count:
-            stored: Array = array.to_numpy()
-            if np.isfinite(stored).all():
-                return stored
-        values, missing = read_numbers(array, NanRule("missing"), location)
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float32)
-        bad = missing | ~np.isfinite(values)
-        fault = "null or NaN" if missing.any() else "too large for float32"
-        location.refuse(
-            bad,
-            lambda row: (
-                f"the value is {fault} in already encoded data; if it is raw, use treat_as='raw'"
-            ),
-        )
-        return values
+
+_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
+
+
+def plain_floats(array: Any, location: Location, kind: str) -> Array:
+    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
+    if pt.is_float32(array.type) and not array.null_count:
+        stored: Array = array.to_numpy()
+        if np.isfinite(stored).all():
+            return stored
+    values, missing = read_numbers(array, NanRule("missing"), location)
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    words = {True: "null or NaN", False: "too large for float32"}
+    location.refuse(
+        missing | ~np.isfinite(values),
+        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
+    )
+    return values

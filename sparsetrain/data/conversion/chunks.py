@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.derived_columns import stored_names
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
 from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
@@ -55,17 +55,18 @@ class Chunk:
     def pieces(self, encoder: Encoder, numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
         """Return the record batches with their locations, and the lines that are not rows.
 
+        Derived columns are not there yet: whoever reads them from other columns may refuse a row.
         With `numbers`, those that text spells come as such; see `Part.pieces`.
         """
+        derived = encoder.schema.derived
+        names = stored_names(self.columns.names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:
-            found = (item for part in self.parts for item in part.pieces(self.columns.names))
-            return found, []
+            return (item for part in self.parts for item in part.pieces(names)), []
         # Whoever derives a column reads its text.
-        coded = self.columns.categories if numbers and not encoder.schema.derived else ()
+        coded = self.columns.categories if numbers and not derived else ()
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
-        part = with_derived(with_partitions(part), encoder.schema.derived)
-        return part.pieces(self.columns.names), parsed.bad
+        return with_partitions(part).pieces(names), parsed.bad
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
@@ -79,7 +80,7 @@ def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
     parts = tuple(file_parts(file, encoder.schema))
     first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
     bound = encoder.bind(parts or [first], require_label=label)
-    full = tuple(part for part, _ in bound if part.num_rows != 0)
+    full = tuple(part for part in parts if part.num_rows != 0)
     rows = sum(part.num_rows or 0 for part in full)
     read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None

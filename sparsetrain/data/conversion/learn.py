@@ -8,8 +8,9 @@ worker; then the counts of one table.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +26,13 @@ from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import Statistics, StrictReader, read_good_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import learn_values, sizes_of
+from sparsetrain.data.encode.quantiles import (
+    Numbers,
+    learn_boundaries,
+    numbers_in,
+)
 from sparsetrain.data.read.file_systems import size_and_time
+from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.errors import DataError, ResourceError
 
@@ -51,6 +58,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
 
     Its `chunks`, the rows of each, are for the second pass alone.
     """
+    plan, job = job.plan, _with_boundaries(job, inputs)
     if job.known is not None:
         check_memory(job, job.known)
     counts = CountsFile(job.work / "counts")
@@ -68,7 +76,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
     return encoder, {
         "format": "sparsetrain.dataset",
         "version": 1,
-        "plan": job.plan,
+        "plan": plan,
         "chunks": rows,
         "fingerprint": encoder.fingerprint,
         "layout": encoder.layout,
@@ -81,10 +89,38 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
     }
 
 
+def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
+    """Return a job whose quantiles are boundaries, learnt from the rows that are good for them."""
+    rules = job.blank.schema.quantiles
+    if not rules or job.known is not None:
+        return job
+    only = Columns((), tuple(rules), (), False, "")
+
+    def read(chunk: Chunk) -> tuple[int, float, list[Numbers]]:
+        found, _ = read_good_rows(
+            replace(chunk, columns=only),
+            job.blank,
+            job.bad_rows,
+            lambda piece, location: (piece.num_rows, numbers_in(piece, rules, location)),
+        )
+        pieces = [*found]
+        return sum(rows for rows, _ in pieces), chunk.input_bytes, [n for _, n in pieces]
+
+    def pieces() -> Iterator[Numbers]:
+        done, total = 0.0, _bytes_in(inputs)
+        for rows, size, numbers in ordered_map(read, split_chunks(inputs), job.workers):
+            done += size
+            job.progress("learning quantiles", rows, min(1.0, done / total))
+            yield from numbers
+
+    schema = learn_boundaries(job.blank.schema, pieces(), job.files[0])
+    return replace(job, blank=replace(job.blank, schema=schema))
+
+
 def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
     """Return what is found in all chunks, with few of the bad rows, and the rows of each."""
-    total = sum(size_and_time(source.location.name)[0] for source in inputs)
     seen, largest, done = Statistics(), np.full(len(job.blank.features), -1), 0.0
+    total = _bytes_in(inputs)
     rows, examples = list[int](), list[dict[str, Any]]()
     quarantined = job.bad_rows == "quarantine"
     with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
@@ -99,9 +135,13 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
                 quarantine.writelines(f"{line}\n".encode() for line in lines)
             done += found.input_bytes
             # A reader is ahead of what it gives, so only the end shows that all is done.
-            job.progress("reading", rows[-1], min(_ALMOST, done / max(total, 1)))
+            job.progress("reading", rows[-1], min(_ALMOST, done / total))
     job.progress("reading", 0, 1.0)
     return _Found(seen, largest, examples, done), rows
+
+
+def _bytes_in(inputs: list[Chunk]) -> int:
+    return max(1, sum(size_and_time(source.location.name)[0] for source in inputs))
 
 
 def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
@@ -179,7 +219,7 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
         "bad_rows_by_column": bad,
         "dense": {
             name: {what: found[what, name] for what in ("missing", "negative")}
-            for name in encoder.dense_columns
+            for name in (*encoder.dense_columns, *encoder.schema.vectors)
         },
     }
 

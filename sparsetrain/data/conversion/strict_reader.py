@@ -21,8 +21,10 @@ from sparsetrain.data.columns.bags import read_bags
 from sparsetrain.data.columns.counts import Counted, count_values
 from sparsetrain.data.columns.number import EncodedDense
 from sparsetrain.data.columns.plain_ids import plain_ids
+from sparsetrain.data.columns.vector import read_vectors
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.read.derived_columns import column_of
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.schema.columns import Columns
@@ -73,28 +75,34 @@ class StrictReader(NamedTuple):
         for name, kind in zip(columns.labels, kinds, strict=False):  # there may be none
             yield name, partial(self._label, name, kind)
         if columns.row_weights:
-            yield columns.row_weights, self._weights
+            yield columns.row_weights, partial(self._weights, columns.row_weights)
         # Data that is encoded already may have columns of flags after the dense ones.
         flags = columns.dense[len(features) :]
         for name, feature in zip(columns.dense, (*features, *flags), strict=True):
             yield name, partial(self._dense, name, feature)
+        for name in columns.vectors:
+            yield name, partial(self._vector, name)
         for index, name in enumerate(columns.categories):
             yield name, partial(self._category, index)
+
+    def _array(self, name: str, piece: pa.RecordBatch, location: Location) -> Any:
+        return column_of(piece, self.encoder.schema.derived, name, location)
 
     def _label(
         self, name: str, kind: LabelKind, piece: pa.RecordBatch, location: Location
     ) -> Statistics:
-        labels = read_labels(piece.column(name), location, kind, len(self.columns.labels) > 1)
+        array, several = self._array(name, piece, location), len(self.columns.labels) > 1
+        labels = read_labels(array, location, kind, several)
         return Statistics({("positive", ""): int(np.count_nonzero(labels == 1))})
 
-    def _weights(self, piece: pa.RecordBatch, location: Location) -> Statistics:
-        read_row_weights(piece.column(self.columns.row_weights), location)
+    def _weights(self, name: str, piece: pa.RecordBatch, location: Location) -> Statistics:
+        read_row_weights(self._array(name, piece, location), location)
         return Statistics()
 
     def _dense(
         self, name: str, feature: str, piece: pa.RecordBatch, location: Location
     ) -> Statistics:
-        array = piece.column(name)
+        array = self._array(name, piece, location)
         if self.columns.encoded:
             values = EncodedDense().matrix([array], [name], location, piece.num_rows)
             missing = 0
@@ -104,10 +112,16 @@ class StrictReader(NamedTuple):
         negative = int((values < 0).sum())
         return Statistics({("missing", feature): missing, ("negative", feature): negative})
 
+    def _vector(self, name: str, piece: pa.RecordBatch, location: Location) -> Statistics:
+        width = self.encoder.schema.vectors[name]
+        vectors, nulls = read_vectors(self._array(name, piece, location), width, location)
+        negative = int((vectors.min(axis=1) < 0).sum())
+        return Statistics({("missing", name): int(nulls.sum()), ("negative", name): negative})
+
     def _category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
         """Read a column of categories, and the weights of its ids."""
         columns, seen = self.columns, list[CategoryValues]()
-        array = piece.column(columns.categories[index])
+        array = self._array(columns.categories[index], piece, location)
         if not (columns.bags and columns.bags[index]):
             return self._values(index, array, location)
 
@@ -116,7 +130,7 @@ class StrictReader(NamedTuple):
             return np.zeros(len(values), dtype=np.int32)
 
         factors = columns.weights_of(index)
-        weights = None if factors is None else piece.column(factors)
+        weights = None if factors is None else self._array(factors, piece, location)
         read_bags(array, weights, self.encoder.features[index].rule, read, location)
         return seen[0]
 

@@ -28,10 +28,12 @@ from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter
 from sparsetrain.data.read.converted_files import MARK, footer_checksum
+from sparsetrain.data.read.derived_columns import derive_columns
 from sparsetrain.data.read.parquet import read_footer
 from sparsetrain.data.read.source import HELD_ROWS
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 FILE_ROWS = 1 << 20
@@ -83,12 +85,12 @@ def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
     """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
-    rows, _ = read_good_rows(
-        chunk,
-        encoder,
-        job.bad_rows,
-        lambda piece, location: encoder.encode_piece(piece, chunk.columns, location),
-    )
+
+    def encode(piece: pa.RecordBatch, location: Location) -> Rows:
+        whole = derive_columns(piece, encoder.schema.derived, chunk.columns.names, location)
+        return encoder.encode_piece(whole, chunk.columns, location)
+
+    rows, _ = read_good_rows(chunk, encoder, job.bad_rows, encode)
     return rows if chunk.rows > HELD_ROWS else [*rows]
 
 

@@ -32,8 +32,9 @@ WEIGHTS, FLAG = "_weights", "_missing"  # what follows a column's name in the co
 
 def dense_names(rules: Rules) -> tuple[str, ...]:
     """Return the names of the dense columns of converted data, one for each dense input."""
-    flags = rules.num_dense > len(rules.dense_columns)
-    return rules.dense_columns + tuple(f"{n}{FLAG}" for n in rules.dense_columns if flags)
+    own, flags, vectors = rules.dense_columns, rules.settings.missing_flags, rules.schema.vectors
+    elements = (f"{name}_{place}" for name, width in vectors.items() for place in range(width))
+    return (*own, *(f"{name}{FLAG}" for name in own if flags), *elements)
 
 
 def label_names(schema: Schema) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from sparsetrain.data.encode.encoder_state import (
     write_state,
 )
 from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
+from sparsetrain.data.encode.quantiles import read_boundaries
 from sparsetrain.data.encode.rules import Rules, Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
@@ -147,6 +148,8 @@ class Encoder(Rules):
         if known is not None:
             known.bind(opened.parts, require_label=False)
             return known
+        if schema.quantiles:
+            schema = read_boundaries(schema, opened.parts)
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
         warn_of_floor(*parts[0], settings, schema)

@@ -34,7 +34,7 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 
     None where columns must tell.
     """
-    if rules.encoded or rules.has_bags or rules.schema.derived:
+    if rules.encoded or rules.has_bags or rules.schema.derived or rules.schema.vectors:
         return None
     try:
         return _encode(rules, _as_rows(data, rules))

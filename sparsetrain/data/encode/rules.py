@@ -7,6 +7,7 @@ again. Cost: one pass over each column, nothing per row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category, found_in
 from sparsetrain.data.columns.number import EncodedDense, RawDense
+from sparsetrain.data.columns.vector import read_vectors
 from sparsetrain.data.columns.vocabulary import MIN_CAP
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.ragged import Ragged
@@ -188,8 +190,9 @@ class Rules:
 
     @property
     def num_dense(self) -> int:
-        """Width of a batch's dense matrix, flags included."""
-        return self.dense_rule(self.encoded).width(len(self.dense_columns))
+        """Width of a batch's dense matrix, flags and vectors included."""
+        own = self.dense_rule(self.encoded).width(len(self.dense_columns))
+        return own + sum(self.schema.vectors.values())
 
     def dense_rule(self, encoded: bool) -> RawDense | EncodedDense:
         """Return the rule for dense columns of raw or already encoded data."""
@@ -234,6 +237,8 @@ class Rules:
         dense = self.dense_rule(columns.encoded).matrix(
             [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
         )
+        if columns.vectors:
+            dense = np.hstack([dense, *self._read_vectors(piece, columns, location)])
         factors = columns.row_weights
         labels = self._read_labels(piece, columns, location) if columns.labels else None
         weights = (
@@ -243,6 +248,13 @@ class Rules:
         )
         ids = (self._read_bags if self.has_bags else self._read_ids)(piece, columns, location)
         return Rows(dense, ids, labels, weights)
+
+    def _read_vectors(
+        self, piece: pa.RecordBatch, columns: Columns, location: Location
+    ) -> Iterator[Array]:
+        for name in columns.vectors:
+            width, here = self.schema.vectors[name], location.of_column(name)
+            yield read_vectors(piece.column(name), width, here)[0]
 
     def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
         """Return the labels (n,), or (n, T) with NaN where one of several is missing."""

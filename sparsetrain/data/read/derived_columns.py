@@ -4,7 +4,8 @@
 - ``(source // divide) % modulo``, rounded down, gives the hour of a day from YYMMDDHH (modulo 100),
   the weekday from seconds since 1970 (divide 86400, modulo 7), and so on. A date or timestamp
   counts as those seconds.
-- ``boundaries`` and ``log`` put numbers into buckets, which are categories then.
+- ``boundaries``, ``quantiles`` and ``log`` put numbers into buckets, which are categories then;
+  before its boundaries are learnt, a column of quantiles is one bucket.
 - ``separator`` cuts text into a list.
 - ``cross`` makes a category of a pair of columns of whole numbers or text, by a hash of both.
 
@@ -47,13 +48,14 @@ def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
     if not derived:
         return part
     for name, rule in derived.items():
-        _check(part, name, rule)
+        check_sources(part, name, rule)
     made = (pa.field(name, RULES[rule.kind].type) for name, rule in derived.items())
     schema = pa.schema([*part.schema, *made])
     return replace(part, schema=schema, read=partial(_read, part, derived), ranges=None)
 
 
-def _check(part: Part, name: str, rule: Derived) -> None:
+def check_sources(part: Part, name: str, rule: Derived) -> None:
+    """Refuse data without the columns that a derived one is made of, or with one of its name."""
     location = Location(part.location.name, column=name)
     if name in part.schema.names:
         raise location.error("the data has a column of this name; call the derived one otherwise")
@@ -65,28 +67,64 @@ def _check(part: Part, name: str, rule: Derived) -> None:
 def _read(
     part: Part, derived: Mapping[str, Derived], names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    sources = [source for name in names if name in derived for source in derived[name].sources]
-    stored = list(dict.fromkeys([*(n for n in names if n not in derived), *sources]))
-    for location, piece in part.pieces(stored):
-        arrays = [
-            _derived(piece, derived[name], location) if name in derived else piece.column(name)
-            for name in names
-        ]
-        made = pa.RecordBatch.from_arrays(arrays, names=[*names])
+    for location, piece in part.pieces(stored_names(names, derived, part.schema.names)):
+        made = derive_columns(piece, derived, names, location)
         yield made if location.numbers is None else with_numbers(made, location.numbers)
 
 
+def stored_names(
+    names: Sequence[str], derived: Mapping[str, Derived], there: Sequence[str]
+) -> list[str]:
+    """Return the columns to read for these, of data in which those are `there`."""
+    own = [name for name in names if name in there or name not in derived]
+    made = (derived[name] for name in names if name not in own)
+    return list(dict.fromkeys([*own, *(source for rule in made for source in rule.sources)]))
+
+
+def derive_columns(
+    piece: pa.RecordBatch,
+    derived: Mapping[str, Derived],
+    names: Sequence[str],
+    location: Location,
+) -> pa.RecordBatch:
+    """Return columns of a piece, the derived ones that it lacks among them."""
+    if not derived:
+        return piece
+    arrays = [column_of(piece, derived, name, location) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=[*names])
+
+
+def column_of(
+    piece: pa.RecordBatch, derived: Mapping[str, Derived], name: str, location: Location
+) -> pa.Array:
+    """Return a column of a piece, or what is derived for it."""
+    if name in piece.schema.names:
+        return piece.column(name)
+    return _derived(piece, derived[name], location)
+
+
 def _derived(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
+    return RULES[rule.kind].make(rule, *_sources(piece, rule, location))
+
+
+def numbers_of(piece: pa.RecordBatch, rule: Derived, location: Location) -> Array:
+    """Return the numbers that a rule puts into buckets, (n,) float64, without missing ones."""
+    ((array, here),) = _sources(piece, rule, location)
+    values, missing = read_numbers(array, NanRule("missing"), here)
+    return values[~missing]
+
+
+Column = tuple[pa.Array, Location]
+
+
+def _sources(piece: pa.RecordBatch, rule: Derived, location: Location) -> list[Column]:
     columns = [(piece.column(name), location.of_column(name)) for name in rule.sources]
     made = RULES[rule.kind]
     for array, here in columns if made.kinds else ():
         is_bool = pa.types.is_boolean(array.type)
         if is_bool or arrow_types.kind_of(array.type) not in (*made.kinds, arrow_types.EMPTY):
             raise here.error(f"type {array.type} is not for {rule.kind!r}: {made.takes}")
-    return made.make(rule, *columns)
-
-
-Column = tuple[pa.Array, Location]
+    return columns
 
 
 def _arithmetic(rule: Derived, column: Column) -> pa.Array:
@@ -124,7 +162,7 @@ def _integers(array: pa.Array, location: Location) -> tuple[Array, Array]:
 def _bucketed(rule: Derived, column: Column) -> pa.Array:
     """How many of the boundaries are not above a number."""
     values, missing = read_numbers(column[0], NanRule("missing"), column[1])
-    buckets = np.searchsorted(np.array(rule.boundaries), values, side="right")
+    buckets = np.searchsorted(np.array(rule.boundaries or ()), values, side="right")
     return pa.array(buckets.astype(np.int64), pa.int64(), mask=missing)
 
 
@@ -209,6 +247,7 @@ _NAMES = (arrow_types.INTEGER, arrow_types.TEXT)
 RULES = {
     "arithmetic": _Rule(_arithmetic),
     "boundaries": _Rule(_bucketed, pa.int64(), _NUMBERS, "it takes numbers"),
+    "quantiles": _Rule(_bucketed, pa.int64(), _NUMBERS, "it takes numbers"),
     "log": _Rule(_logarithmic, pa.int64(), _NUMBERS, "it takes numbers"),
     "separator": _Rule(
         _cut, pa.large_list(pa.large_string()), (arrow_types.TEXT,), "it takes text"

@@ -162,7 +162,8 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         nan_is_null = not isinstance(data, Mapping)
         names = _names(data, schema)
         require_columns(names, names, "given", Location("table"))
-        return _from_columns({name: data[name] for name in names}, nan_is_null)
+        columns = {n: _lists(data[n]) if n in schema.vectors else data[n] for n in names}
+        return _from_columns(columns, nan_is_null)
     return _imported(data) if _is_arrow(data) else None
 
 
@@ -217,7 +218,7 @@ def _names(data: Any, schema: Schema) -> list[str]:
             name for name in texts if name in (schema.time, schema.weights)
         ]
     stored = [name for name in schema.categories if name not in schema.derived]
-    require_columns(texts, schema.dense, "dense", Location("table"))
+    require_columns(texts, (*schema.dense, *schema.vectors), "dense", Location("table"))
     require_columns(texts, stored, "category", Location("table"))
     wanted = schema.wanted
     return [name for name in texts if name in wanted]
@@ -233,6 +234,14 @@ def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
     return pa.table(arrays)
 
 
+def _lists(values: Any) -> Any:
+    """Return an array (n, width) of floats as lists, anything else as it is."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.ndim != 2:
+        return values
+    native = values.astype(values.dtype.newbyteorder("="), order="C", copy=False)
+    return pa.FixedSizeListArray.from_arrays(native.ravel(), max(1, values.shape[1]))
+
+
 def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, RowError]]:
     """Return the columns of a frame, a dict or rows, whatever their names are.
 
@@ -241,7 +250,7 @@ def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, RowError]]:
     data, found, unread = by_column(data), {}, {}
     for name in names_in(data):
         try:
-            found[name] = _array(data[name], not isinstance(data, Mapping), name)
+            found[name] = _array(_lists(data[name]), not isinstance(data, Mapping), name)
         except RowError as error:
             unread[name] = error
     return found, unread

@@ -60,6 +60,8 @@ class Columns:
         For each category, the list column with the weights of its ids.
     row_weights : str or None
         The column with a factor for each row's loss; None where there is none.
+    vectors : tuple of str
+        Columns of lists of numbers, which are dense inputs.
     """
 
     dense: tuple[str, ...]
@@ -70,13 +72,14 @@ class Columns:
     bags: tuple[bool, ...] = ()
     weights: tuple[str | None, ...] = ()
     row_weights: str | None = None
+    vectors: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every column to be read."""
         factors = (self.row_weights,) if self.row_weights else ()
         weights = (name for name in self.weights if name)
-        return (*self.labels, *factors, *self.dense, *self.categories, *weights)
+        return (*self.labels, *factors, *self.dense, *self.vectors, *self.categories, *weights)
 
     def weights_of(self, index: int) -> str | None:
         """Return the column with the weights of category `index`."""
@@ -128,7 +131,7 @@ def find_columns(
         categories = numbered(schema.names, CATEGORIES, num_categories, "category", location)
     else:
         dense, categories = described.dense, described.categories
-        require_columns(schema.names, dense, "dense", location)
+        require_columns(schema.names, (*dense, *described.vectors), "dense", location)
         require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
@@ -137,13 +140,18 @@ def find_columns(
     kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
     kinds |= {name: _kind(schema, name, location, bags=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, location)
+    for name in described.vectors:
+        require_vector(schema.field(name).type, location.of_column(name))
     bags = tuple(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {sum(bags)} of them lists" if any(bags) else ""
-    share = described.share_embedding
+    share, vectors = described.share_embedding, described.vectors
+    layout += "".join(f", {width} numbers in {name}" for name, width in vectors.items())
     layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
     layout += describe_labels(labels)
-    return Columns(dense, categories, labels, encoded, layout, bags, weights)
+    return Columns(
+        dense, categories, labels, encoded, layout, bags, weights, vectors=tuple(vectors)
+    )
 
 
 def find_labels(
@@ -235,6 +243,14 @@ def require_kind(type_: pa.DataType, location: Location, bags: bool = False) -> 
             f"type {type_} cannot be used; store integers, floats, text or timestamps"
         )
     return kind
+
+
+def require_vector(type_: pa.DataType, location: Location) -> None:
+    """Refuse a type that is not of lists of numbers, nor of nothing but nulls."""
+    inside = element(type_)
+    is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
+    if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):
+        raise location.error(f"type {type_} is not for a vector: it takes lists of numbers")
 
 
 def _is_encoded(

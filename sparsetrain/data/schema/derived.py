@@ -11,7 +11,13 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import is_number, require_int, require_type
 
-_DERIVING = ("boundaries", "log", "separator", "cross")  # rules of derived columns, one of each
+_DERIVING = (
+    "boundaries",
+    "quantiles",
+    "log",
+    "separator",
+    "cross",
+)  # rules of derived columns, one of each
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,9 @@ class Derived:
         Of an integer column. At least 1; a modulo of None leaves the quotient as it is.
     boundaries : tuple of float or None
         A number's bucket is how many of these, which rise, are not above it.
+    quantiles : int or None
+        Boundaries between so many buckets of about as many rows each, which are learnt from the
+        training data.
     log : float or None
         A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
     separator : str or None
@@ -39,6 +48,7 @@ class Derived:
     divide: int = 1
     modulo: int | None = None
     boundaries: tuple[float, ...] | None = None
+    quantiles: int | None = None
     log: float | None = None
     separator: str | None = None
     cross: str | None = None
@@ -76,6 +86,8 @@ def check_derived(where: str, rule: Derived) -> None:
         raise ConfigError(f"{where}: cross and buckets go together: give both")
     if rule.buckets is not None and rule.buckets > _MOST_BUCKETS:
         raise ConfigError(f"{where}: buckets is {rule.buckets}; at most {_MOST_BUCKETS}")
+    if rule.quantiles is not None:
+        require_int(f"{where}.quantiles", rule.quantiles, 2, _MOST_QUANTILES)
     for key, word in (("separator", "what stands between values"), ("cross", "a column's name")):
         require_type(f"{where}.{key}", getattr(rule, key), str, word)
     if rule.separator == "":
@@ -89,6 +101,7 @@ def check_derived(where: str, rule: Derived) -> None:
 
 
 _MOST_BUCKETS = 2**31 - 1
+_MOST_QUANTILES = 10_000
 
 
 def _rise(numbers: Any) -> bool:

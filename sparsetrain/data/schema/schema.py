@@ -19,7 +19,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
 from sparsetrain.parsing.identity import KINDS
-from sparsetrain.system.argument_checks import as_float, is_number, require_type
+from sparsetrain.system.argument_checks import as_float, is_number, require_int, require_type
 from sparsetrain.system.html import describe
 
 KEEP = ("first", "last")
@@ -123,6 +123,8 @@ class Schema:
     text : TextFormat
     weights : str or None
         The column with a factor for each row's loss, read wherever it is.
+    vectors : mapping from str to int
+        Columns of lists of so many numbers each, which are as many dense inputs, as they are.
     linear : mapping from str to Linear
         Dense columns that are shifted and scaled, such as those with numbers below -2.
 
@@ -142,11 +144,14 @@ class Schema:
     weights: str | None = None
     linear: Mapping[str, Linear] = field(default_factory=dict)
     labels: Mapping[str, LabelKind] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("dense", "categories"):
             object.__setattr__(self, key, _names_of(key, getattr(self, key)))
         _check(self)
+        widths = {name: int(width) for name, width in self.vectors.items()}
+        object.__setattr__(self, "vectors", widths)
 
     def rule(self, column: str) -> ColumnRule:
         """Return the rule of a category column."""
@@ -168,6 +173,11 @@ class Schema:
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
 
+    @property
+    def quantiles(self) -> dict[str, Derived]:
+        """The derived columns whose boundaries are yet to be learnt."""
+        return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
+
     def with_weights_column(self, column: str | None) -> Schema:
         """Return this schema with another column of weights; None leaves it as it is."""
         require_type("weights", column, str, "the name of a column")
@@ -178,7 +188,7 @@ class Schema:
         """Every column of the data that this names."""
         named = {*(self.categories or ()), *self.dense, *self.label_kinds, self.time or "label"}
         sources = {source for derived in self.derived.values() for source in derived.sources}
-        weights = (self.weights, *(rule.weights for rule in self.columns.values()))
+        weights = (*self.vectors, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
     @classmethod
@@ -261,6 +271,7 @@ def _check(schema: Schema) -> None:
         for name, rule in of_columns.items():
             require_type(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
     check_label_kinds("labels", schema.labels)
+    _check_vectors(schema)
     if schema.labels and schema.label is not None:
         raise ConfigError("label and labels are both given; drop label")
     named = [*(schema.categories or ()), *schema.dense]
@@ -298,6 +309,22 @@ def _check(schema: Schema) -> None:
     _check_sharing(schema)
     if len(schema.text.delimiter or ",") != 1:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
+
+
+def _check_vectors(schema: Schema) -> None:
+    """Refuse vectors of no length, and columns that are something else too."""
+    require_type("vectors", schema.vectors, Mapping, "a dict, of columns to their lengths")
+    others = {*(schema.categories or ()), *schema.dense, *schema.label_kinds, *schema.derived}
+    for name, width in schema.vectors.items():
+        require_type("vectors", name, str, "the name of a column")
+        require_int(f"vectors.{name}", width, 1, _LONGEST)
+        if name in others or name == schema.weights:
+            raise ConfigError(f"vectors: {name!r} is named as another column too; drop one")
+    if schema.vectors and schema.categories is None:
+        raise ConfigError("vectors is given without categories; name both")
+
+
+_LONGEST = 1 << 16
 
 
 def _check_sharing(schema: Schema) -> None:

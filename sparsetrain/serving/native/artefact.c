@@ -372,6 +372,11 @@ static int read_record(st_model *model, record *line, char *error) {
     dense->linear = (int)number_of(line);
     dense->center = float_of(line);
     dense->scale = float_of(line);
+  } else if (!strcmp(kind, "numbers")) {
+    st_vector *vector = GROWN(model->vectors, model->num_vectors);
+    vector->column = number_of(line);
+    vector->width = number_of(line);
+    line->bad |= vector->width < 1 || vector->width > MAX_WIDTH;
   } else if (!strcmp(kind, "category")) {
     read_category(model, line);
   } else {
@@ -457,7 +462,7 @@ ST_PUBLIC void st_close(st_model *model) {
   if (model->folder >= 0) close(model->folder);
   void *const owned[] = {model->path,    model->text,    model->files,   model->dense,
                          model->derived, model->params,  model->columns, model->categories,
-                         model->inputs,  model->is_binary};
+                         model->inputs,  model->is_binary, model->vectors};
   for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
   pthread_mutex_destroy(&model->lock);
   free(model);

@@ -460,12 +460,44 @@ static int check_alike(const st_model *model, int feature, int64_t begin, const 
   return ST_OK;
 }
 
+/* The numbers of a vector as they are, from a place of each row on; none are zeros. */
+static int encode_vector(const st_model *model, const st_vector *vector, const st_column *columns,
+                         int64_t begin, int64_t end, int64_t place, st_inputs *inputs,
+                         char *error) {
+  const st_column *column = &columns[vector->column];
+  const char *name = name_of(model, vector->column);
+  if (column->type == ST_TEXT)
+    return st_fail(error, ST_REQUEST, "column %s: it holds text; give lists of numbers", name);
+  for (int64_t row = begin; row < end; row++) {
+    float *to = inputs->dense + (row - begin) * inputs->width + place;
+    span bag = bag_of(column, row, !column->bags && is_missing(column, row));
+    int64_t count = bag.end - bag.begin;
+    if (count && (!column->bags || count != vector->width))
+      return st_fail(error, ST_REQUEST, "row %lld, column %s: it is no list of %lld numbers",
+                     (long long)row, name, (long long)vector->width);
+    memset(to, 0, (size_t)vector->width * sizeof *to);
+    for (int64_t at = bag.begin; at < bag.end; at++) {
+      double value = NAN;
+      int code = is_missing(column, at) ? 0 : read_number(column, name, at, &value, error);
+      if (code) return code;
+      if (!isfinite(to[at - bag.begin] = (float)value))
+        return refuse(error, column, name, at,
+                      isnan(value) ? "a number of the vector is missing"
+                                   : "the value is too large for float32");
+    }
+  }
+  return ST_OK;
+}
+
 int st_encode(const st_model *model, const st_column *columns, int64_t begin, int64_t end,
               st_inputs *inputs, char *error) {
   int code = ST_OK, bags = model->wants[ST_IN_OFFSETS] || model->apart;
   for (int f = 0; !code && f < model->num_dense; f++)
     code = encode_dense(model, f, &columns[model->dense[f].column], begin, end, inputs, error);
-  if (!model->num_dense && model->wants[ST_IN_DENSE])
+  int64_t place = model->num_dense * (1 + model->flags);
+  for (int v = 0; !code && v < model->num_vectors; place += model->vectors[v++].width)
+    code = encode_vector(model, &model->vectors[v], columns, begin, end, place, inputs, error);
+  if (!place && model->wants[ST_IN_DENSE])
     for (int64_t row = 0; row < inputs->rows; row++) inputs->dense[row] = 1;
   for (int f = 0; !code && f < model->num_categories; f++)
     code = bags ? encode_bags(model, f, columns, begin, end, inputs, error)

@@ -41,6 +41,10 @@ typedef struct {
 } st_dense;
 
 typedef struct {
+  int64_t column, width;
+} st_vector;
+
+typedef struct {
   int64_t column, weights; /* that with the weight of each id; -1: none */
   int64_t first, rows;     /* of its table, in the storage */
   int is_bag, keep_last;
@@ -79,12 +83,13 @@ struct st_model {
   int folder;
   st_file *files;
   st_dense *dense;
+  st_vector *vectors; /* dense inputs behind the others and their flags */
   st_category *categories;
   st_derived *derived;
   st_param *params;
   const char **columns; /* that a request must have */
   int *is_binary;       /* of each label, or element of a vector */
-  int num_files, num_dense, num_categories, num_derived, num_params, num_columns, num_labels;
+  int num_files, num_dense, num_vectors, num_categories, num_derived, num_params, num_columns, num_labels;
   int encoded, flags, nan_is_missing, wraps, index_bits;
   double fill;
   const char *function;

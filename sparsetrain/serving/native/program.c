@@ -205,7 +205,9 @@ static int reserve(block *memory, size_t bytes, char *error) {
 }
 
 static int64_t width_of(const st_model *model) {
-  return model->num_dense ? model->num_dense * (1 + model->flags) : 1;
+  int64_t width = model->num_dense * (1 + model->flags);
+  for (int v = 0; v < model->num_vectors; v++) width += model->vectors[v].width;
+  return width ? width : 1;
 }
 
 static int64_t rounded(int64_t count) {

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boundaries of buckets with as many rows each, learnt from a sample of the training data.
+
+Once learnt they are ordinary boundaries of the encoder's schema. Of up to `MOST` numbers all count,
+of more the share that a golden-ratio sequence picks by their place: evenly over the rows, in step
+with no period of theirs. So boundaries depend on the numbers and their order alone, not on how they
+are cut into pieces. Memory: 16 bytes a number of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.read.derived_columns import check_sources, numbers_of, stored_names
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.derived import Derived
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+
+MOST = 1 << 20  # numbers of a sample
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
+
+Numbers = Mapping[str, Array]  # of a piece, by derived column
+
+
+def read_boundaries(schema: Schema, parts: Sequence[Part]) -> Schema:
+    """Return a schema in which quantiles are the boundaries that the rows of `parts` have.
+
+    Raises
+    ------
+    DataError
+        If a number cannot be read, there is none, or rows can be read only once.
+    """
+    return learn_boundaries(schema, _read(schema.quantiles, parts), parts[0].location.name)
+
+
+def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Numbers]:
+    for part in parts:
+        for name, rule in rules.items():
+            check_sources(part, name, rule)
+        if part.is_stream:
+            raise part.location.error(
+                "quantiles are learnt before all else, and these rows can be read only once; give "
+                "a table or files, or boundaries in place of quantiles"
+            )
+        for location, piece in part.pieces(stored_names([*rules], rules, part.schema.names)):
+            yield numbers_in(piece, rules, location)
+
+
+def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location) -> Numbers:
+    """Return the numbers of a piece that each rule puts into buckets."""
+    return {name: numbers_of(piece, rule, location) for name, rule in rules.items()}
+
+
+def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:
+    """Return a schema in which quantiles are the boundaries that the numbers of all pieces have."""
+    rules = schema.quantiles
+    samples = {name: _Sample() for name in rules}
+    for numbers in pieces:
+        for name, values in numbers.items():
+            samples[name].add(values)
+    learnt = dict(schema.derived)
+    for name, rule in rules.items():
+        values = samples[name].values()
+        if not len(values):
+            raise Location(where, column=rule.source).error(
+                f"no number in it, of which {name} could learn its quantiles; give boundaries, or "
+                "leave it out"
+            )
+        assert rule.quantiles is not None
+        cuts = boundaries_of(values, rule.quantiles)
+        learnt[name] = replace(rule, quantiles=None, boundaries=cuts)
+    return replace(schema, derived=learnt)
+
+
+def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
+    """Return what cuts numbers (n,) into `count` buckets, fewer where many are equal.
+
+    The least number is below them all, unless there is no other.
+    """
+    above = values[values > values.min()]
+    if not len(above):
+        return (float(values[0]),)
+    cuts = np.quantile(values, np.arange(1, count) / count, method="higher")
+    return tuple(np.unique(np.maximum(cuts, above.min())).tolist())
+
+
+class _Sample:
+    """Numbers whose places the sequence puts below a limit; it is halved when they are too many."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Array, Array]] = []
+        self._seen = self._kept = 0
+        self._limit = np.uint64(2**64 - 1)
+
+    def add(self, values: Array) -> None:
+        """Take what is below the limit of further numbers (n,)."""
+        places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
+        self._seen += len(values)
+        self._take(places, values)
+        while self._kept > MOST:
+            self._limit >>= np.uint64(1)
+            places, values = (np.concatenate(part) for part in zip(*self._pieces, strict=True))
+            self._pieces, self._kept = [], 0
+            self._take(places, values)
+
+    def _take(self, places: Array, values: Array) -> None:
+        below = places <= self._limit
+        self._pieces.append((places[below], values[below]))
+        self._kept += int(np.count_nonzero(below))
+
+    def values(self) -> Array:
+        """Return the numbers taken."""
+        return np.concatenate([np.zeros(0), *(values for _, values in self._pieces)])

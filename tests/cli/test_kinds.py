@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands with a schema whose columns are learnt quantiles, and vectors."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparsetrain.cli import main
+
+SCHEMA = """
+label = "click"
+categories = ["site", "bucket"]
+[derived.bucket]
+from = "price"
+quantiles = 8
+[vectors]
+embedding = 4
+"""
+SMALL = ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Raw rows, the schema, and a run on them."""
+    path, random = tmp_path_factory.mktemp("kinds"), np.random.default_rng(0)
+    rows = {
+        "click": random.integers(0, 2, 1200),
+        "site": random.choice(["a", "b"], 1200),
+        "price": random.lognormal(2, 1, 1200),
+        "embedding": random.normal(size=(1200, 4)).tolist(),
+    }
+    pq.write_table(pa.table(rows), path / "raw.parquet")
+    (path / "log.toml").write_text(SCHEMA)
+    options = ["--schema", str(path / "log.toml"), "--out", str(path / "run"), "--min-count", "1"]
+    assert main(["train", str(path / "raw.parquet"), *options, *SMALL]) == 0
+    return path
+
+
+def told(capsys, *command) -> dict:
+    capsys.readouterr()
+    assert main([*map(str, command), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_run_goes_on_by_the_same_schema(folder, capsys):
+    schema, raw = ["--schema", folder / "log.toml"], folder / "raw.parquet"
+    told(capsys, "train", "--resume", folder / "run", "--epochs", "2")
+    told(capsys, "train", raw, "--start-from", folder / "run", *schema, "--out", folder / "next")
+
+
+def test_converted_data_train_evaluate_and_predict_as_raw_ones(folder, capsys):
+    schema, out = ["--schema", folder / "log.toml", "--min-count", "1"], folder / "converted"
+    summary = told(capsys, "convert", folder / "raw.parquet", *schema, "--out", out)
+    assert len(summary["schema"]["derived"]["bucket"]["boundaries"]) == 7
+    scores = [
+        told(capsys, "evaluate", folder / "run", data) for data in (out, folder / "raw.parquet")
+    ]
+    assert scores[0]["auc"] == scores[1]["auc"]
+    found = told(capsys, "inspect", folder / "raw.parquet", *schema[:2])
+    assert found["dense"][0]["column"] == "embedding"
+    told(capsys, "predict", folder / "run", out, "--out", folder / "predictions.parquet")
+    assert "embedding" in told(capsys, "inspect", out / "_encoder.parquet")["dense"]
