@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
-from sparsetrain.data.columns.vector import read_vectors
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
-from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.columns import Columns
@@ -28,7 +27,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
 from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.parsing.identity import HEXADECIMAL, UNSEEN
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import describe, table
@@ -167,11 +166,10 @@ class _Seen:
         for name in columns.labels if self._encoder.schema.is_clicks else ():
             labels = read_labels(piece.column(name), location.of_column(name))
             self.positive = (self.positive or 0) + int(np.count_nonzero(labels))
-        for name in columns.dense:
-            self._add_dense(name, *read_numbers(piece.column(name), _NAN, location.of_column(name)))
-        for name in columns.vectors:
-            width, here = self._encoder.schema.vectors[name], location.of_column(name)
-            self._add_dense(name, *read_vectors(piece.column(name), width, here))
+        own = self._encoder.plain if columns.encoded else self._encoder
+        for name, column in zip(columns.all_dense, own.dense, strict=True):
+            here = location.of_column(name)
+            self._add_dense(name, *column.read(piece.column(name), here))
         for index, name in enumerate(columns.categories):
             array = piece.column(name)
             self._ids[index] += len(array.flatten() if is_bag(array.type) else array)

@@ -97,20 +97,17 @@ class Category:
         same_texts = np.array_equal(now.find_texts(before.texts), before.text_ids)
         return now.kind == before.kind and same_numbers and same_texts
 
-    def ids(self, array: Any, location: Location, *, encoded: bool = False) -> Array:
-        """Return the ids (n,) int32 of an array; `encoded` if it holds those of this column."""
-        values = PlainIds(self.rows) if encoded else self.known
-        return values.encode(array, location)
+    def ids(self, array: Any, location: Location) -> Array:
+        """Return the ids (n,) int32 of an array."""
+        return self.known.encode(array, location)
 
-    def bags(
-        self, array: Any, factors: Any | None, nan: NanRule, location: Location, encoded: bool
-    ) -> Ragged:
+    def bags(self, array: Any, factors: Any | None, nan: NanRule, location: Location) -> Ragged:
         """Return the bags of an array of lists, `factors` their weights, or of single values."""
         return read_bags(
             as_list_column(array, nan) if self.is_bag else array,
             None if factors is None else as_list_column(factors, NanRule("error")),
             self.rule,
-            lambda values, here: self.ids(values, here, encoded=encoded),
+            self.ids,
             location,
         )
 

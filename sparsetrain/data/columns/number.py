@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns as the float32 matrix that a model reads.
+"""Dense columns: numbers as float32 inputs of a model.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
 `log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both
@@ -9,7 +9,7 @@ float or text. Already encoded values are copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from sparsetrain.data.schema.schema import Linear
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
-from sparsetrain.errors import ConfigError
 
 FLOOR, _SHIFT = -2.0, 3.0
 
@@ -31,6 +30,58 @@ def log_transform(values: Array) -> Array:
     shifted += _SHIFT
     logarithms: Array = np.log(shifted, out=shifted)
     return logarithms
+
+
+@dataclass(frozen=True)
+class Number:
+    """A raw column of numbers.
+
+    Attributes
+    ----------
+    name : str
+    place : int
+        Of its input among those of all columns.
+    flag : int or None
+        Of the 0/1 input that says what was missing.
+    linear : Linear or None
+        In place of the logarithm; `fill` is not for it.
+    fill : float
+        Stands for a missing value, in raw units: it is transformed like any other.
+    nan : NanRule
+    """
+
+    name: str
+    place: int
+    flag: int | None = None
+    linear: Linear | None = None
+    fill: float = 0.0
+    nan: NanRule = field(default_factory=NanRule)
+
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The place of each input, and what it is called in converted data."""
+        flags = {} if self.flag is None else {self.flag: f"{self.name}{FLAG}"}
+        return {self.place: self.name, **flags}
+
+    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return numbers (n,) float64, 0 where missing, and which are missing (n,) bool."""
+        return read_numbers(array, self.nan, location)
+
+    def write(self, array: Any, location: Location, dense: Array) -> None:
+        """Write its inputs, rows of `dense` (F_dense, n) float32."""
+        values, missing = self.read(array, location)
+        if self.linear is None:
+            if self.fill:
+                values = values + missing * self.fill  # which are 0 there
+            dense[self.place] = log_transform(values)
+        else:
+            there = np.where(missing, self.linear.center, values)
+            dense[self.place] = _scaled(there, self.linear, location)
+        if self.flag is not None:
+            dense[self.flag] = missing
+
+
+FLAG = "_missing"  # what follows a column's name in that of its flag
 
 
 def _scaled(values: Array, law: Linear, location: Location) -> Array:
@@ -44,89 +95,44 @@ def _scaled(values: Array, law: Linear, location: Location) -> Array:
     return scaled
 
 
-@dataclass(frozen=True)
-class RawDense:
-    """The rule for raw columns: fill what is missing, then transform.
+def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
+    """Return what the columns write of numbers (n, F) float64, NaN where they are missing.
 
-    Attributes
-    ----------
-    fill : float
-        Stands for a missing value, in raw units: it is transformed like any other.
-    flags : bool
-        Whether a 0/1 column per dense column, all after the values, says what was missing.
-    nan : NanRule
-    linear : mapping from str to Linear
-        The columns that have no logarithm; `fill` is not for them.
+    None if one becomes too large for float32.
     """
-
-    fill: float = 0.0
-    flags: bool = False
-    nan: NanRule = field(default_factory=NanRule)
-    linear: Mapping[str, Linear] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not np.isfinite(self.fill):
-            raise ConfigError(f"dense_fill is {self.fill}; it must be a finite number")
-
-    def width(self, num_columns: int) -> int:
-        """Return how many columns the matrix has."""
-        return num_columns * (2 if self.flags else 1)
-
-    def matrix(
-        self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
-    ) -> Array:
-        """Return (n, width) float32 of `rows` rows, each column of them contiguous."""
-        count = len(arrays)
-        matrix = np.empty((self.width(count), rows), np.float32)
-        for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            values, missing = read_numbers(array, self.nan, location.of_column(name))
-            law = self.linear.get(name)
-            if law is None:
-                if self.fill:
-                    values = values + missing * self.fill  # which are 0 there
-                matrix[index] = log_transform(values)
-            else:
-                matrix[index] = _scaled(
-                    np.where(missing, law.center, values), law, location.of_column(name)
-                )
-            if self.flags:
-                matrix[count + index] = missing
-        return matrix.T
-
-    def plain_matrix(self, values: Array, names: Sequence[str]) -> Array | None:
-        """Return what `matrix` does of numbers (n, F) float64, NaN where they are missing.
-
-        None if one becomes too large for float32.
-        """
-        missing = np.isnan(values)
-        filled = np.where(missing, self.fill, values)
-        dense = log_transform(filled).astype(np.float32, order="C")
-        for index, name in enumerate(names if self.linear else ()):
-            law = self.linear.get(name)
-            if law is not None:
-                there = np.where(missing[:, index], law.center, values[:, index])
-                dense[:, index] = (there - law.center) / law.scale
-        if not np.isfinite(dense).all():
-            return None
-        return np.hstack([dense, missing], dtype=np.float32) if self.flags else dense
+    missing = np.isnan(values)
+    filled = np.where(missing, columns[0].fill if columns else 0.0, values)
+    dense = log_transform(filled).astype(np.float32, order="C")
+    for index, column in enumerate(columns):
+        if column.linear is not None:
+            there = np.where(missing[:, index], column.linear.center, values[:, index])
+            dense[:, index] = (there - column.linear.center) / column.linear.scale
+    if not np.isfinite(dense).all():
+        return None
+    has_flags = columns and columns[0].flag is not None
+    return np.hstack([dense, missing], dtype=np.float32) if has_flags else dense
 
 
 @dataclass(frozen=True)
-class EncodedDense:
-    """The rule for already encoded columns: floats as they are, none missing."""
+class PlainNumber:
+    """An already encoded column: floats as they are, none missing."""
 
-    def width(self, num_columns: int) -> int:
-        """Return how many columns the matrix has."""
-        return num_columns
+    name: str
+    place: int
 
-    def matrix(
-        self, arrays: Sequence[Any], names: Sequence[str], location: Location, rows: int
-    ) -> Array:
-        """Return (n, F_dense) float32 of `rows` rows, each column of them contiguous."""
-        matrix = np.empty((len(arrays), rows), np.float32)
-        for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
-            matrix[index] = plain_floats(array, location.of_column(name), _ENCODED)
-        return matrix.T
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The place of its input, and its name."""
+        return {self.place: self.name}
+
+    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return numbers (n,) float32, and which are missing: none."""
+        values = plain_floats(array, location, _ENCODED)
+        return values, np.zeros(len(values), bool)
+
+    def write(self, array: Any, location: Location, dense: Array) -> None:
+        """Write its input, a row of `dense` (F_dense, n) float32."""
+        dense[self.place] = plain_floats(array, location, _ENCODED)
 
 
 _ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"

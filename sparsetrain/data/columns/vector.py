@@ -7,6 +7,7 @@ null row, or an empty list, is zeros. Cost: a copy of each piece.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,38 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 
 
-def read_vectors(array: Any, width: int, location: Location) -> tuple[Array, Array]:
-    """Return the numbers (n, width) float32 of a vector column, and which rows have none (n,)."""
-    if pa.types.is_null(array.type):
-        return np.zeros((len(array), width), np.float32), np.ones(len(array), bool)
+@dataclass(frozen=True)
+class Vector:
+    """A column of lists of `length` numbers, whose inputs begin at `place`."""
 
-    def read(values: Any, here: Location) -> Array:
-        return plain_floats(values, here, "in a vector; a row without one is null as a whole")
+    name: str
+    place: int
+    length: int
 
-    numbers, lengths = read_values(array, read, location)
-    missing = lengths == 0
-    location.refuse(
-        ~missing & (lengths != width),
-        lambda row: f"a vector of {lengths[row]} numbers, where the schema says {width}",
-    )
-    if not missing.any():
-        return numbers.reshape(-1, width), missing
-    vectors = np.zeros((len(array), width), np.float32)
-    vectors[~missing] = numbers.reshape(-1, width)
-    return vectors, missing
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The place of each input, and what it is called in converted data."""
+        return {self.place + each: f"{self.name}_{each}" for each in range(self.length)}
+
+    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return the numbers (n, length) float32, and which rows have none (n,) bool."""
+        width = self.length
+        if pa.types.is_null(array.type):
+            return np.zeros((len(array), width), np.float32), np.ones(len(array), bool)
+        numbers, lengths = read_values(array, _floats, location)
+        missing = lengths == 0
+        location.refuse(
+            ~missing & (lengths != width),
+            lambda row: f"a vector of {lengths[row]} numbers, where the schema says {width}",
+        )
+        vectors = np.zeros((len(array), width), np.float32)
+        vectors[~missing] = numbers.reshape(-1, width)
+        return vectors, missing
+
+    def write(self, array: Any, location: Location, dense: Array) -> None:
+        """Write its inputs, rows of `dense` (F_dense, n) float32."""
+        dense[self.place : self.place + self.length] = self.read(array, location)[0].T
+
+
+def _floats(values: Any, location: Location) -> Array:
+    return plain_floats(values, location, "in a vector; a row without one is null as a whole")

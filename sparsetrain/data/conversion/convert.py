@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.atomic_write import exclusive_lock, read_json, remove_temporaries, write_json
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.conversion.chunks import open_inputs
 from sparsetrain.data.conversion.job import Job, Progress
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
@@ -26,7 +27,6 @@ from sparsetrain.data.encode.column_matching import (
 from sparsetrain.data.encode.encoder import Encoder, read_encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
 from sparsetrain.data.encode.learn import check_dense, warn_of_floor
-from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.converted_files import DATASET_FILE
 from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source

@@ -218,8 +218,8 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
         "bad_rows": sum(bad.values()),
         "bad_rows_by_column": bad,
         "dense": {
-            name: {what: found[what, name] for what in ("missing", "negative")}
-            for name in (*encoder.dense_columns, *encoder.schema.vectors)
+            column.name: {what: found[what, column.name] for what in ("missing", "negative")}
+            for column in encoder.dense
         },
     }
 

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.bags import read_bags
 from sparsetrain.data.columns.counts import Counted, count_values
-from sparsetrain.data.columns.number import EncodedDense
+from sparsetrain.data.columns.dense import Dense
 from sparsetrain.data.columns.plain_ids import plain_ids
-from sparsetrain.data.columns.vector import read_vectors
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import column_of
@@ -32,7 +31,6 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location, RowError
-from sparsetrain.data.values.numeric import read_numbers
 from sparsetrain.errors import DataError
 
 # Keys are ("missing", column), ("negative", column), ("rows", "") and, of labels, ("positive", "").
@@ -70,18 +68,14 @@ class StrictReader(NamedTuple):
 
     def readers(self) -> Iterator[tuple[str, Read]]:
         """Yield every column and what reads it: its statistics or, of a category, its values."""
-        columns, features = self.columns, self.encoder.dense_columns
-        kinds = self.encoder.labels.values()
+        columns, kinds = self.columns, self.encoder.labels.values()
         for name, kind in zip(columns.labels, kinds, strict=False):  # there may be none
             yield name, partial(self._label, name, kind)
         if columns.row_weights:
             yield columns.row_weights, partial(self._weights, columns.row_weights)
-        # Data that is encoded already may have columns of flags after the dense ones.
-        flags = columns.dense[len(features) :]
-        for name, feature in zip(columns.dense, (*features, *flags), strict=True):
-            yield name, partial(self._dense, name, feature)
-        for name in columns.vectors:
-            yield name, partial(self._vector, name)
+        own = self.encoder.plain if columns.encoded else self.encoder
+        for name, column in zip(columns.all_dense, own.dense, strict=True):
+            yield name, partial(self._dense, name, column)
         for index, name in enumerate(columns.categories):
             yield name, partial(self._category, index)
 
@@ -100,23 +94,12 @@ class StrictReader(NamedTuple):
         return Statistics()
 
     def _dense(
-        self, name: str, feature: str, piece: pa.RecordBatch, location: Location
+        self, name: str, column: Dense, piece: pa.RecordBatch, location: Location
     ) -> Statistics:
-        array = self._array(name, piece, location)
-        if self.columns.encoded:
-            values = EncodedDense().matrix([array], [name], location, piece.num_rows)
-            missing = 0
-        else:
-            values, nulls = read_numbers(array, self.encoder.settings.nan_rule, location)
-            missing = int(nulls.sum())
-        negative = int((values < 0).sum())
-        return Statistics({("missing", feature): missing, ("negative", feature): negative})
-
-    def _vector(self, name: str, piece: pa.RecordBatch, location: Location) -> Statistics:
-        width = self.encoder.schema.vectors[name]
-        vectors, nulls = read_vectors(self._array(name, piece, location), width, location)
-        negative = int((vectors.min(axis=1) < 0).sum())
-        return Statistics({("missing", name): int(nulls.sum()), ("negative", name): negative})
+        values, missing = column.read(self._array(name, piece, location), location)
+        negative = np.atleast_2d(values.T < 0).any(axis=0)  # in a vector, any of its numbers
+        counts = {"missing": missing.sum(), "negative": negative.sum()}
+        return Statistics({(what, column.name): int(n) for what, n in counts.items()})
 
     def _category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
         """Read a column of categories, and the weights of its ids."""
@@ -141,7 +124,7 @@ class StrictReader(NamedTuple):
         if column.values is None:
             ids = plain_ids(array, location)
         else:
-            ids = column.ids(array, location, encoded=True)
+            ids = self.encoder.plain.features[index].ids(array, location)
         return CategoryValues(None, int(ids.max(initial=-1)))
 
 

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write, write_json
 from sparsetrain.data.columns.bags import as_lists
+from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import read_good_rows
-from sparsetrain.data.encode.column_matching import dense_names, label_names, weight_names
+from sparsetrain.data.encode.column_matching import label_names, weight_names
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter
@@ -116,7 +117,7 @@ def _write(
 def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
     columns = {name: pa.float32() for name in label_names(encoder.schema) if found.labels}
     columns |= {found.row_weights: pa.float32()} if found.row_weights else {}
-    columns |= {name: pa.float32() for name in dense_names(encoder)}
+    columns |= {name: pa.float32() for name in input_names(encoder.dense)}
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
     for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):
         columns[name] = ids

@@ -14,6 +14,8 @@ from collections import Counter
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import found_in
+from sparsetrain.data.columns.dense import input_names
+from sparsetrain.data.columns.number import FLAG
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import encoder_fingerprint
 from sparsetrain.data.schema.column_names import require_columns
@@ -27,14 +29,7 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 
 LABEL = "label"
-WEIGHTS, FLAG = "_weights", "_missing"  # what follows a column's name in the columns beside it
-
-
-def dense_names(rules: Rules) -> tuple[str, ...]:
-    """Return the names of the dense columns of converted data, one for each dense input."""
-    own, flags, vectors = rules.dense_columns, rules.settings.missing_flags, rules.schema.vectors
-    elements = (f"{name}_{place}" for name, width in vectors.items() for place in range(width))
-    return (*own, *(f"{name}{FLAG}" for name in own if flags), *elements)
+WEIGHTS = "_weights"  # what follows a column's name in that of the weights of its lists
 
 
 def label_names(schema: Schema) -> tuple[str, ...]:
@@ -50,7 +45,7 @@ def weight_names(rules: Rules) -> tuple[str | None, ...]:
 def check_converted_names(rules: Rules) -> None:
     """Refuse columns that converted data could not tell apart, by their names."""
     more = (*weight_names(rules), rules.schema.weights, *label_names(rules.schema))
-    names = Counter([*dense_names(rules), *rules.columns, *(name for name in more if name)])
+    names = Counter([*input_names(rules.dense), *rules.columns, *(name for name in more if name)])
     for name, count in names.items():
         if count > 1 and name == LABEL:
             raise ConfigError(
@@ -75,7 +70,7 @@ def converted_columns(
         )
     labels = label_names(rules.schema) if require_label else ()
     require_columns(schema.names, labels, "label", Location(where))
-    dense, weights = dense_names(rules), weight_names(rules)
+    dense, weights = input_names(rules.dense), weight_names(rules)
     there = {*schema.names}
     for name in (*dense, *rules.columns, *(name for name in weights if name)):
         if name not in there:

@@ -21,6 +21,7 @@ from sparsetrain.data.columns.category import (
     blank_categories,
     with_values,
 )
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.column_matching import (
     converted_columns,
     match_columns,
@@ -36,7 +37,7 @@ from sparsetrain.data.encode.encoder_state import (
 )
 from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
 from sparsetrain.data.encode.quantiles import read_boundaries
-from sparsetrain.data.encode.rules import Rules, Settings
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
@@ -258,7 +259,7 @@ class Encoder(Rules):
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
             and (self.dense_columns, self.encoded) == (other.dense_columns, other.encoded)
             and len(self.features) == len(other.features)
-            and self.dense_rule(self.encoded) == other.dense_rule(other.encoded)
+            and self.dense == other.dense
         )
         if not same:
             return False

@@ -31,8 +31,9 @@ import pyarrow.parquet as pq
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
 from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
-from sparsetrain.data.encode.rules import Rules, Settings
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.shared_tables import owners_of

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.columns.number import inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.tables import is_pandas
@@ -53,7 +54,8 @@ def _encode(rules: Rules, rows: list[Any] | None) -> Batch | None:
     ids = _ids(rows, rules)
     if numbers is None or ids is None:
         return None
-    dense = rules.raw_dense.plain_matrix(numbers, rules.dense_columns)
+    numbers_of: Any = rules.dense
+    dense = inputs_of_numbers(numbers_of, numbers)
     return None if dense is None else Batch._trusted(dense, ids, None)
 
 

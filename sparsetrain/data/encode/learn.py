@@ -19,10 +19,11 @@ import numpy as np
 from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.columns.category import Category, found_in, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts, count_values, kind_of_column
-from sparsetrain.data.columns.number import FLOOR, EncodedDense
+from sparsetrain.data.columns.dense import plain_columns
+from sparsetrain.data.columns.number import FLOOR
 from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
-from sparsetrain.data.encode.rules import Settings
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO, Columns
 from sparsetrain.data.schema.schema import Schema
@@ -151,9 +152,9 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
     if first is None:
         return
     location, piece = first
-    dense = EncodedDense().matrix(
-        [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
-    )
+    dense = np.empty((len(columns.dense), piece.num_rows), np.float32)
+    for column in plain_columns(columns.dense, Schema()):
+        column.write(piece.column(column.name), location.of_column(column.name), dense)
     top = dense.max()
     if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
         raise location.error(

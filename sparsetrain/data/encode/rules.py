@@ -7,7 +7,6 @@ again. Cost: one pass over each column, nothing per row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -16,83 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category, found_in
-from sparsetrain.data.columns.number import EncodedDense, RawDense
-from sparsetrain.data.columns.vector import read_vectors
-from sparsetrain.data.columns.vocabulary import MIN_CAP
+from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
+from sparsetrain.data.columns.plain_ids import PlainIds
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.schema.columns import Columns, check_treat_as
-from sparsetrain.data.schema.schema import ColumnRule, Schema
+from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
-from sparsetrain.errors import ConfigError
-from sparsetrain.system.argument_checks import require_int
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of an encoder; `Encoder.fit` documents each.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
-    """
-
-    min_count: int = 5
-    max_rows: int | None = None
-    dense_fill: int | float = 0.0  # read as it was written, for the fingerprint
-    missing_flags: bool = False
-    nan: str = "error"
-    treat_as: str = "auto"
-
-    def __post_init__(self) -> None:
-        require_int("min_count", self.min_count)
-        if self.max_rows is not None:
-            require_int("max_rows", self.max_rows, MIN_CAP)
-        check_treat_as(self.treat_as)
-        _ = self.raw_dense
-
-    @property
-    def nan_rule(self) -> NanRule:
-        """Treatment of NaN in raw columns."""
-        return NanRule(self.nan)
-
-    @property
-    def raw_dense(self) -> RawDense:
-        """The rule for raw dense columns, none of them linear."""
-        return RawDense(float(self.dense_fill), self.missing_flags, self.nan_rule)
-
-    def limits(self, rule: ColumnRule) -> tuple[int, int | None]:
-        """Return `min_count` and `max_rows` of a column that has this rule of its own."""
-        return rule.min_count or self.min_count, rule.max_rows or self.max_rows
-
-    def check_encoded(self) -> None:
-        """Refuse settings that would have no effect on already encoded data."""
-        given = {
-            "max_rows": self.max_rows is not None,
-            "missing_flags": self.missing_flags,
-            "nan='missing'": self.nan == "missing",
-        }
-        for name, is_set in given.items():
-            if is_set:
-                raise ConfigError(
-                    f"{name} is for raw data, this is already encoded; "
-                    "leave it out or use treat_as='raw'"
-                )
-
-    def check_converted(self, own: Settings) -> None:
-        """Refuse settings other than those that data were converted with; defaults say nothing."""
-        for name in ("min_count", "max_rows", "dense_fill", "missing_flags", "nan"):
-            value, known = getattr(self, name), getattr(own, name)
-            if value not in (known, getattr(Settings, name)):
-                raise ConfigError(
-                    f"{name} is {value!r}, but the data are converted with {known!r}; "
-                    "leave it out, or convert the raw data again"
-                )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -188,20 +121,26 @@ class Rules:
         """For each category column, which share of its training values was rare, if known."""
         return [column.known.rare_share for column in self.features]
 
-    @property
-    def num_dense(self) -> int:
-        """Width of a batch's dense matrix, flags and vectors included."""
-        own = self.dense_rule(self.encoded).width(len(self.dense_columns))
-        return own + sum(self.schema.vectors.values())
-
-    def dense_rule(self, encoded: bool) -> RawDense | EncodedDense:
-        """Return the rule for dense columns of raw or already encoded data."""
-        return EncodedDense() if encoded else self.raw_dense
+    @cached_property
+    def dense(self) -> tuple[Dense, ...]:
+        """The dense columns, of numbers and then of vectors."""
+        if self.encoded:
+            return plain_columns(self.dense_columns, self.schema)
+        return raw_columns(self.dense_columns, self.settings, self.schema)
 
     @cached_property
-    def raw_dense(self) -> RawDense:
-        """The rule for raw dense columns."""
-        return replace(self.settings.raw_dense, linear=self.schema.linear)
+    def plain(self) -> Rules:
+        """Itself, of data that it converted, or the like: columns are used as they are."""
+        if self.encoded:
+            return self
+        features = tuple(replace(each, values=PlainIds(each.rows)) for each in self.features)
+        schema = replace(self.schema, vectors={})  # which are numbers there
+        return Rules(self.settings, True, input_names(self.dense), features, self.layout, schema)
+
+    @cached_property
+    def num_dense(self) -> int:
+        """Width of a batch's dense matrix, flags and vectors included."""
+        return sum(len(column.inputs) for column in self.dense)
 
     @cached_property
     def has_bags(self) -> bool:
@@ -227,18 +166,13 @@ class Rules:
             **bags,
         }
 
-    def encode_piece(
-        self,
-        piece: pa.RecordBatch,
-        columns: Columns,
-        location: Location,
-    ) -> Rows:
+    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
         """Encode a record batch whose columns are known; the loader's inner step."""
-        dense = self.dense_rule(columns.encoded).matrix(
-            [piece.column(name) for name in columns.dense], columns.dense, location, piece.num_rows
-        )
-        if columns.vectors:
-            dense = np.hstack([dense, *self._read_vectors(piece, columns, location)])
+        if columns.encoded and not self.encoded:
+            return self.plain.encode_piece(piece, columns, location)
+        dense = np.empty((self.num_dense, piece.num_rows), np.float32)  # each column contiguous
+        for column, name in zip(self.dense, columns.all_dense, strict=True):
+            column.write(piece.column(name), location.of_column(name), dense)
         factors = columns.row_weights
         labels = self._read_labels(piece, columns, location) if columns.labels else None
         weights = (
@@ -247,14 +181,7 @@ class Rules:
             else None
         )
         ids = (self._read_bags if self.has_bags else self._read_ids)(piece, columns, location)
-        return Rows(dense, ids, labels, weights)
-
-    def _read_vectors(
-        self, piece: pa.RecordBatch, columns: Columns, location: Location
-    ) -> Iterator[Array]:
-        for name in columns.vectors:
-            width, here = self.schema.vectors[name], location.of_column(name)
-            yield read_vectors(piece.column(name), width, here)[0]
+        return Rows(dense.T, ids, labels, weights)
 
     def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
         """Return the labels (n,), or (n, T) with NaN where one of several is missing."""
@@ -270,7 +197,7 @@ class Rules:
         ids = np.empty((len(self.features), piece.num_rows), dtype=np.int32)
         for number, (column, name) in enumerate(found_in(self.features, columns)):
             array, here = piece.column(name), location.of_column(name)
-            ids[number] = column.ids(array, here, encoded=columns.encoded)
+            ids[number] = column.ids(array, here)
         return ids.T
 
     def _read_bags(
@@ -284,7 +211,6 @@ class Rules:
                 None if factors is None else piece.column(factors),
                 self.settings.nan_rule,
                 location.of_column(name),
-                columns.encoded,
             )
             bags.append(read.weighted() if self.has_weights else read)
         return tuple(bags)

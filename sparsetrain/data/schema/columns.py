@@ -81,6 +81,11 @@ class Columns:
         weights = (name for name in self.weights if name)
         return (*self.labels, *factors, *self.dense, *self.vectors, *self.categories, *weights)
 
+    @property
+    def all_dense(self) -> tuple[str, ...]:
+        """The dense columns, those of vectors last."""
+        return (*self.dense, *self.vectors)
+
     def weights_of(self, index: int) -> str | None:
         """Return the column with the weights of category `index`."""
         return self.weights[index] if self.weights else None
