@@ -132,6 +132,8 @@ def _check(rng, seed, folder):
     column = Column(rng)
     name, source, is_text = rng.choice([*sources(column, rng, folder)])
     encoder = learn(source, schema, least, folder, through_files=rng.random() < 0.2)
+    if rng.random() < 0.3:
+        encoder = Encoder.from_state(*encoder.to_state())
     values = [text_of(v) if is_text else v for v in column.values]
     kind = named or kind_of(values)
     assert encoder.features[0].known.kind == kind, (seed, name)

@@ -186,7 +186,23 @@ def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
     assert ids_of(old, table(values)) == ids_of(learnt, table(values))
 
 
+def test_an_encoder_of_hex_digits_beside_other_text_gives_the_same_ids():
+    values = ["68fd1e64", "unknown", "12345678", "00000001"]
+    learnt = Encoder.fit(table(values), schema_file=SCHEMA, min_count=1)
+    manifest, arrays = of_version_2(learnt, True)
+    numbers = [0x00000001, 0x12345678, 0x68FD1E64]  # as it kept them
+    arrays |= {"numbers": np.array(numbers), "number_ids": np.array([3, 4, 5])}
+    arrays |= {"texts": np.frombuffer(b"unknown", np.uint8), "text_offsets": np.array([0, 7])}
+    arrays |= {"text_ids": np.array([2]), "number_starts": np.array([0, 3])}
+    old = Encoder.from_state(manifest, arrays | {"text_starts": np.array([0, 1])})
+    assert ids_of(old, table(values)) == [5, 2, 4, 3]
+    assert ids_of(old, table(numbers)) == [3, 4, 5]
+
+
 def test_an_encoder_whose_values_no_kind_tells_apart_is_refused():
-    learnt = Encoder.fit(table(["68fd1e64", "a"]), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table([0x12345678, 12345678]), schema_file=SCHEMA, min_count=1)
+    manifest, arrays = of_version_2(learnt, True)
+    arrays |= {"texts": np.frombuffer(b"a", np.uint8), "text_offsets": np.array([0, 1])}
+    arrays |= {"text_ids": np.array([3]), "text_starts": np.array([0, 1])}
     with pytest.raises(CheckpointError, match="by an older version, which read 'code' in two ways"):
-        Encoder.from_state(*of_version_2(learnt, True))
+        Encoder.from_state(manifest, arrays)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.bags import as_list_column, read_bags
 from sparsetrain.data.columns.plain_ids import PlainIds
-from sparsetrain.data.columns.vocabulary import Vocabulary, pool
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema
@@ -131,7 +131,6 @@ def with_values(
     features: Sequence[Category], learned: Mapping[str, Values]
 ) -> tuple[Category, ...]:
     """Return the columns with the values of the tables that they look up, by their owners."""
-    pool([values for values in learned.values() if isinstance(values, Vocabulary)])
     return tuple(replace(column, values=learned[column.owner]) for column in features)
 
 

@@ -218,21 +218,26 @@ def of_kind(counted: Counted, kind: str) -> Known:
     loose, decimal = forms == LOOSE, _are_decimal(hexes)
     if kind == TEXT:
         plain = are_integers(hexes)
-        named = hex_digits(hexes[~plain]).tobytes()
-        texts = [*texts, *(named[i : i + 8] for i in range(0, len(named), 8))]
+        texts = [*texts, *hex_texts(hexes[~plain])]
         text_times = np.concatenate([text_times, hex_times[~plain]])
         order = sorted(range(len(texts)), key=texts.__getitem__)
         texts, text_times = [texts[i] for i in order], text_times[order]
-        numbers, times = _joined((numbers, times), (_as_decimals(hexes[plain]), hex_times[plain]))
+        numbers, times = _joined((numbers, times), (as_decimals(hexes[plain]), hex_times[plain]))
         return Known(numbers, times, texts, text_times)
     foreign = int(text_times[~loose].sum())
     if kind == WHOLE:
         foreign += int(hex_times[~decimal].sum())
-        hexes, hex_times = _as_decimals(hexes[decimal]), hex_times[decimal]
+        hexes, hex_times = as_decimals(hexes[decimal]), hex_times[decimal]
     numbers, times = _joined((numbers, times), (keys[loose], text_times[loose]))
     if kind == HEXADECIMAL:
         numbers = unwrapped(numbers)
     return Known(*_joined((numbers, times), (hexes, hex_times)), [], np.zeros(0, np.int64), foreign)
+
+
+def hex_texts(numbers: Array) -> list[bytes]:
+    """Return the 8 hex digits of numbers (n,) below 2**32."""
+    digits = hex_digits(numbers).tobytes()
+    return [digits[begin : begin + 8] for begin in range(0, len(digits), 8)]
 
 
 def unwrapped(numbers: Array) -> Array:
@@ -264,7 +269,7 @@ def are_integers(hexes: Array) -> Array:
     return _are_decimal(hexes) & (hexes >= 0x10000000)
 
 
-def _as_decimals(hexes: Array) -> Array:
+def as_decimals(hexes: Array) -> Array:
     """Return what 8 digits say as decimal numbers, (n,) int64."""
     return sum(((hexes >> 4 * i) & 15) * 10**i for i in range(8))
 

@@ -169,11 +169,16 @@ class Vocabulary:
         return lookup.text_ids(column, values)
 
 
-def pool(vocabularies: Sequence[Vocabulary]) -> None:
-    """Let vocabularies share one lookup, which a request of few rows asks once for all columns."""
-    lookup = _lookup(vocabularies)
-    for column, vocabulary in enumerate(vocabularies):
+def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Any, Array]:
+    """Let vocabularies, some of which may be one, share a lookup.
+
+    Returns it and the number of each in it, (F,) int32, for whoever asks for several columns.
+    """
+    distinct = list({id(each): each for each in vocabularies}.values())
+    lookup = _lookup(distinct)
+    for column, vocabulary in enumerate(distinct):
         vocabulary.__dict__["place"] = lookup, column
+    return lookup, np.array([each.place[1] for each in vocabularies], np.int32)
 
 
 def _lookup(vocabularies: Sequence[Vocabulary]) -> Any:

@@ -6,9 +6,7 @@ where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved 
 trusted: the type, shape and content of each array is checked before use. The shares of rare values
 and the unsigned columns affect no id and are in no digest. A shared table is stored once.
 
-Version 2 had no kinds of columns: how text of 8 digits was read, and whether a number below 0 was
-the hash of its 32 bits, tell the kind under which the values it learned keep their ids. Where none
-does, the encoder is refused.
+Version 2 had no kinds of columns: see `older_state`.
 
 In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
 guards the whole.
@@ -33,13 +31,14 @@ from sparsetrain.data.columns.category import Category, Values
 from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
+from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import CheckpointError, ConfigError, first_line
-from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, TEXT, WHOLE
+from sparsetrain.parsing.identity import KINDS, WHOLE
 
 State = tuple[dict[str, Any], dict[str, Array]]
 
@@ -214,7 +213,7 @@ def _read_vocabularies(
     found = [
         _checked(
             Vocabulary(
-                kind or _older_kind(read, index, arrays["numbers"][numbers], texts[own]),
+                kind or WHOLE,
                 arrays["numbers"][numbers].copy(),
                 arrays["number_ids"][numbers].copy(),
                 tuple(texts[own]),
@@ -224,27 +223,27 @@ def _read_vocabularies(
                 share,
             )
         )
-        for index, (numbers, own, rows, share, kind) in enumerate(
-            zip(number_cuts, text_cuts, read.rows, read.rare_shares, kinds, strict=True)
+        for numbers, own, rows, share, kind in zip(
+            number_cuts, text_cuts, read.rows, read.rare_shares, kinds, strict=True
         )
     ]
+    found = [_of_kind(read, index, vocabulary) for index, vocabulary in enumerate(found)]
     for index, (rule, owner) in enumerate(zip(found, owners, strict=True)):
         fits = owner == index or not (len(rule.numbers) or rule.texts)
         _expect(fits, "has values of a column without a table of its own")
     return found
 
 
-def _older_kind(read: _Manifest, index: int, numbers: Array, texts: Sequence[bytes]) -> str:
-    """Return the kind under which the values of a column of version 2 keep their ids."""
-    hashes = bool(((numbers >= 2**31) & (numbers < 2**32)).any())
-    eights = bool(((numbers >= 10**7) & (numbers < 10**8)).any())
-    is_hexadecimal = read.hexadecimal[index]
+def _of_kind(read: _Manifest, index: int, vocabulary: Vocabulary) -> Vocabulary:
+    """Return a vocabulary with its kind, which version 2 did not say."""
+    if read.kinds:
+        return vocabulary
+    found = of_version_2(vocabulary, read.hexadecimal[index], read.wraps)
     name = read.columns[index]
     advice = f"was made by an older version, which read {name!r} in two ways: fit it again"
-    if is_hexadecimal or (read.wraps and hashes) or (read.wraps and is_hexadecimal is None):
-        _expect(not texts and (is_hexadecimal is not False or not eights), advice)
-        return HEXADECIMAL
-    return TEXT if texts else WHOLE
+    _expect(found is not None, advice)
+    assert found is not None
+    return found
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:

@@ -153,7 +153,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
 
 def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     """Return the ids (n, F) int64, by one call of the key kernel for texts and one for numbers."""
-    names, lookup, columns = rules.columns, rules.lookup, rules.asked
+    names, (lookup, columns) = rules.columns, rules.pooled
     if len(rows) > 1 and not all(_have_one_type([row.get(name) for row in rows]) for name in names):
         return None
     texts, text_at, numbers, number_at = list[bytes](), list[int](), list[int](), list[int]()

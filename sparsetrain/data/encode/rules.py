@@ -18,6 +18,7 @@ from sparsetrain.data.columns.category import Category, found_in
 from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
 from sparsetrain.data.columns.plain_ids import PlainIds
 from sparsetrain.data.columns.settings import Settings
+from sparsetrain.data.columns.vocabulary import Vocabulary, pool
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
@@ -54,6 +55,9 @@ class Rules:
     layout: str
     schema: Schema
 
+    def __post_init__(self) -> None:
+        _ = self.pooled  # before a column makes tables of its own
+
     @property
     def fields(self) -> dict[str, Any]:
         """The arguments by which this was made."""
@@ -65,19 +69,10 @@ class Rules:
         return tuple(column.name for column in self.features)
 
     @cached_property
-    def lookup(self) -> Any:
-        """The hash tables of all category columns of raw data."""
-        return self._places[0][0]
-
-    @cached_property
-    def asked(self) -> Array:
-        """The number in `lookup` of each category column's values, (F,) int32."""
-        return np.array([number for _, number in self._places], np.int32)
-
-    @property
-    def _places(self) -> list[tuple[Any, int]]:
-        known: Any = [column.known for column in self.features]
-        return [values.place for values in known]
+    def pooled(self) -> tuple[Any, Array]:
+        """The hash tables of all category columns of raw data, and the number of each there."""
+        known = [column.values for column in self.features]
+        return pool([values for values in known if isinstance(values, Vocabulary)])
 
     @cached_property
     def names(self) -> frozenset[str]:

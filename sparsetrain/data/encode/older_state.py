@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vocabularies of encoders that were saved before columns had kinds (version 2).
+
+Text of 8 hex digits was a number everywhere, and a flag of the column said how 8 decimal digits
+were read; one of the encoder, whether a number below 0 was the hash of its 32 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from sparsetrain.data.columns.counts import are_integers, as_decimals, hex_texts
+from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
+
+
+def of_version_2(older: Vocabulary, hexadecimal: bool | None, wraps: bool) -> Vocabulary | None:
+    """Return the vocabulary in which all values that were learned keep their ids.
+
+    None where no kind of column tells them apart.
+    """
+    numbers = older.numbers
+    hashes = bool(((numbers >= 2**31) & (numbers < 2**32)).any())
+    eights = bool(((numbers >= 10**7) & (numbers < 10**8)).any())
+    if hexadecimal and older.texts:
+        return _as_text(older)
+    if hexadecimal or (wraps and (hashes or hexadecimal is None)):
+        is_told = hexadecimal is not False or not (eights or older.texts)
+        return replace(older, kind=HEXADECIMAL) if is_told else None
+    return replace(older, kind=TEXT if older.texts else WHOLE)
+
+
+def _as_text(older: Vocabulary) -> Vocabulary | None:
+    """Return a column of text, with each number in every form that it was read from."""
+    short = (older.numbers >= 0) & (older.numbers < 2**32)
+    hexes, ids = older.numbers[short], older.number_ids[short]
+    plain, negative = are_integers(hexes), hexes >= 2**31
+    numbers = [older.numbers, as_decimals(hexes[plain]), hexes[negative] - 2**32]
+    if len(np.unique(np.concatenate(numbers))) < sum(map(len, numbers)):
+        return None
+    return replace(
+        older,
+        kind=TEXT,
+        numbers=np.concatenate(numbers),
+        number_ids=np.concatenate([older.number_ids, ids[plain], ids[negative]]),
+        texts=(*older.texts, *hex_texts(hexes[~plain])),
+        text_ids=np.concatenate([older.text_ids, ids[~plain]]),
+    )
