@@ -19,7 +19,6 @@ import numpy.typing as npt
 from sparsetrain.data.ragged import Ragged, check_bags
 from sparsetrain.data.values.arrays import (
     Array,
-    as_readonly,
     first_negative,
     to_dense,
     to_ids,
@@ -137,14 +136,11 @@ class Batch:
         weights: Array | None = None,
     ) -> Batch:
         """Wrap trusted arrays: of the right types, C-contiguous, checked, not shared."""
+        for array in (dense, ids, labels, weights):
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
         batch = object.__new__(cls)
-        batch.__dict__.update(
-            dense=as_readonly(dense),
-            ids=ids if isinstance(ids, tuple) else as_readonly(ids),
-            labels=None if labels is None else as_readonly(labels),
-            weights=None if weights is None else as_readonly(weights),
-            position=None,
-        )
+        batch.__dict__.update(dense=dense, ids=ids, labels=labels, weights=weights, position=None)
         return batch
 
     def _at(self, position: Position) -> Batch:

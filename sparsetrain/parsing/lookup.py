@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +28,10 @@ _SMALL = 1 << 20  # keys
 _FEW = 1 << 12  # bytes of an argument, of a request
 _NUMBERS = ("int32", "uint32", "int64")  # others are converted
 
-_keys = with_builder_lock(host_kernel("keys of texts", keys.keys_kernel))
-_hashes = with_builder_lock(host_kernel("hashes of texts", keys.hashes_kernel))
-_text_ids = with_builder_lock(host_kernel("ids of texts", keys.text_ids_kernel))
-_number_ids = with_builder_lock(host_kernel("ids of numbers", keys.number_ids_kernel))
+_keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))
+_hashes = cache(with_builder_lock(host_kernel("hashes of texts", keys.hashes_kernel)))
+_text_ids = cache(with_builder_lock(host_kernel("ids of texts", keys.text_ids_kernel)))
+_number_ids = cache(with_builder_lock(host_kernel("ids of numbers", keys.number_ids_kernel)))
 
 
 class Values(NamedTuple):

@@ -91,8 +91,10 @@ class Vocabulary:
         no room below `cap` rows stay without, as does text in a column of numbers.
         """
         numbers, times, texts, text_times, foreign = of_kind(counts, self.kind)
-        is_new = self.find_numbers(numbers) == UNSEEN
-        text_is_new = self.find_texts(texts) == UNSEEN
+        is_new, text_is_new = np.ones(len(numbers), bool), np.ones(len(texts), bool)
+        if self.rows > FIRST:
+            is_new = self.find_numbers(numbers) == UNSEEN
+            text_is_new = self.find_texts(texts) == UNSEEN
         lost = int(times[is_new].sum() + text_times[text_is_new].sum()) + foreign
         seen = int(times.sum() + text_times.sum()) + foreign
         is_new &= times >= min_count

@@ -174,7 +174,8 @@ class Encoder(Rules):
     @classmethod
     def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
         """Return an encoder that knows the columns of a part and has learned nothing yet."""
-        part = with_derived(part, schema.derived)
+        if schema.derived:
+            part = with_derived(part, schema.derived)
         first = find_columns(
             part.schema,
             part.location.name,
@@ -186,7 +187,7 @@ class Encoder(Rules):
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         features = blank_categories(first, part.schema, schema)
         made = cls(settings, first.encoded, first.dense, features, first.layout, schema)
-        made._matched[False] = part.schema, first
+        made._matched[False, None] = part.schema, first
         return made
 
     def with_values(self, learned: Mapping[str, Values]) -> Encoder:
@@ -282,31 +283,32 @@ class Encoder(Rules):
         found: dict[str, Columns] = {}
         bound = []
         for part in parts:
-            where, is_own = part.location.name, is_converted(part.schema)
-            if not is_own:
+            where = part.location.name
+            if self.schema.derived and not is_converted(part.schema):
                 part = with_derived(part, self.schema.derived)
             if where not in found:
-                columns = (
-                    converted_columns(self, self.fingerprint, part.schema, where, require_label)
-                    if is_own
-                    else self._match(part.schema, where, require_label)
-                )
-                found[where] = with_row_weights(columns, weights, part.schema, where)
+                found[where] = self._match(part.schema, where, require_label, weights)
             bound.append((part, found[where]))
         check_same_row_weights(found)
         return bound
 
-    def _match(self, schema: pa.Schema, where: str, require_label: bool) -> Columns:
-        """Find the columns of raw data; those of the last schema are known."""
-        known = self._matched.get(require_label)
-        if known is None or not known[0].equals(schema):
-            known = schema, match_columns(self, schema, where, require_label)
-            self._matched[require_label] = known
+    def _match(
+        self, schema: pa.Schema, where: str, require_label: bool, weights: str | None
+    ) -> Columns:
+        """Find the columns in a schema; those of the last one are known."""
+        known = self._matched.get((require_label, weights))
+        if known is None or not known[0].equals(schema, check_metadata=True):
+            if is_converted(schema):
+                columns = converted_columns(self, self.fingerprint, schema, where, require_label)
+            else:
+                columns = match_columns(self, schema, where, require_label)
+            known = schema, with_row_weights(columns, weights, schema, where)
+            self._matched[require_label, weights] = known
         return known[1]
 
     @cached_property
-    def _matched(self) -> dict[bool, tuple[pa.Schema, Columns]]:
-        """Whether labels were read -> the last schema, and what was found in it."""
+    def _matched(self) -> dict[tuple[bool, str | None], tuple[pa.Schema, Columns]]:
+        """Whether labels and which weights were read -> the last schema, and what was found."""
         return {}
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
