@@ -62,12 +62,12 @@ AXES = {
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 19),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 18),
     "text that is a number": Axis(
-        r"hexadecimal|\beights\b|hex_numbers|SPELLED|whole_numbers", r"values/text|parsing/", 10
+        r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 10
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
-        r"converted_files|conversion/",
-        22,
+        r"converted_files|conversion/|columns/plain",
+        21,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"

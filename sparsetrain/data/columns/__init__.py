@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns: from values to ids of table rows and to numbers, as learned from training data.
 
-`category` is a column whose values have rows of a table: `value_counts` counts them, `vocabulary`
-maps them to ids (with `hash_table`), `plain_ids` uses them as they are, `bags` reads lists of them.
-`number` transforms dense columns.
+`category` is a column whose values have rows of a table: `arrow_values` reads them, `counts` counts
+them and tells the kind of column, `vocabulary` maps them to ids, `bags` reads lists of them.
+`dense` lists the columns of numbers: `number` and `vector`. `plain` are columns of already encoded
+data. `settings` hold for all columns.
 """

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import as_list_column, read_bags
-from sparsetrain.data.columns.plain_ids import PlainIds
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sparsetrain.data.columns.number import Number, PlainNumber
+from sparsetrain.data.columns.number import Number
+from sparsetrain.data.columns.plain import PlainNumber
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.schema.schema import Schema

@@ -4,7 +4,7 @@
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
 `log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both
 are computed in float64 and rounded once, so a value gives the same bits whether stored as integer,
-float or text. Already encoded values are copied.
+float or text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow.types as pt
 
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.data.values.arrays import Array
@@ -111,45 +110,3 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
         return None
     has_flags = columns and columns[0].flag is not None
     return np.hstack([dense, missing], dtype=np.float32) if has_flags else dense
-
-
-@dataclass(frozen=True)
-class PlainNumber:
-    """An already encoded column: floats as they are, none missing."""
-
-    name: str
-    place: int
-
-    @property
-    def inputs(self) -> dict[int, str]:
-        """The place of its input, and its name."""
-        return {self.place: self.name}
-
-    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return numbers (n,) float32, and which are missing: none."""
-        values = plain_floats(array, location, _ENCODED)
-        return values, np.zeros(len(values), bool)
-
-    def write(self, array: Any, location: Location, dense: Array) -> None:
-        """Write its input, a row of `dense` (F_dense, n) float32."""
-        dense[self.place] = plain_floats(array, location, _ENCODED)
-
-
-_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
-
-
-def plain_floats(array: Any, location: Location, kind: str) -> Array:
-    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
-    if pt.is_float32(array.type) and not array.null_count:
-        stored: Array = array.to_numpy()
-        if np.isfinite(stored).all():
-            return stored
-    values, missing = read_numbers(array, NanRule("missing"), location)
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    words = {True: "null or NaN", False: "too large for float32"}
-    location.refuse(
-        missing | ~np.isfinite(values),
-        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
-    )
-    return values

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import read_values
-from sparsetrain.data.columns.number import plain_floats
+from sparsetrain.data.columns.plain import plain_floats
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 

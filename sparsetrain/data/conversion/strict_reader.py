@@ -20,7 +20,7 @@ import pyarrow as pa
 from sparsetrain.data.columns.bags import read_bags
 from sparsetrain.data.columns.counts import Counted, count_values
 from sparsetrain.data.columns.dense import Dense
-from sparsetrain.data.columns.plain_ids import plain_ids
+from sparsetrain.data.columns.plain import plain_ids
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.read.derived_columns import column_of

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
-from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds
+from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2

@@ -21,7 +21,7 @@ from sparsetrain.data.columns.category import Category, found_in, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts, count_values, kind_of_column
 from sparsetrain.data.columns.dense import plain_columns
 from sparsetrain.data.columns.number import FLOOR
-from sparsetrain.data.columns.plain_ids import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_ids
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.read.source import Part

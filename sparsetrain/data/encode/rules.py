@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category, found_in
 from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
-from sparsetrain.data.columns.plain_ids import PlainIds
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary, pool
 from sparsetrain.data.encode.encoded_rows import Rows

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.columns.bags import read_values, with_distinct
-from sparsetrain.data.columns.plain_ids import PlainIds
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain ids: what already encoded columns hold, used as they are."""
+"""Plain columns: already encoded data, used as it is. Ids of table rows, and floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import fill_nulls
+from sparsetrain.data.values.numeric import NanRule, fill_nulls, read_numbers
 
 # No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
 LIMIT = 1 << 31
@@ -62,3 +62,45 @@ def plain_ids(array: Any, location: Location) -> Array:
         row = int(np.argmax((ids < 0) | (ids >= LIMIT)))
         raise location.error(f"id {ids[row]} is not in 0..{LIMIT - 1}; {_HASHES}", row)
     return ids.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class PlainNumber:
+    """An already encoded column: floats as they are, none missing."""
+
+    name: str
+    place: int
+
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The place of its input, and its name."""
+        return {self.place: self.name}
+
+    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return numbers (n,) float32, and which are missing: none."""
+        values = plain_floats(array, location, _ENCODED)
+        return values, np.zeros(len(values), bool)
+
+    def write(self, array: Any, location: Location, dense: Array) -> None:
+        """Write its input, a row of `dense` (F_dense, n) float32."""
+        dense[self.place] = plain_floats(array, location, _ENCODED)
+
+
+_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
+
+
+def plain_floats(array: Any, location: Location, kind: str) -> Array:
+    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
+    if pt.is_float32(array.type) and not array.null_count:
+        stored: Array = array.to_numpy()
+        if np.isfinite(stored).all():
+            return stored
+    values, missing = read_numbers(array, NanRule("missing"), location)
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    words = {True: "null or NaN", False: "too large for float32"}
+    location.refuse(
+        missing | ~np.isfinite(values),
+        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
+    )
+    return values
