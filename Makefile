@@ -9,13 +9,14 @@ STAMP := $(VENV)/.installed
 # in their order: by number of tests, those that start processes would come last, and end apart.
 WORKERS := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help test test-all demo site lint format install clean
+.PHONY: help test test-all demo site dist lint format install clean
 
 help:
 	@echo "make test     lint, types and tests, as CI runs them"
 	@echo "make test-all as make test, and the tests marked slow"
 	@echo "make demo     trains a DLRM on synthetic Criteo data in about a minute"
 	@echo "make site     builds the documentation in site/, with broken links as errors"
+	@echo "make dist     builds a wheel and an sdist in dist/"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make format   lets ruff rewrite what it can"
 	@echo "make clean    removes .venv and every cache"
@@ -33,6 +34,9 @@ site: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/build_site.py
 	$(BIN)/mkdocs build --strict
+
+dist: $(STAMP)
+	$(BIN)/hatchling build
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
