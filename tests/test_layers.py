@@ -99,7 +99,7 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
 PIPELINE_ORDER = [
     *("shared_tables", "atomic_write", "values", "ragged", "batch", "schema"),
     *("read", "columns", "encode", "stream", "synthetic", "conversion", "profiling"),
-    *("column_sample", "infer", "interactions"),
+    *("column_sample", "list_columns", "infer", "interactions"),
 ]
 
 

@@ -4,7 +4,8 @@
 Whole numbers are counts, which become logarithms, if few values are large: the greatest is over
 eight times the median, or over 8 if that is below 1. Others, and those whose name ends in `id`, are
 categories. Columns that cannot help (one value, or another in nearly every row) are left out.
-Points in time give their hour and weekday. Every guess is an entry of the result, and `dense`,
+Points in time give their hour and weekday; lists of so many numbers are vectors, and text that
+holds lists is cut. Every guess is an entry of the result, and `dense`,
 `categories` and `ignore` overrule it. A warning names columns whose types are not read.
 """
 
@@ -27,6 +28,7 @@ from sparsetrain.data.column_sample import (
     take_sample,
     values_of,
 )
+from sparsetrain.data.list_columns import separator_of, vector_width
 from sparsetrain.data.read.derived_columns import derive
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import require_kind
@@ -34,7 +36,7 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import ConfigError, DataWarning
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
@@ -97,7 +99,7 @@ def infer(
     if twice is not None:
         raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
     roles = {column: role for role, columns in asked.items() for column in columns}
-    guess = _Guess(Location(name))
+    guess = _Guess(Location(name), {*unread, *sample})
     for column in (*unread, *sample):
         if column in ignore:
             guess.notes[column] = "ignored, as asked"
@@ -119,8 +121,10 @@ class _Guess:
     """Roles found so far."""
 
     location: Location
+    names: set[str]  # of all columns, derived ones among them
     dense: list[str] = field(default_factory=list)
     categories: list[str] = field(default_factory=list)
+    vectors: dict[str, int] = field(default_factory=dict)
     linear: dict[str, Linear] = field(default_factory=dict)
     derived: dict[str, Derived] = field(default_factory=dict)
     time: str | None = None
@@ -143,6 +147,7 @@ class _Guess:
             categories=categories,
             time=self.time,
             derived=self.derived,
+            vectors=self.vectors,
             linear=self.linear,
             **named,
         )
@@ -160,16 +165,24 @@ class _Guess:
         self._category(name, values_of(pieces))
 
     def as_dense(self, name: str, pieces: Pieces) -> None:
-        """Take a column for numbers."""
+        """Take a column for numbers, or lists of so many numbers."""
+        if arrow_types.is_bag(pieces[0][1].type):
+            return self._vector(name, pieces)
         self._number(name, read_as_asked(pieces))
 
     def as_it_looks(self, name: str, pieces: Pieces) -> None:
         """Take a column for what its values look like."""
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
-        if kind is None or (arrow_types.is_bag(type_) and kind == arrow_types.FLOAT):
-            self.leave_out(name, str(type_))
-            return
+        if kind is None:
+            return self.leave_out(name, str(type_))
+        if arrow_types.is_bag(type_) and kind == arrow_types.FLOAT:
+            try:
+                return self._vector(name, pieces)
+            except RowError as error:
+                return self.leave_out(name, error.reason)
+        if (mark := separator_of(pieces)) is not None:
+            return self._list(name, mark)
         seen = values_of(pieces)
         for test, take in _RULES:
             if test(name, seen):
@@ -199,6 +212,21 @@ class _Guess:
         self.categories.append(name)
         self.notes[name] = f"category, {seen.kind}: {seen.distinct:,} values"
 
+    def _vector(self, name: str, pieces: Pieces) -> None:
+        width = self.vectors[name] = vector_width(pieces)
+        self.notes[name] = f"vector of {width:,} numbers"
+
+    def _list(self, name: str, mark: str) -> None:
+        self.derived[self._free(f"{name}_list")] = Derived(name, separator=mark)
+        self.notes[name] = f"list in text, cut at {mark!r}"
+
+    def _free(self, name: str) -> str:
+        """Return a name that no column has, and take it."""
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return name
+
     def _dense(self, name: str, seen: Values) -> None:
         assert seen.numbers is not None
         self._number(name, seen.numbers)
@@ -225,7 +253,7 @@ class _Guess:
             rule = Derived(name, divide, modulo)
             values: Any = seen.numbers if seen.moments is None else np.concatenate(seen.moments)
             if len(np.unique(derive(values, rule))) > 1:
-                self.derived[f"{name}_{part}"] = rule
+                self.derived[self._free(f"{name}_{part}")] = rule
                 made.append(part)
         self.time = self.time or name
         self.notes[name] = f"time{': its ' + ' and '.join(made) if made else ''}"

@@ -42,10 +42,10 @@ COLUMNS = {
     "row": ("ignored: another value in nearly", range(ROWS)),
     "one": ("ignored: always the same", [5] * ROWS),
     "none": ("ignored: no values", pa.nulls(ROWS)),
-    "vector": ("ignored: list<", pa.array([[0.5, 1.0]] * ROWS)),
+    "vector": ("vector of 2 numbers", pa.array([[0.5, 1.0]] * ROWS)),
     "place": ("ignored: struct<", pa.array([{"x": 1}] * ROWS)),
 }
-UNREAD = ("vector", "place")
+UNREAD = ("place",)
 LABEL = {"click": [0, 1] * (ROWS // 2), "kind": ["a", "b", "c", "d"] * (ROWS // 4)}
 
 
@@ -78,7 +78,7 @@ def test_files_train_by_what_is_inferred(suffix, tmp_path):
 ODD = {
     "a duration": (pa.array([1] * ROWS, pa.duration("s")), "duration[s]"),
     "a struct": (COLUMNS["place"][1], "struct<x: int64>"),
-    "lists of floats": (COLUMNS["vector"][1], ": double>"),
+    "lists of floats": (pa.array([[0.5], [0.5, 1.0]] * (ROWS // 2)), ": double> of 1 to 2 num"),
     "values of two types": ([1, "a"] * (ROWS // 2), "holds text, int before"),
     "complex numbers": (np.ones(ROWS) * 1j, "cannot be read (Unsupported numpy type"),
 }
