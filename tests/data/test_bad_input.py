@@ -83,7 +83,8 @@ VALUES = {
             category=pa.float64(),
         ),
         "row group 1, row 20, column C2: category 1.5 is not a whole number below 2**53; "
-        "store it as text",
+        "make the column dense, derive buckets of it in a schema (boundaries, quantiles or log), "
+        "or store it as text",
     ),
 }
 

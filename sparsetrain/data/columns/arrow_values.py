@@ -72,7 +72,10 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
     odd = (values != np.trunc(values)) | (np.abs(values) >= EXACT)
     location.refuse(
         odd,
-        lambda row: f"category {values[row]} is not a whole number below 2**53; store it as text",
+        lambda row: (
+            f"category {values[row]} is not a whole number below 2**53; make the column dense, "
+            "derive buckets of it in a schema (boundaries, quantiles or log), or store it as text"
+        ),
     )
     return Integers(values.astype(np.int64), missing)
 
