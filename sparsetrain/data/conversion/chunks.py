@@ -59,7 +59,9 @@ class Chunk:
         With `numbers`, those that text spells come as such; see `Part.pieces`.
         """
         derived = encoder.schema.derived
-        names = stored_names(self.columns.names, derived, self.parts[0].schema.names)
+        names: Sequence[str] = self.columns.names
+        if derived:
+            names = stored_names(names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:
             return (item for part in self.parts for item in part.pieces(names)), []
         # Whoever derives a column reads its text.

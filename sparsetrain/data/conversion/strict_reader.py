@@ -23,7 +23,7 @@ from sparsetrain.data.columns.dense import Dense
 from sparsetrain.data.columns.plain import plain_ids
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.read.derived_columns import column_of
+from sparsetrain.data.read.derived_columns import derived_column
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.schema.columns import Columns
@@ -80,7 +80,10 @@ class StrictReader(NamedTuple):
             yield name, partial(self._category, index)
 
     def _array(self, name: str, piece: pa.RecordBatch, location: Location) -> Any:
-        return column_of(piece, self.encoder.schema.derived, name, location)
+        place = piece.schema.get_field_index(name)
+        if place >= 0:
+            return piece.column(place)
+        return derived_column(piece, self.encoder.schema.derived[name], location)
 
     def _label(
         self, name: str, kind: LabelKind, piece: pa.RecordBatch, location: Location

@@ -88,8 +88,9 @@ def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
     """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
 
     def encode(piece: pa.RecordBatch, location: Location) -> Rows:
-        whole = derive_columns(piece, encoder.schema.derived, chunk.columns.names, location)
-        return encoder.encode_piece(whole, chunk.columns, location)
+        if encoder.schema.derived:
+            piece = derive_columns(piece, encoder.schema.derived, chunk.columns.names, location)
+        return encoder.encode_piece(piece, chunk.columns, location)
 
     rows, _ = read_good_rows(chunk, encoder, job.bad_rows, encode)
     return rows if chunk.rows > HELD_ROWS else [*rows]

@@ -45,8 +45,6 @@ _LARGEST = np.iinfo(np.int64).max
 
 def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
     """Return a part that has the derived columns too."""
-    if not derived:
-        return part
     for name, rule in derived.items():
         check_sources(part, name, rule)
     made = (pa.field(name, RULES[rule.kind].type) for name, rule in derived.items())
@@ -76,9 +74,9 @@ def stored_names(
     names: Sequence[str], derived: Mapping[str, Derived], there: Sequence[str]
 ) -> list[str]:
     """Return the columns to read for these, of data in which those are `there`."""
-    own = [name for name in names if name in there or name not in derived]
-    made = (derived[name] for name in names if name not in own)
-    return list(dict.fromkeys([*own, *(source for rule in made for source in rule.sources)]))
+    made = {name: rule for name, rule in derived.items() if name in names and name not in there}
+    sources = (source for rule in made.values() for source in rule.sources)
+    return list(dict.fromkeys([*(name for name in names if name not in made), *sources]))
 
 
 def derive_columns(
@@ -88,22 +86,16 @@ def derive_columns(
     location: Location,
 ) -> pa.RecordBatch:
     """Return columns of a piece, the derived ones that it lacks among them."""
-    if not derived:
-        return piece
-    arrays = [column_of(piece, derived, name, location) for name in names]
+    there = {*piece.schema.names}
+    arrays = [
+        piece.column(name) if name in there else derived_column(piece, derived[name], location)
+        for name in names
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=[*names])
 
 
-def column_of(
-    piece: pa.RecordBatch, derived: Mapping[str, Derived], name: str, location: Location
-) -> pa.Array:
-    """Return a column of a piece, or what is derived for it."""
-    if name in piece.schema.names:
-        return piece.column(name)
-    return _derived(piece, derived[name], location)
-
-
-def _derived(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
+def derived_column(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
+    """Return what a rule makes of columns of a piece."""
     return RULES[rule.kind].make(rule, *_sources(piece, rule, location))
 
 
