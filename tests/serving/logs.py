@@ -21,6 +21,7 @@ BAGS = st.data.Schema(
     columns={
         "seen": st.data.ColumnRule(max_length=3, keep="last", weights="factor"),
     },
+    vectors={"taste": 3},
 )
 ODD_TEXTS = [
     "",
@@ -58,6 +59,7 @@ def rows_of(rows: int, seed: int) -> dict[str, list[Any]]:
         "factor": [[1.0 + n / 8 for n in bag] for bag in bags],
         "click": rng.integers(0, 2, rows).tolist(),
         "stay": rng.normal(0, 1, rows).tolist(),
+        "taste": some(rng.normal(0, 1, (rows, 3)).tolist()),
     }
 
 

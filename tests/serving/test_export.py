@@ -47,7 +47,9 @@ def test_arrays_of_numpy_are_read_as_arrow_reads_them(exported):
     trainer, folder = exported["ids"]
     whole = {key: [v or 1 for v in values] for key, values in rows_of(50, seed=2).items()}
     arrays = {
-        key: np.array(values) for key, values in whole.items() if key not in ("seen", "factor")
+        key: np.array(values)
+        for key, values in whole.items()
+        if key not in ("seen", "factor", "taste")
     }
     arrays["user"] = arrays["user"].astype(np.int32)
     arrays["hash"] = arrays["hash"].astype(np.uint64)

@@ -32,7 +32,7 @@ FORMS = {
     "a text in C": Column(TEXT, GONE, EDGES, GONE),
 }
 TYPES = [pa.null(), pa.list_(pa.null()), pa.list_(pa.int64()), pa.int64(), pa.float64()]
-ROW = {"age": [3], "user": [7]}
+ROW = {"age": [3], "user": [7], "taste": [[0.5, -1.0, 2.0]]}
 
 
 def expected_of(trainer):
