@@ -4,7 +4,7 @@
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
-from sparsetrain.metrics.auc import Bins
+from sparsetrain.metrics.auc import ClickOrder
 from sparsetrain.metrics.scores import Scores, entropy, ratio
 
 
@@ -29,7 +29,7 @@ class ClickMetrics:
     )
 
     def __init__(self) -> None:
-        self._bins = Bins()
+        self._order = ClickOrder()
         self._loss = self._prediction = 0.0
         self._right = 0
 
@@ -53,7 +53,7 @@ class ClickMetrics:
             If a logit is NaN. Rows are counted from the first that was added.
         """
         z, clicks = self._checked(np.asarray(logits), np.asarray(labels))
-        self._bins.add(z, clicks)
+        self._order.add(z, clicks)
         loss, prediction = _loss_and_prediction(z, clicks)
         self._loss += loss
         self._prediction += prediction
@@ -61,7 +61,7 @@ class ClickMetrics:
 
     def merge(self, other: "ClickMetrics") -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
-        self._bins.merge(other._bins)
+        self._order.merge(other._order)
         self._loss += other._loss
         self._prediction += other._prediction
         self._right += other._right
@@ -74,8 +74,8 @@ class ClickMetrics:
         dict
             `auc` : probability that a click is scored above another row, ties counted half.
 
-            `auc_bound` : the exact AUC of the float32 logits is within this of `auc`. Ties that
-            are known to be exact (a bin that met one value only) do not count.
+            `auc_bound` : the exact AUC of the float32 logits is within this of `auc`: 0 up to 2^22
+            rows, above which ties that are known to be exact do not count.
 
             `logloss` : mean cross-entropy, in nats; infinite if an infinite logit was wrong.
 
@@ -94,16 +94,15 @@ class ClickMetrics:
             A score that does not exist is None, as JSON has no NaN: all but `rows` without rows;
             `auc`, `auc_bound` and `ne` with one class only; `calibration` without a click.
         """
-        others, clicks = (int(count) for count in self._bins.counts.sum(axis=1))
-        rows = others + clicks
+        rows, clicks = self._order.rows, self._order.clicks
         rate = ratio(clicks, rows)
         logloss, constant = (
             ratio(self._loss, rows),
             entropy([rate, 1.0 - rate]) if rate is not None else None,
         )
         return {
-            "auc": self._bins.auc(),
-            "auc_bound": self._bins.bound(),
+            "auc": self._order.auc(),
+            "auc_bound": self._order.bound(),
             "logloss": logloss,
             "ne": ratio(logloss, constant),
             "calibration": ratio(self._prediction, clicks),
@@ -133,7 +132,7 @@ class ClickMetrics:
         return z, clicks
 
     def _row(self, offset: int) -> int:
-        return int(self._bins.counts.sum()) + offset
+        return self._order.rows + offset
 
 
 def _loss_and_prediction(z: np.ndarray, clicks: np.ndarray) -> tuple[float, float]:
