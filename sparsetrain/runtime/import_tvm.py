@@ -16,35 +16,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
-from threading import get_ident
 
-_HIDDEN = ("torch", "tvm.runtime.disco")
+from sparsetrain.system.hidden_modules import hidden
+
 _AUTOLOAD = "TVM_DEVICE_BACKEND_AUTOLOAD"
-
-
-class _Hider:
-    """Finder by which one thread does not find the modules `_HIDDEN`."""
-
-    def __init__(self) -> None:
-        self._thread = get_ident()
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name in _HIDDEN and get_ident() == self._thread:
-            raise ModuleNotFoundError(f"TVM is imported without {name}", name=name)
-
-
-_finder, _autoload = _Hider(), os.environ.get(_AUTOLOAD)
-sys.meta_path.insert(0, _finder)
+_autoload = os.environ.get(_AUTOLOAD)
 os.environ.setdefault(_AUTOLOAD, "0")
 try:
-    import tvm  # noqa: F401
-    import tvm_ffi
-    from tvm.base import _LOADED_LIBS
+    with hidden("torch", "tvm.runtime.disco"):
+        import tvm  # noqa: F401
+        import tvm_ffi
+        from tvm.base import _LOADED_LIBS
 finally:
-    sys.meta_path.remove(_finder)
     if _autoload is None:
         del os.environ[_AUTOLOAD]
 
