@@ -7,6 +7,7 @@ No source can hold code: TOML, and YAML by its safe loader.
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -18,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from sparsetrain.cli.settings.fields import fields_of
 from sparsetrain.cli.settings.schema import ModelSettings, Settings, settings_of
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, meant
 from sparsetrain.system.regular_files import read_regular_file
 
 if sys.version_info >= (3, 11):
@@ -107,6 +108,8 @@ def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str,
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
     message = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    if problem["type"] == "literal_error":
+        message += meant(str(problem["input"]), re.findall("'([^']*)'", reason))
     if str(entry.value).lower() not in _NO_VALUE:
         return message
     section, key = entry.key.split(".")

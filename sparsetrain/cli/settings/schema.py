@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, meant
 
 
 def _as_tuple(value: Any) -> Any:
@@ -334,7 +334,9 @@ def settings_of(model: str) -> type[Settings]:
     import sparsetrain as st
 
     if model not in st.models.MODELS:
-        raise ConfigError(f"there is no model {model!r}; models are {', '.join(st.models.MODELS)}")
+        names = [*st.models.MODELS]
+        listed = f"models are {', '.join(names)}{meant(model, names)}"
+        raise ConfigError(f"there is no model {model!r}; {listed}")
     fields: dict[str, Any] = {
         name: (_type_of(option.type), setting(option.default, option.description))
         for name, option in st.models.options_of(st.models.MODELS[model]).items()
