@@ -148,6 +148,8 @@ REFUSED_TEXTS = [
     (["optimizer.name=adagard"], {}, "'adamw' or 'ftrl'; did you mean 'adagrad'?"),
     (["optimizer.name=Adam"], {}, "; did you mean 'adam'?"),
     (["optimizer.mode=lzy"], {}, "'lazy', 'exact' or 'dense'; did you mean 'lazy'?"),
+    (["train.monitor=acu"], {}, "= 'acu' must be a score: logloss, ne, auc, "),
+    (["train.monitor=ndcg"], {}, "precision@10, map@10; did you mean 'ndcg@10'?"),
     (["model.name=DLMR"], {}, "hstu, bert4rec; did you mean 'dlrm'?"),
     (["model.bottom=big"], {}, "--set: model.bottom = 'big' must be a list"),
     (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),

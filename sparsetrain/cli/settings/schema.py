@@ -216,11 +216,12 @@ class ModelSettings(Section):
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
 
-# A score, with the name of its label before it where there are several.
-MONITOR = (
-    r"^(.+\.)?(logloss|ne|auc|gauc|calibration|accuracy|rmse|mae|loss"
-    r"|(hr|ndcg|mrr|recall|precision|map)@10)$"
+SCORES = (
+    *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
+    *("hr@10", "ndcg@10", "mrr@10", "recall@10", "precision@10", "map@10"),
 )
+# A score, with the name of its label before it where there are several.
+MONITOR = rf"^(.+\.)?({'|'.join(SCORES)})$"
 
 
 ARITHMETIC = ("precision", "loss_scale")  # settings of `TrainSettings`, arguments of a trainer
