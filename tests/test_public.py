@@ -151,6 +151,8 @@ LIGHT = {
     "from sparsetrain.cli import main; main(['train', '--help'])": "",
     "import sparsetrain as st; st.metrics.ClickMetrics()": "numpy",
     "import sparsetrain as st; st.data.Batch([[0.5]], [[1]])": "numpy pyarrow",
+    "import sparsetrain as st; from tests import small_dlrm; trainer = small_dlrm.trainer(); "
+    "trainer.fit([small_dlrm.batch(8)])": "numpy pyarrow pandas tvm tvm_ffi",
 }
 
 

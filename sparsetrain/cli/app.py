@@ -28,6 +28,7 @@ from sparsetrain.cli import (
     tune,
     verify,
 )
+from sparsetrain.cli.import_arrow import import_arrow
 from sparsetrain.cli.options import GroupedCommand
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
 from sparsetrain.cli.report import report
@@ -58,6 +59,8 @@ for _command in (
     *(listings.models, listings.settings, doctor.doctor, verify.verify),
 ):
     app.command(_command.__name__, cls=GroupedCommand)(_command)
+
+_WITHOUT_DATA = ("--help", "--version", "compare", "doctor", "models", "plot", "settings")
 
 
 def _print_version(wanted: bool) -> None:
@@ -134,6 +137,8 @@ def run_and_exit() -> NoReturn:
     C's exit would wait for TVM's threads until they have yielded 300,000 times, which takes a
     machine with many busy processes an hour.
     """
+    if sys.argv[1:] and sys.argv[1] not in _WITHOUT_DATA and "--help" not in sys.argv:
+        import_arrow()
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -17,6 +17,8 @@ from sparsetrain.cli.saved_model import (
     Precision,
     import_class,
     load_by,
+    require_export,
+    require_no_export,
 )
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -52,6 +54,7 @@ def export(
     It holds compiled kernels, the weights, the encoder, a C header and TVM's runtime. A FILE.onnx
     has the model alone, without the encoder.
     """
+    require_no_export(model)
     require_free(out)
     chosen = {"checkpoint": checkpoint, "precision": precision, "model": import_class(model_class)}
     if out.suffix == ".onnx":
@@ -91,6 +94,8 @@ def apply(
     """
     from sparsetrain.serving.delta import apply as make
 
+    require_export(folder)
+    require_export(delta)
     require_free(out)
     with StopSignals():
         make(folder, delta, out)
@@ -125,6 +130,7 @@ def serve(
 
     SIGHUP opens FOLDER again without a stop, SIGTERM ends after the requests at hand.
     """
+    require_export(folder)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until FOLDER is opened for the first time
     try:
         from sparsetrain.serving.limits import Limits

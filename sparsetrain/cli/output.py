@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from sparsetrain.errors import DataWarning
@@ -26,10 +27,26 @@ def escape_controls(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+_said: ContextVar[set[str] | None] = ContextVar("_said", default=None)  # notes of several runs
+
+
+@contextmanager
+def notes_once() -> Iterator[None]:
+    """Print each note once, as runs of one search say the same of their data."""
+    token = _said.set(set())
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
 def note(text: str) -> None:
     """Print a note on stderr; of processes that were started together only the first prints."""
-    if not is_first():
+    said = _said.get()
+    if not is_first() or (said is not None and text in said):
         return
+    if said is not None:
+        said.add(text)
     print(escape_controls(f"sparsetrain: {text}"), file=sys.stderr, flush=True)
 
 

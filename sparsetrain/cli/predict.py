@@ -26,6 +26,8 @@ from sparsetrain.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    import sparsetrain as st
+
 PROBABILITY = "probability"
 
 
@@ -54,16 +56,28 @@ def evaluate(
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
+        needs_labels = bool(predictor.model.label_kinds)
+        if needs_labels and predictor.encoder is not None:
+            _require_labels(model, data, predictor.encoder.schema)
         dataset = st.data.Dataset(
-            str(data),
-            predictor.encoder,
-            require_label=bool(predictor.model.label_kinds),
-            read_weights=False,
+            str(data), predictor.encoder, require_label=needs_labels, read_weights=False
         )
         scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by)
     warn_if_useless(data.name, scores)
     unseen = warn_unseen(dataset, predictor.encoder, limit)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)
+
+
+def _require_labels(model: Path, data: Path, schema: "st.data.Schema") -> None:
+    import sparsetrain as st
+
+    source = st.data.open_source(str(data), schema)
+    try:
+        st.data.require_labels(source, schema)
+    except DataError as error:
+        raise DataError(
+            f"{error}; rows without labels: sparsetrain predict {model} {data} --out FILE"
+        ) from None
 
 
 @with_settings("--warn-unseen", general=False)
@@ -127,10 +141,11 @@ def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], di
         return dict
     source = st.data.open_source(str(rows), encoder.schema)
     assert isinstance(source, st.data.Source)  # paths give no other kind
-    missing = [(p, n) for p in source.parts for n in names if n not in p.schema.names]
-    if missing:
-        part, name = missing[0]
-        raise DataError(f"{part.location.name}: no column {name}, which --keep names")
+    for part in source.parts:
+        if missing := [name for name in names if name not in part.schema.names]:
+            raise DataError(
+                f"{part.location.name}: no column {', '.join(missing)}, which --keep names"
+            )
     return partial(_read, source.parts, names)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparsetrain.cli.output import note
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import sparsetrain as st
@@ -57,9 +57,30 @@ def load_by(
     load: Callable[..., Any], folder: Path, checkpoint: str, model_class: str | None, **options: Any
 ) -> Any:
     """Load a model by `st.load` or `st.load_predictor`."""
+    require_no_export(folder)
     loaded = load(folder, checkpoint=checkpoint, model=import_class(model_class), **options)
     note_checkpoint(folder, checkpoint, loaded.steps)
     return loaded
+
+
+def require_no_export(folder: Path) -> None:
+    """Raise `CheckpointError` if a folder is what `export` wrote, not `train`."""
+    if (folder / "manifest.txt").is_file():
+        raise CheckpointError(
+            f"{folder} is an export, which answers by: sparsetrain serve {folder}; this command "
+            "takes the folder that train --out wrote"
+        )
+
+
+def require_export(folder: Path) -> None:
+    """Raise `CheckpointError` if a folder is what `train` wrote, not `export`."""
+    if not (folder / "manifest.txt").exists() and any(
+        (folder / name).is_file() for name in ("LATEST", "manifest.json")
+    ):
+        raise CheckpointError(
+            f"{folder} is a trained model: sparsetrain export {folder} --out SERVED, then "
+            "sparsetrain serve SERVED"
+        )
 
 
 def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:

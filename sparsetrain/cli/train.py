@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
-from sparsetrain.cli.output import emit, format_score, format_scores, format_table, note
+from sparsetrain.cli.output import emit, format_score, format_scores, format_table, note, notes_once
 from sparsetrain.cli.resume import find_run, resume_run, start_from_run
 from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.seeds import describe_seeds, run_seeds
@@ -88,7 +88,8 @@ def train(
             stop.raise_if_requested()
             return
         if seeds > 1:
-            several = run_seeds(chosen, files, stop, seeds)
+            with notes_once():
+                several = run_seeds(chosen, files, stop, seeds)
             emit(several, describe_seeds(several), as_json)
             return
         result = run_training(chosen, files, stop, earlier, profile=profile, verbose=verbose)

@@ -89,7 +89,9 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     # Of a folder with both, only parquet is read, which the number shows.
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
-    note(f"learning the encoding from {paths[0]}{others}{count}")
+    converted = all(os.path.isfile(os.path.join(path, "dataset.json")) for path in paths)
+    doing = "taking" if converted else "learning"
+    note(f"{doing} the encoding from {paths[0]}{others}{count}")
     encoding = settings.data.encoding() | {"schema_file": data.schema}
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}

@@ -18,7 +18,7 @@ import typer
 
 from sparsetrain.cli.listings import as_toml
 from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
-from sparsetrain.cli.output import emit, format_score, format_table, note
+from sparsetrain.cli.output import emit, format_score, format_table, note, notes_once
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.cli.run_training import run_training
 from sparsetrain.cli.settings import Settings
@@ -70,7 +70,7 @@ def tune(
     require_writable(path)
     choose = getattr(optuna.samplers, "TPESampler" if sampler == "optuna" else "RandomSampler")
     out.mkdir(parents=True, exist_ok=True)
-    with StopSignals() as stop, locked(out):
+    with StopSignals() as stop, locked(out), notes_once():
         with name_write_errors(path, DataError):  # before the first trial: can it be kept?
             study = _open_study(path, _shown(plan), monitor, space)
             for point in points:
@@ -80,7 +80,8 @@ def tune(
                 study.sampler = choose(seed=_seed(seed, number))
                 trial = study.ask(space)
             values = _values(trial)
-            note(f"trial {number + 1} of {count}: {_shown(values)}")
+            named = ", ".join(f"{key}={_short(value)}" for key, value in values.items())
+            note(f"trial {number + 1} of {count}: {named}")
             score, error, state = None, None, None
             try:
                 score = _score(_with(settings, values), files, stop)
@@ -240,13 +241,14 @@ def _shown(values: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _describe(best: list[dict[str, Any]], out: Path) -> str:
     keys = [*best[0]["settings"]]
     rows = [
-        [
-            format_score(r["score"], "{:.5f}"),
-            *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in r["settings"].values()),
-        ]
+        [format_score(r["score"], "{:.5f}"), *map(_short, r["settings"].values())]
         for r in best[:_SHOWN]
     ]
     table = format_table([["score", *keys], *rows])

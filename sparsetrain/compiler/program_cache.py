@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,18 @@ from sparsetrain.runtime import library_cache
 from sparsetrain.runtime.compiling import create_vm
 from sparsetrain.system.locks import with_builder_lock
 
+_tell: ContextVar[Callable[[bool], None]] = ContextVar("_tell", default=lambda kept: None)
+
+
+@contextmanager
+def announcing(tell: Callable[[bool], None]) -> Iterator[None]:
+    """Call `tell` before each program that the cache lacks, with whether it will be kept there."""
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
 
 def load_or_build(
     module: tvm.IRModule,
@@ -37,11 +51,14 @@ def load_or_build(
     backend = backend_of(target)
     place = library_cache.cache_folder() if backend.caches else None
     if place is None:
+        _tell.get()(False)
         return create_vm(build(None), target)
     key = digest(module, target)
     library = library_cache.load(place, key)
     if library is None:
-        if not library_cache.can_link():
+        kept = library_cache.can_link()
+        _tell.get()(kept)
+        if not kept:
             return create_vm(build(None), target)
         kernels = place if backend.hoists else None
         executable = build(kernels)

@@ -2,6 +2,7 @@
 """Scores of predictions, fed batch by batch: of clicks, real values, classes, and of rankings.
 
 - `clicks`, `regression`, `classes`: one label; `grouped`: clicks within each user's rows
+- `auc`: whether clicks are scored above other rows
 - `labels`: all labels of a model
 - `ranking`: where the items that a user chose stand among all, or among given ones
 - `scores`: which value of a score is better

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ClickMetrics`: AUC, logloss, entropy, calibration and accuracy of any number of clicks.
-
-The AUC comes from two histograms (clicks, others) over 2^20 bins of the logit. A bin holds the
-float32 numbers that share their top 20 bits, so bins are narrow where floats are dense and no range
-is assumed. Pairs of rows in different bins are counted exactly; pairs inside a bin count half, and
-`auc_bound` says how much that can be wrong. A row costs about 20 ns and the state 24 MB, whatever
-the number of rows; sorting would need them all.
-"""
+"""`ClickMetrics`: AUC, logloss, entropy, calibration and accuracy of any number of clicks."""
 
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.metrics.auc import ClickOrder
 from sparsetrain.metrics.scores import Scores, entropy, ratio
-
-_LOW_BITS = 12
-_BINS = 1 << (32 - _LOW_BITS)
 
 
 class ClickMetrics:
@@ -38,9 +29,7 @@ class ClickMetrics:
     )
 
     def __init__(self) -> None:
-        self._counts = np.zeros((2, _BINS), np.int64)  # others, clicks
-        self._lowest = np.full(_BINS, 0xFFFFFFFF, np.uint32)  # keys seen in each bin
-        self._highest = np.zeros(_BINS, np.uint32)
+        self._order = ClickOrder()
         self._loss = self._prediction = 0.0
         self._right = 0
 
@@ -64,11 +53,7 @@ class ClickMetrics:
             If a logit is NaN. Rows are counted from the first that was added.
         """
         z, clicks = self._checked(np.asarray(logits), np.asarray(labels))
-        keys = _order_keys(z)
-        bins = (keys >> _LOW_BITS).astype(np.int64)
-        np.add.at(self._counts.reshape(-1), bins + clicks * _BINS, 1)
-        np.minimum.at(self._lowest, bins, keys)
-        np.maximum.at(self._highest, bins, keys)
+        self._order.add(z, clicks)
         loss, prediction = _loss_and_prediction(z, clicks)
         self._loss += loss
         self._prediction += prediction
@@ -76,9 +61,7 @@ class ClickMetrics:
 
     def merge(self, other: "ClickMetrics") -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
-        self._counts += other._counts
-        np.minimum(self._lowest, other._lowest, out=self._lowest)
-        np.maximum(self._highest, other._highest, out=self._highest)
+        self._order.merge(other._order)
         self._loss += other._loss
         self._prediction += other._prediction
         self._right += other._right
@@ -91,8 +74,8 @@ class ClickMetrics:
         dict
             `auc` : probability that a click is scored above another row, ties counted half.
 
-            `auc_bound` : the exact AUC of the float32 logits is within this of `auc`. Ties that
-            are known to be exact (a bin that met one value only) do not count.
+            `auc_bound` : the exact AUC of the float32 logits is within this of `auc`: 0 up to 2^22
+            rows, above which ties that are known to be exact do not count.
 
             `logloss` : mean cross-entropy, in nats; infinite if an infinite logit was wrong.
 
@@ -111,16 +94,15 @@ class ClickMetrics:
             A score that does not exist is None, as JSON has no NaN: all but `rows` without rows;
             `auc`, `auc_bound` and `ne` with one class only; `calibration` without a click.
         """
-        others, clicks = (int(count) for count in self._counts.sum(axis=1))
-        rows = others + clicks
+        rows, clicks = self._order.rows, self._order.clicks
         rate = ratio(clicks, rows)
         logloss, constant = (
             ratio(self._loss, rows),
             entropy([rate, 1.0 - rate]) if rate is not None else None,
         )
         return {
-            "auc": self._auc(others, clicks),
-            "auc_bound": self._auc_bound(others, clicks),
+            "auc": self._order.auc(),
+            "auc_bound": self._order.bound(),
             "logloss": logloss,
             "ne": ratio(logloss, constant),
             "calibration": ratio(self._prediction, clicks),
@@ -150,28 +132,7 @@ class ClickMetrics:
         return z, clicks
 
     def _row(self, offset: int) -> int:
-        return int(self._counts.sum()) + offset
-
-    def _auc(self, others: int, clicks: int) -> float | None:
-        # Float64 rather than int64: the number of pairs overflows at four billion rows.
-        # Most bins met no row, and add nothing.
-        met = np.flatnonzero(self._lowest <= self._highest)
-        negatives, positives = self._counts[:, met].astype(np.float64)
-        below = np.cumsum(negatives) - 0.5 * negatives
-        return ratio(float((positives * below).sum()), others * clicks)
-
-    def _auc_bound(self, others: int, clicks: int) -> float | None:
-        unsure = self._lowest < self._highest
-        negatives, positives = self._counts[:, unsure].astype(np.float64)
-        return ratio(0.5 * float((positives * negatives).sum()), others * clicks)
-
-
-def _order_keys(z: np.ndarray) -> np.ndarray:
-    """Map float32 of `z` to uint32 with the same order, -0.0 and 0.0 to one key: (B,)."""
-    with np.errstate(over="ignore"):
-        bits = (z.astype(np.float32) + np.float32(0.0)).view(np.uint32)
-    # Negative floats fall as their bits rise, so these are flipped whole, the others by the sign.
-    return np.where(bits >> 31, ~bits, bits | np.uint32(0x80000000))
+        return self._order.rows + offset
 
 
 def _loss_and_prediction(z: np.ndarray, clicks: np.ndarray) -> tuple[float, float]:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of TVM: without PyTorch, and such that interrupts pass through it.
+"""Import of TVM: without what it takes long to find missing, and such that interrupts pass through.
 
-TVM imports PyTorch where it is installed and can do without. It is most of the time that TVM's
-import takes then, and 200 MB. Packages import this one before anything else of TVM. PyTorch that is
-there already stays, and can be imported later.
+TVM imports PyTorch where it is installed and can do without: most of its import's time, and 200 MB.
+Its own wheels lack disco, and its backends of devices try out which operators exist. TVM forgives
+these errors, but for the first one C++ reads all debug information to name the callers: 0.2 s and
+30 MB. So disco is hidden, and backends are left to who uses them (`tvm.backend.load`), unless the
+environment has TVM_DEVICE_BACKEND_AUTOLOAD=1. Packages import this module before anything else of
+TVM. What is there already stays, and can be imported later.
 
 A signal may come while TVM calls Python, as its passes do. TVM brings back exceptions whose type it
 knows; any other, Ctrl-C too, came back as ``RuntimeError('')``.
@@ -11,28 +14,29 @@ knows; any other, Ctrl-C too, came back as ``RuntimeError('')``.
 
 from __future__ import annotations
 
-import sys
-from threading import get_ident
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
 
+from sparsetrain.system.hidden_modules import hidden
 
-class _WithoutTorch:
-    """Finder by which one thread finds no PyTorch."""
-
-    def __init__(self) -> None:
-        self._thread = get_ident()
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "torch" and get_ident() == self._thread:
-            raise ModuleNotFoundError("TVM is imported without PyTorch", name=name)
-
-
-_finder = _WithoutTorch()
-sys.meta_path.insert(0, _finder)
+_AUTOLOAD = "TVM_DEVICE_BACKEND_AUTOLOAD"
+_autoload = os.environ.get(_AUTOLOAD)
+os.environ.setdefault(_AUTOLOAD, "0")
 try:
-    import tvm  # noqa: F401
-    import tvm_ffi
+    with hidden("torch", "tvm.runtime.disco"):
+        import tvm  # noqa: F401
+        import tvm_ffi
+        from tvm.base import _LOADED_LIBS
 finally:
-    sys.meta_path.remove(_finder)
+    if _autoload is None:
+        del os.environ[_AUTOLOAD]
+
+# Sorts of the CPU, which TVM loads with the backends of devices.
+_library = Path(_LOADED_LIBS["tvm_runtime"]._name)
+with suppress(OSError):  # not in every build
+    ctypes.CDLL(str(_library.with_name(_library.name.replace("runtime", "runtime_extra"))))
 
 
 def let_pass(kind: type[BaseException]) -> None:

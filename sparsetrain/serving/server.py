@@ -14,6 +14,7 @@ another, where nothing that is under way takes the interpreter's lock for long.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import math
 import signal
@@ -37,7 +38,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sparsetrain.errors import DataError, NumericalError, SparsetrainError, first_line
+from sparsetrain.errors import ConfigError, DataError, NumericalError, SparsetrainError, first_line
 from sparsetrain.serving.limits import Limits, Most, TooLarge
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import READERS
@@ -468,7 +469,10 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
     ------
     CheckpointError
         If the folder is damaged or others may write it.
+    ConfigError
+        If another process listens there, or this one may not.
     """
+    _require_free(host, port)
     asked = asyncio.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
     service = Service(folder, asked, limits)
@@ -490,6 +494,21 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
     )
     server = _Announced(config)
     server.run()
+
+
+def _require_free(host: str, port: int) -> None:
+    """Raise `ConfigError` unless this process may listen; uvicorn would log and exit."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use by another process: name another by --port, or 0 "
+                "for any free one"
+            ) from None
+        reason = str(error.strerror).partition(" (while ")[0]
+        raise ConfigError(f"cannot listen on port {port} of {host}: {reason}") from None
 
 
 class _Announced(uvicorn.Server):

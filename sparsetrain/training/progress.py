@@ -5,6 +5,7 @@ A `Progress` is told of every batch; it decides by the clock alone when to show 
 a call costs about a microsecond. On a terminal it is a bar, elsewhere one line every few seconds.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class Lines(Progress):
     """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
 
     The rate is that of the batches after the first, which waits for kernels to be compiled. The
-    loss is a moving average, of the first batches a plain mean.
+    loss is a moving average, of the first batches a plain mean; the last line has the mean of all
+    rows, as the epoch's record does.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Lines(Progress):
         self._due = self._began + self._interval
         self._rows = self._batches = 0
         self._first = 0, self._began  # rows of the first batch, when it ended
-        self._loss = 0.0
+        self._loss = self._loss_sum = 0.0
 
     def advance(self, rows: int, loss: float) -> None:
         """Count a batch; show the state if that is due."""
@@ -76,6 +78,7 @@ class Lines(Progress):
         self._rows += rows
         self._batches += 1
         self._loss += (loss - self._loss) / min(self._batches, _SMOOTHING_BATCHES)
+        self._loss_sum += rows * loss if math.isfinite(loss) else 0.0  # else it was skipped
         if now >= self._due:
             self._due = now + self._interval
             self._show()
@@ -87,6 +90,7 @@ class Lines(Progress):
     def finish(self) -> None:
         """Print what the whole run came to, the first batch included."""
         if self._rows:
+            self._loss = self._loss_sum / self._rows
             text, _ = self._line(format_count(self._rows, "row"), 0, self._began)
             self.note(f"{text}, took {format_seconds(self._clock() - self._began)}")
 
@@ -152,6 +156,7 @@ class Bar(Lines):
     def finish(self) -> None:
         """Draw the last state and give the cursor back; safe to call twice."""
         if self._bar is not None:
+            self._loss = self._loss_sum / max(self._rows, 1)
             self._show()
             self._bar.stop()
             self._bar = None
@@ -200,7 +205,9 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration for people: `8 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Return a duration for people: `0.4 s`, `8 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 1:
+        return f"{seconds:.1g} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -74,6 +74,25 @@ def test_training_on_converted_rows_is_training_on_raw_ones(raw, converted, tmp_
     assert scores[0] == scores[1]
 
 
+def test_the_encoding_of_converted_rows_is_not_learnt_anew(converted, capsys):
+    folder, _ = converted
+    assert main(["train", str(folder), "--model", "lr"]) == 0
+    assert f"sparsetrain: taking the encoding from {folder} (1 file)" in capsys.readouterr().err
+
+
+def test_evaluate_names_the_command_for_rows_without_labels(raw, tmp_path, capsys):
+    rows, run = tmp_path / "rows.parquet", tmp_path / "run"
+    pq.write_table(pq.read_table(raw).drop(["label"]), rows)
+    assert main(["train", str(raw), "--model", "lr", "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(run), str(rows)]) == 3
+    said = f"; rows without labels: sparsetrain predict {run} {rows} --out FILE\n"
+    assert said in capsys.readouterr().err
+    keep = ["--keep", "label", "--keep", "C1", "--keep", "day"]
+    assert main(["predict", str(run), str(rows), "--out", str(tmp_path / "p.csv"), *keep]) == 3
+    assert "no column label, day, which --keep names" in capsys.readouterr().err
+
+
 def test_inspect_shows_data_and_encoder(raw, converted, capsys):
     folder, _ = converted
     assert main(["inspect", str(raw), "--json"]) == 0

@@ -167,6 +167,30 @@ def test_a_folder_that_is_no_model_is_refused(capsys, tmp_path, files, command):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("holds", "command", "said"),
+    [
+        ("LATEST", "serve {}", "{} is a trained model: sparsetrain export {} --out SERVED, then"),
+        ("LATEST", "apply {} delta --out new", "{} is a trained model: sparsetrain export {}"),
+        ("manifest.json", "serve {}", "{} is a trained model: sparsetrain export {} --out"),
+        (
+            "manifest.txt",
+            "evaluate {} rows",
+            "{} is an export, which answers by: sparsetrain ",
+        ),
+        (
+            "manifest.txt",
+            "export {} --out new",
+            "{} is an export, which answers by: sparsetrain ",
+        ),
+    ],
+)
+def test_a_model_of_the_other_kind_is_told_its_own_command(holds, command, said, tmp_path, capsys):
+    (tmp_path / holds).touch()
+    assert main(command.replace("{}", str(tmp_path)).split()) == 4
+    assert said.replace("{}", str(tmp_path)) in capsys.readouterr().err
+
+
 def test_the_demo_shows_floor_result_and_ceiling(capsys):
     assert main(["demo", "--rows", "3000", "--held-out", "1000", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)

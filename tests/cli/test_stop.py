@@ -46,15 +46,17 @@ def test_what_is_cleaned_up_on_the_way_is_not_disturbed():
     assert done and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_an_interrupt_during_the_imports_prints_no_traceback():
+@pytest.mark.parametrize("module", ["sparsetrain.cli.app", "pyarrow.lib"])
+def test_an_interrupt_during_the_imports_prints_no_traceback(module):
     script = (
         "import os, signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'sparsetrain.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "import sparsetrain.cli"
+        "sys.argv = ['sparsetrain', 'evaluate', 'run', 'rows']\n"
+        "import sparsetrain.cli; sparsetrain.cli.run_and_exit()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -4,6 +4,7 @@
 import errno
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -106,6 +107,22 @@ def test_a_grid_has_each_point_though_it_was_cut_off_before_a_trial_had_its_sett
         assert main(["tune", *map(str, options)]) > 0
     found = told(capsys, "tune", *options)
     assert len({str(trial["settings"]) for trial in found["trials"]}) == 4
+
+
+def test_the_runs_of_a_command_say_the_same_of_their_data_once(rows, capsys):
+    command = ["train", rows, "--model", "lr", "--valid-share", "0.3", "--seeds", "2"]
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert said.count("learning the encoding") == said.count("layout: ") == 1
+    assert "sparsetrain: seed 0\n" in said and "sparsetrain: seed 1\n" in said
+
+
+def test_a_trial_is_named_by_short_numbers(rows, tmp_path, capsys, monkeypatch, optuna):
+    monkeypatch.setattr(tune, "run_training", scored_without_training)
+    options = ["--valid-share", "0.3", *SEARCH, "--trials", "1", "--out", str(tmp_path / "tuned")]
+    assert main(["tune", rows, *options]) == 0
+    (named,) = re.findall("trial 1 of 1: optimizer.lr=([^,]*), model.top=", capsys.readouterr().err)
+    assert len(named.strip("0.")) == 4
 
 
 def test_searches_of_neighbouring_seeds_share_no_trial(rows, tmp_path, capsys, monkeypatch, optuna):

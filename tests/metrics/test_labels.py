@@ -4,12 +4,14 @@
 import json
 import math
 import re
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.metrics import roc_auc_score
 
 from sparsetrain.cli.settings.schema import MONITOR
 from sparsetrain.errors import ConfigError, DataError, NumericalError
@@ -19,6 +21,7 @@ from sparsetrain.metrics import (
     GroupedAUC,
     LabelMetrics,
     RegressionMetrics,
+    auc,
 )
 from sparsetrain.metrics.labels import score_names
 from sparsetrain.metrics.scores import GAINS, base_name
@@ -61,31 +64,82 @@ LOGITS = {
 }
 
 
+@pytest.fixture
+def binned(monkeypatch):
+    """Leave no row to sort, as of more than four million."""
+    monkeypatch.setattr(auc, "_EXACT_ROWS", 0)
+
+
 @pytest.mark.parametrize("name", LOGITS)
-def test_auc_is_within_its_bound_of_the_sorted_one(name):
+def test_auc_is_that_of_scikit_learn_and_of_a_sort_to_the_bit(name):
+    logits, labels = LOGITS[name]
+    result = scored(logits, labels)
+    assert (result["auc"], result["auc_bound"]) == (exact_auc(logits, labels), 0.0)
+    peer = roc_auc_score(labels, np.float32(logits))
+    assert result["auc"] == pytest.approx(peer, rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_auc_of_many_rows_is_within_its_bound_of_the_sorted_one(name, binned):
     logits, labels = LOGITS[name]
     result = scored(logits, labels)
     assert abs(result["auc"] - exact_auc(logits, labels)) <= result["auc_bound"] + 1e-12
 
 
 @pytest.mark.parametrize("name", ["normal", "rare clicks", "close together"])
-def test_the_bound_is_small_for_ordinary_logits(name):
-    assert scored(*LOGITS[name])["auc_bound"] < 1e-4
+def test_the_bound_is_small_for_ordinary_logits(name, binned):
+    assert 0 < scored(*LOGITS[name])["auc_bound"] < 1e-4
 
 
 @given(
     hnp.arrays(np.float32, st.integers(2, 60), elements=st.floats(width=32, allow_nan=False)),
     st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 1 << 22]),
 )
-@settings(max_examples=40, deadline=None)
-def test_auc_keeps_its_bound_for_any_floats(logits, seed):
+@settings(max_examples=80, deadline=None)
+def test_auc_keeps_its_bound_for_any_floats(logits, seed, exact_rows):
     labels = np.random.default_rng(seed).permutation(len(logits)) % 2
-    result = scored(logits, labels)
+    with mock.patch.object(auc, "_EXACT_ROWS", exact_rows):
+        result = scored(logits, labels)
     assert abs(result["auc"] - exact_auc(logits, labels)) <= result["auc_bound"] + 1e-12
+    assert result["auc_bound"] == 0 or not exact_rows
 
 
+@pytest.mark.parametrize("rows", [6000, 6001])
+def test_the_number_of_rows_alone_says_whether_auc_is_exact(rows, monkeypatch):
+    monkeypatch.setattr(auc, "_EXACT_ROWS", 6000)
+    logits, labels = drawn(rows)
+    cuts = [[], [1], [5999], range(700, rows, 700)]
+    found = [scored(logits, labels)]
+    for inner in cuts:
+        metrics, parts = ClickMetrics(), [ClickMetrics() for _ in range(len(inner) + 1)]
+        for own, z, click in zip(
+            parts, np.split(logits, inner), np.split(labels, inner), strict=True
+        ):
+            metrics.update(z, click)
+            own.update(z, click)
+        for part in parts[1:]:
+            parts[0].merge(part)
+        found += [metrics.result(), parts[0].result()]
+    assert {(one["auc"], one["auc_bound"], one["rows"]) for one in found} == {
+        (found[0]["auc"], found[0]["auc_bound"], rows)
+    }
+    assert (found[0]["auc_bound"] == 0) == (rows == 6000)
+
+
+def test_rows_kept_for_a_sort_are_few_bytes_and_none_beyond(monkeypatch):
+    monkeypatch.setattr(auc, "_EXACT_ROWS", 20_000)
+    order = auc.ClickOrder()
+    for _ in range(20_000):
+        order.add(np.ones(1, np.float32), np.ones(1, bool))
+    assert (len(order._scores), len(order._clicked)) == (20_000, 20_000)
+    order.merge(order)
+    assert (len(order._scores), len(order._clicked), order.rows) == (0, 0, 40_000)
+
+
+@pytest.mark.parametrize("exact_rows", [0, 1 << 22])
 @pytest.mark.parametrize(
-    ("logits", "labels", "auc"),
+    ("logits", "labels", "wanted"),
     [
         ([1.0, 2.0, 3.0], [0, 0, 1], 1.0),
         ([1.0, 2.0, 3.0], [1, 0, 0], 0.0),
@@ -99,9 +153,12 @@ def test_auc_keeps_its_bound_for_any_floats(logits, seed):
         ([1e300, INF], [0, 1], 0.5),  # one number in float32
     ],
 )
-def test_small_cases_of_auc_are_exact_and_known_to_be(logits, labels, auc):
+def test_small_cases_of_auc_are_exact_and_known_to_be(
+    logits, labels, wanted, exact_rows, monkeypatch
+):
+    monkeypatch.setattr(auc, "_EXACT_ROWS", exact_rows)
     result = scored(logits, labels)
-    assert (result["auc"], result["auc_bound"]) == (auc, 0.0)
+    assert (result["auc"], result["auc_bound"]) == (wanted, 0.0)
 
 
 def test_losses_follow_the_formulas_in_float64():

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sparsetrain.errors import ConfigError
 from sparsetrain.serving.delta import apply
 from sparsetrain.serving.export import export
 from tests.serving.attacks import CHUNKED, request, stream
@@ -136,6 +137,13 @@ def test_a_bad_body_gets_one_line_that_names_the_field(server, case):
     status, content = server.ask("/predict", body, headers)
     assert status == expected
     assert message in json.loads(content)["error"]
+
+
+def test_a_port_in_use_is_named_with_the_way_out(server):
+    with pytest.raises(ConfigError, match=f"^port {server.port} of 127.0.0.1 is in use .* --port"):
+        serving.serve("absent", "127.0.0.1", server.port, serving.Limits())
+    with pytest.raises(ConfigError, match="^cannot listen on port 0 of no.such.host: "):
+        serving.serve("absent", "no.such.host", 0, serving.Limits())
 
 
 def test_limits_below_those_of_small_requests_hold(exported):

@@ -15,6 +15,7 @@ from tests import small_dlrm
 
 def test_epochs_and_their_validations_are_shown_and_told_as_they_end():
     trainer, shown, told = small_dlrm.trainer(), io.StringIO(), []
+    trainer.compile(scores=True)
 
     def note(epoch):
         told.append((epoch["valid"]["auc"], len(shown.getvalue().splitlines())))
@@ -35,6 +36,19 @@ def test_epochs_and_their_validations_are_shown_and_told_as_they_end():
     ]
     assert lines[1].split(": ")[1].startswith("valid auc 0.") and "logloss 0." in lines[1]
     assert told == [(epoch["valid"]["auc"], 2 * n) for n, epoch in enumerate(history["epochs"], 1)]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_one_line_says_that_a_model_is_compiled(kept, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs") if kept else "")
+    batch, said = small_dlrm.batch(4), []
+    for _ in range(2):
+        shown, model = io.StringIO(), st.models.LR(rows=small_dlrm.ROWS)
+        trainer = st.Trainer(model, st.optim.sgd(0.1))
+        trainer.fit([batch], validation=batch, progress=Lines(shown))
+        said.append(shown.getvalue().splitlines()[:-2])
+    once = " (once per machine and model)" if kept else ""
+    assert said == [[f"compiling LR{once}"], [] if kept else ["compiling LR"]]
 
 
 def test_a_history_is_a_table_of_its_epochs():

@@ -2,6 +2,7 @@
 """Progress: what is shown, when, and where."""
 
 import io
+import math
 
 import pytest
 
@@ -91,7 +92,19 @@ def test_more_rows_than_announced_leave_no_negative_time():
 
 def test_the_loss_shown_follows_training():
     batches = [(1, 1.0)] * 100 + [(1, 0.0)] * 500
-    assert "loss 0.0000" in lines_of(batches, total=None)[-1]
+    assert "loss 0.0000" in lines_of(batches, total=None)[-2]
+
+
+def test_the_last_line_has_the_mean_over_rows_of_the_steps_that_were_not_skipped():
+    batches = [(1, 1.0)] * 100 + [(3, 0.0)] * 100 + [(100, math.inf)]
+    assert "loss 0.2000" in lines_of(batches, total=None)[-1]
+    stream = Terminal()
+    bar = Bar(stream, clock=Clock())
+    bar.start(400)
+    for rows, loss in batches[:-1]:
+        bar.advance(rows, loss)
+    bar.finish()
+    assert "loss 0.2500" in stream.getvalue().rpartition("100% of 400 rows")[2]
 
 
 def test_the_loss_shown_is_the_mean_of_the_first_batches():
@@ -150,7 +163,15 @@ def test_the_stream_decides_between_bar_and_lines(progress, stream, kind):
 
 @pytest.mark.parametrize(
     "seconds, text",
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+    [
+        (0.0, "0 s"),
+        (0.43, "0.4 s"),
+        (0.996, "1 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations_read_like_speech(seconds, text):
     assert format_seconds(seconds) == text

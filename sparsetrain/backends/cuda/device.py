@@ -52,6 +52,7 @@ def unavailable_reason() -> str | None:
         return "there is no NVIDIA driver (libcuda.so.1)"
     if is_hidden():  # asked first: CUDA, once started, would stay without devices
         return "CUDA_VISIBLE_DEVICES hides all devices"
+    tvm.backend.load(KIND)  # which `runtime.import_tvm` leaves out
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         needed = f"{cuda_wheels.RUNTIME} of CUDA 13: {cuda_wheels.INSTALL}"
         return f"TVM's CUDA runtime does not load: it needs {needed}"
@@ -80,6 +81,7 @@ def target() -> tvm.target.Target:
 
 def with_host(device: tvm.target.Target) -> tvm.target.Target:
     """A CUDA target with host code for this machine's CPU, unless it names a host."""
+    tvm.backend.load(KIND)
     if device.host is not None:
         return device
     return device.with_host(host_target())

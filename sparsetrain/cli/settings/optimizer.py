@@ -16,6 +16,7 @@ from sparsetrain.cli.settings.fields import (
     Section,
     setting,
 )
+from sparsetrain.errors import meant
 
 # Settings of each schedule.
 SCHEDULES: dict[str, tuple[str, ...]] = {
@@ -114,7 +115,7 @@ class OptimizerSettings(Section):
 
         if self.name not in st.optim.OPTIMIZERS:
             *first, last = map(repr, st.optim.OPTIMIZERS)
-            known = f"{', '.join(first)} or {last}"
+            known = f"{', '.join(first)} or {last}{meant(self.name, [*st.optim.OPTIMIZERS])}"
             return [("name", f"optimizer.name = {self.name!r} must be {known}")]
         allowed = st.optim.options_of(self.name)
         problems = [

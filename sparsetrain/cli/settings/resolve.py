@@ -7,6 +7,7 @@ No source can hold code: TOML, and YAML by its safe loader.
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -17,8 +18,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparsetrain.cli.settings.fields import fields_of
-from sparsetrain.cli.settings.schema import ModelSettings, Settings, settings_of
-from sparsetrain.errors import ConfigError
+from sparsetrain.cli.settings.schema import SCORES, ModelSettings, Settings, settings_of
+from sparsetrain.errors import ConfigError, meant
 from sparsetrain.system.regular_files import read_regular_file
 
 if sys.version_info >= (3, 11):
@@ -106,7 +107,11 @@ def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str,
     """Describe one of pydantic's errors by the setting and its source."""
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
+    names = re.findall("'([^']*)'", reason) if problem["type"] == "literal_error" else []
+    if problem["type"] == "string_pattern_mismatch":  # the only pattern is that of scores
+        names, reason = [*SCORES], f"must be a score: {', '.join(SCORES)}"
     message = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    message += meant(str(problem["input"]), names)
     if str(entry.value).lower() not in _NO_VALUE:
         return message
     section, key = entry.key.split(".")

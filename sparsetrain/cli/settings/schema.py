@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, meant
 
 
 def _as_tuple(value: Any) -> Any:
@@ -216,11 +216,12 @@ class ModelSettings(Section):
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
 
-# A score, with the name of its label before it where there are several.
-MONITOR = (
-    r"^(.+\.)?(logloss|ne|auc|gauc|calibration|accuracy|rmse|mae|loss"
-    r"|(hr|ndcg|mrr|recall|precision|map)@10)$"
+SCORES = (
+    *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
+    *("hr@10", "ndcg@10", "mrr@10", "recall@10", "precision@10", "map@10"),
 )
+# A score, with the name of its label before it where there are several.
+MONITOR = rf"^(.+\.)?({'|'.join(SCORES)})$"
 
 
 ARITHMETIC = ("precision", "loss_scale")  # settings of `TrainSettings`, arguments of a trainer
@@ -334,7 +335,9 @@ def settings_of(model: str) -> type[Settings]:
     import sparsetrain as st
 
     if model not in st.models.MODELS:
-        raise ConfigError(f"there is no model {model!r}; models are {', '.join(st.models.MODELS)}")
+        names = [*st.models.MODELS]
+        listed = f"models are {', '.join(names)}{meant(model, names)}"
+        raise ConfigError(f"there is no model {model!r}; {listed}")
     fields: dict[str, Any] = {
         name: (_type_of(option.type), setting(option.default, option.description))
         for name, option in st.models.options_of(st.models.MODELS[model]).items()

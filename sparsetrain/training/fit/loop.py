@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparsetrain.compiler.program_cache import announcing
 from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
@@ -71,7 +72,7 @@ class Fit:
         make_progress(progress)  # checks it
         self._progress, self._stop = progress, stop or (lambda: False)
         self._on_epoch = on_epoch or (lambda epoch: None)
-        self._stopped = False
+        self._stopped = self._compiles = False
         self._rows, self._seconds = 0, 0.0  # of this call
         self._is_click = [*trainer.model.label_kinds.values()] == ["binary"]
         self._labels: set[float] = set()  # those seen, until there are two
@@ -79,7 +80,8 @@ class Fit:
     def run(self) -> History:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
         # A compiler without room fails now, not after an epoch.
-        self._trainer.compile(scores=self._held_out is not None)
+        with announcing(self._note_compiling):
+            self._trainer.compile(scores=self._held_out is not None)
         with self._record.open(self._trainer, self._state):
             self._trainer.state.lr_scale = self._state.lr_scale
             try:
@@ -88,6 +90,12 @@ class Fit:
                 self._trainer.state.lr_scale = 1.0
             self._record.finish(self._trainer, self._state)
         return self._history(self._end_with_the_best())
+
+    def _note_compiling(self, kept: bool) -> None:
+        if not self._compiles:
+            once = " (once per machine and model)" if kept else ""
+            self._note(f"compiling {type(self._trainer.model).__name__}{once}")
+        self._compiles = True
 
     def _train_epochs(self) -> None:
         self._settle()
