@@ -36,6 +36,13 @@ def text(folder):
     return folder / "a.csv"
 
 
+def coded():
+    """A dictionary of as many values as its type of codes has numbers from 0 on."""
+    values = [b"%d" % number for number in range(127)]
+    dictionary = pa.array([*values, b"caf\xe9"]).cast(pa.string(), safe=False)
+    return pa.DictionaryArray.from_arrays(pa.array([0, None, 127], pa.int8()), dictionary)
+
+
 COLUMN = "column city: the text is not UTF-8"
 SOURCES = {
     "a table": (lambda _: table(latin()), f"table: row 2, {COLUMN}"),
@@ -45,6 +52,7 @@ SOURCES = {
     ),
     "a slice": (lambda _: table(latin(5, 4)).slice(2), f"table: row 2, {COLUMN}"),
     "a dictionary": (lambda _: table(latin().dictionary_encode()), f"table: row 2, {COLUMN}"),
+    "a full dictionary": (lambda _: table(coded()), f"table: row 2, {COLUMN}"),
     "lists": (
         lambda _: table(pa.ListArray.from_arrays(pa.array([0, 1, 4]), latin())),
         f"table: row 1, {COLUMN}",

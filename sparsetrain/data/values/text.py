@@ -40,11 +40,14 @@ def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> 
     is_text = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
     if not (is_text or bytes_too) or not len(texts):
         return
-    if bytes_of(as_bytes(texts)).max(initial=0) < 128:  # ASCII
+    try:  # all at once, which takes 10 ns a value
+        (texts if is_text else texts.cast(pa.large_string(), safe=False)).validate(full=True)
         return
+    except pa.ArrowInvalid:
+        pass
     bad = np.array([not _is_utf8(value) for value in texts.cast(pa.large_binary()).to_pylist()])
     if is_coded and bad.any():
-        codes = array.indices.fill_null(len(bad)).cast(pa.int64()).to_numpy()
+        codes = array.indices.cast(pa.int64()).fill_null(len(bad)).to_numpy()
         bad = np.append(bad, False)[codes]
     location.refuse(bad, lambda row: "the text is not UTF-8; write it so, or read it as bytes")
 
