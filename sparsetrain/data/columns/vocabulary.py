@@ -176,11 +176,11 @@ def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Any, Array]:
 
     Returns it and the number of each in it, (F,) int32, for whoever asks for several columns.
     """
-    distinct = list({id(each): each for each in vocabularies}.values())
-    lookup = _lookup(distinct)
-    for column, vocabulary in enumerate(distinct):
+    distinct = dict.fromkeys(vocabularies)  # by identity
+    lookup, columns = _lookup([*distinct]), {each: n for n, each in enumerate(distinct)}
+    for vocabulary, column in columns.items():
         vocabulary.__dict__["place"] = lookup, column
-    return lookup, np.array([each.place[1] for each in vocabularies], np.int32)
+    return lookup, np.array([columns[each] for each in vocabularies], np.int32)
 
 
 def _lookup(vocabularies: Sequence[Vocabulary]) -> Any:
