@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,14 +67,14 @@ class Lookup:
             fits = (numbers >= 0) & (numbers < 1 << 32)
             column[1:3] = short.add(numbers[fits], numbers[fits] << 32 | ids[fits])
             column[3:5] = long.add(numbers[~fits], numbers[~fits], ids[~fits])
-            sizes = np.array([4 + len(each) for each in values.texts], np.int64)
-            hashes = hashes_of(Texts.of(values.texts))
-            column[5:] = text.add(
-                hashes, size + np.cumsum(sizes) - sizes, hashes << 32 | values.text_ids
-            )
-            pool += [len(each).to_bytes(4, "little") + each for each in values.texts]
-            size += int(sizes.sum())
-        words = np.frombuffer(b"".join(pool), np.uint8)
+            texts = Texts.of(values.texts)
+            hashes, places = hashes_of(texts), size + texts.offsets + 4 * np.arange(texts.count + 1)
+            column[5:] = text.add(hashes, places[:-1], hashes << 32 | values.text_ids)
+            lengths = np.diff(texts.offsets).astype("<u4").view("V4").tolist()
+            pool += chain.from_iterable(zip(lengths, values.texts, strict=True))
+            size = int(places[-1])
+        words = aligned_empty(size)
+        words[:] = np.frombuffer(b"".join(pool), np.uint8)
         return columns, short.joined().view(np.uint64).ravel(), long.joined(), text.joined(), words
 
     @cached_property

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,12 +109,12 @@ class Vocabulary:
         kept, text_kept = number_ids != UNSEEN, text_ids != UNSEEN
         keys = np.concatenate([self.numbers, numbers[is_new][kept]])
         ascending = np.argsort(keys, kind="stable")
-        new_texts = [texts[i] for i in np.flatnonzero(text_is_new)[text_kept]]
+        text_is_new[text_is_new] = text_kept
         return replace(
             self,
             numbers=keys[ascending],
             number_ids=np.concatenate([self.number_ids, number_ids[kept]])[ascending],
-            texts=(*self.texts, *new_texts),
+            texts=(*self.texts, *compress(texts, text_is_new.tolist())),
             text_ids=np.concatenate([self.text_ids, text_ids[text_kept]]),
             rows=self.rows + len(order),
             rare_share=(lost - int(new_times[order].sum())) / max(seen, 1),
