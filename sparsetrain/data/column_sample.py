@@ -93,7 +93,7 @@ def values_of(pieces: Pieces) -> Values:
         for location, piece in pieces:
             count_column(counts, piece, _NAN, location)
     total = counts.total
-    padded = any(re.match(rb"-?0\d", text) for text in total.texts[0])
+    padded = any(re.match(rb"-?0\d", text) for text in total.texts[0].to_pylist())
     if padded or not are_integers(total.hexes[0]).all():  # 007 is a name
         numbers = None
     found = of_kind(total, kind_of_column(total))

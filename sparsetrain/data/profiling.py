@@ -208,7 +208,7 @@ class _Seen:
         def shown(place: int) -> str:
             """Return a value as it is written where it was read."""
             if place >= len(numbers):
-                return texts[place - len(numbers)].decode("utf-8", "backslashreplace")
+                return texts[place - len(numbers)].as_py().decode("utf-8", "backslashreplace")
             number = int(numbers[place])
             if kind == HEXADECIMAL:
                 return f"{number:08x}"

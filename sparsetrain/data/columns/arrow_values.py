@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.types as pt
 
 from sparsetrain.data.values import arrow_types
@@ -80,7 +82,8 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
     return Integers(values.astype(np.int64), missing)
 
 
-def _from_text(array: Any, nan: NanRule, location: Location) -> Texts:
+def texts_of(array: Any) -> Texts:
+    """Return an Arrow array of text or bytes of any type, without a copy where it is no view."""
     if not len(array):
         return Texts(np.zeros(0, np.uint8), np.zeros(1, np.int32))
     array = as_bytes(array)
@@ -91,16 +94,23 @@ def _from_text(array: Any, nan: NanRule, location: Location) -> Texts:
     return Texts(data, offsets - first, missing)
 
 
+def as_binary(texts: Texts) -> Any:
+    """Return the Arrow array (n,) of bytes that texts of int64 offsets are, in their memory."""
+    buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), texts.count, buffers)
+
+
 def _from_digits(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
     values, missing = fill_nulls(array.storage)
     if array.type.base == 10:
         return Integers(values, missing)
-    return Texts(hex_digits(values), np.arange(len(values) + 1) * 8, missing)
+    return replace(hex_digits(values), missing=missing)
 
 
-def hex_digits(numbers: Array) -> Array:
-    """Return 8 lower-case hex digits of each number (n,) below 2**32, (8 n,) uint8."""
-    return np.frombuffer(numbers.astype(">u4").tobytes().hex().encode(), np.uint8)
+def hex_digits(numbers: Array) -> Texts:
+    """Return 8 lower-case hex digits of each number (n,) below 2**32."""
+    digits = np.frombuffer(numbers.astype(">u4").tobytes().hex().encode(), np.uint8)
+    return Texts(digits, np.arange(len(numbers) + 1) * 8)
 
 
 def _from_moments(array: Any, nan: NanRule, location: Location) -> Integers:
@@ -111,7 +121,7 @@ def _from_moments(array: Any, nan: NanRule, location: Location) -> Integers:
 _READERS: dict[str, Callable[[Any, NanRule, Location], Integers | Texts]] = {
     arrow_types.INTEGER: _from_integers,
     arrow_types.FLOAT: _from_floats,
-    arrow_types.TEXT: _from_text,
+    arrow_types.TEXT: lambda array, nan, location: texts_of(array),
     arrow_types.DIGITS: _from_digits,
     arrow_types.MOMENT: _from_moments,
     arrow_types.EMPTY: _from_integers,

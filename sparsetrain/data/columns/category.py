@@ -25,6 +25,7 @@ from sparsetrain.data.values.arrow_types import is_unsigned
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError
+from sparsetrain.parsing.identity import Texts
 
 Values = Vocabulary | PlainIds
 
@@ -94,7 +95,7 @@ class Category:
         if isinstance(before, PlainIds) or isinstance(now, PlainIds):
             return True
         same_numbers = np.array_equal(now.find_numbers(before.numbers), before.number_ids)
-        same_texts = np.array_equal(now.find_texts(before.texts), before.text_ids)
+        same_texts = np.array_equal(now.find_texts(Texts.of(before.texts)), before.text_ids)
         return now.kind == before.kind and same_numbers and same_texts
 
     def ids(self, array: Any, location: Location) -> Array:

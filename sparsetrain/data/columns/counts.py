@@ -7,13 +7,12 @@ texts.
 
 Each piece is reduced to its distinct values; reduced pieces are merged whenever they outgrow what
 is merged already, so a value moves a logarithmic number of times. Memory: 16 bytes a distinct
-number at rest, about four times as much while merging.
+number or text, and the text, at rest; about four times as much while merging.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +21,11 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.columns.arrow_values import (
     Integers,
+    as_binary,
     as_plain,
     has_names,
     hex_digits,
+    texts_of,
     values_of,
 )
 from sparsetrain.data.values.arrays import Array
@@ -41,10 +42,10 @@ from sparsetrain.parsing.identity import (
     OTHER,
     TEXT,
     WHOLE,
-    Texts,
 )
 
 Distinct = tuple[Array, Array]  # numbers (n,), ascending, and how often each occurs, both int64
+DistinctTexts = tuple[Any, Array]  # an Arrow array of bytes (m,), and how often each occurs, int64
 
 
 class Counted(NamedTuple):
@@ -55,7 +56,7 @@ class Counted(NamedTuple):
     numbers, hexes : pair of (n,) int64
         The distinct numbers, ascending, and their counts; of texts of 8 hex digits those that they
         spell.
-    texts : pair of a list of m bytes and (m,) int64
+    texts : pair of an Arrow array of bytes (m,) and (m,) int64
         Other texts, and their counts.
     written : bool
         Whether some of the numbers were text.
@@ -63,7 +64,7 @@ class Counted(NamedTuple):
 
     numbers: Distinct
     hexes: Distinct
-    texts: tuple[list[bytes], Array]
+    texts: DistinctTexts
     written: bool
 
 
@@ -90,7 +91,7 @@ def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
 
 
 _NONE: Distinct = np.zeros(0, np.int64), np.zeros(0, np.int64)
-_NO_TEXTS: tuple[list[bytes], Array] = [], np.zeros(0, np.int64)
+_NO_TEXTS: DistinctTexts = pa.nulls(0, pa.large_binary()), np.zeros(0, np.int64)
 
 
 def _counted(array: Any, times: Array | None, nan: NanRule, location: Location) -> Counted:
@@ -107,7 +108,8 @@ def _counted(array: Any, times: Array | None, nan: NanRule, location: Location) 
         _distinct(keys[forms == form], _at(times, forms == form)) for form in (NUMBER, HEX)
     )
     rest = (forms == LOOSE) | (forms == OTHER)
-    texts = _distinct_texts(array.filter(pa.array(rest)), _at(times, rest))
+    others = array.filter(pa.array(rest)).cast(pa.large_binary())
+    texts = _distinct_texts(others, _at(times, rest))
     return Counted(numbers, hexes, texts, bool(len(numbers[0])))
 
 
@@ -122,68 +124,73 @@ def _distinct(numbers: Array, times: Array | None = None) -> Distinct:
     return reduce_numbers(numbers, times)
 
 
-def _distinct_texts(array: Any, times: Array | None) -> tuple[list[bytes], Array]:
-    if not len(array):
+def _distinct_texts(texts: Any, times: Array | None) -> DistinctTexts:
+    if not len(texts):
         return _NO_TEXTS
-    coded = pc.dictionary_encode(array)
+    coded = pc.dictionary_encode(texts)
     counts = np.bincount(coded.indices.to_numpy(), weights=times).astype(np.int64)
-    return coded.dictionary.cast(pa.large_binary()).to_pylist(), counts
+    return coded.dictionary, counts
 
 
 class ValueCounts:
     """Counts of one column; `add` those of every piece, then read their `total`."""
 
     def __init__(self) -> None:
-        self._numbers, self._hexes = _NumberCounts(), _NumberCounts()
-        self._texts: Counter[bytes] = Counter()
+        self._numbers, self._hexes = (_Counts(_NONE, _reduce_pieces) for _ in range(2))
+        self._texts = _Counts(_NO_TEXTS, _reduce_texts)
         self._written = False
 
     def add(self, piece: Counted) -> None:
         """Add the counts of a piece."""
         self._numbers.add(*piece.numbers)
         self._hexes.add(*piece.hexes)
-        texts, times = piece.texts
-        self._texts.update(dict(zip(texts, times.tolist(), strict=True)))
+        self._texts.add(*piece.texts)
         self._written |= piece.written
 
     @property
     def total(self) -> Counted:
-        """All that was counted, texts in the order of their bytes."""
-        texts = sorted(self._texts)
-        times = np.array([self._texts[text] for text in texts], dtype=np.int64)
-        return Counted(self._numbers.all(), self._hexes.all(), (texts, times), self._written)
+        """All that was counted, texts in any order."""
+        return Counted(self._numbers.all(), self._hexes.all(), self._texts.all(), self._written)
 
 
-_MERGE_AT = 1 << 20
+_MERGE_AT = 1 << 24  # bytes
 _LOW = np.uint64(2**32 - 1)
 
 
-class _NumberCounts:
-    """Counts of numbers; reduced pieces, merged as they grow."""
+class _Counts:
+    """Counts of numbers or texts; reduced pieces, merged as they grow."""
 
-    def __init__(self) -> None:
-        self._pieces: list[Distinct] = []
-        self._pending = 0
-        self._merged = 0
+    def __init__(self, none: Any, reduce: Callable[[Sequence[Any], Array], Any]) -> None:
+        self._none, self._reduce = none, reduce
+        self._pieces: list[Any] = []
+        self._pending = self._merged = 0  # bytes
 
-    def add(self, numbers: Array, times: Array) -> None:
-        """Count distinct numbers, each of them so many times."""
-        if not len(numbers):
+    def add(self, values: Any, times: Array) -> None:
+        """Count distinct values, each of them so many times."""
+        if not len(values):
             return
-        self._pieces.append((numbers, times))
-        self._pending += len(numbers)
+        self._pieces.append((values, times))
+        self._pending += values.nbytes + times.nbytes
         if self._pending > max(_MERGE_AT, self._merged):
             self.all()
 
-    def all(self) -> Distinct:
-        """Return the distinct numbers, ascending, and their counts."""
+    def all(self) -> Any:
+        """Return the distinct values and their counts."""
         if not self._pieces:
-            return _NONE
+            return self._none
         if len(self._pieces) > 1:
-            numbers, times = (np.concatenate(part) for part in zip(*self._pieces, strict=True))
-            self._pieces = [reduce_numbers(numbers, times)]
-        self._merged, self._pending = len(self._pieces[0][0]), 0
+            values, times = zip(*self._pieces, strict=True)
+            self._pieces = [self._reduce(values, np.concatenate(times))]
+        self._merged, self._pending = sum(part.nbytes for part in self._pieces[0]), 0
         return self._pieces[0]
+
+
+def _reduce_pieces(pieces: Sequence[Array], times: Array) -> Distinct:
+    return reduce_numbers(np.concatenate(pieces), times)
+
+
+def _reduce_texts(pieces: Sequence[Any], times: Array) -> DistinctTexts:
+    return _distinct_texts(pa.concat_arrays(pieces), times)
 
 
 class Known(NamedTuple):
@@ -191,7 +198,7 @@ class Known(NamedTuple):
 
     numbers: Array  # (n,) int64, ascending
     number_times: Array  # (n,) int64
-    texts: list[bytes]
+    texts: Any  # an Arrow array of bytes (m,), in their order
     text_times: Array  # (m,) int64
     foreign: int = 0  # times of text in a column of numbers
 
@@ -218,10 +225,10 @@ def of_kind(counted: Counted, kind: str) -> Known:
     loose, decimal = forms == LOOSE, _are_decimal(hexes)
     if kind == TEXT:
         plain = are_integers(hexes)
-        texts = [*texts, *hex_texts(hexes[~plain])]
-        text_times = np.concatenate([text_times, hex_times[~plain]])
-        order = sorted(range(len(texts)), key=texts.__getitem__)
-        texts, text_times = [texts[i] for i in order], text_times[order]
+        texts = pa.concat_arrays([texts, as_binary(hex_digits(hexes[~plain]))])
+        order = pc.sort_indices(texts)
+        texts = texts.take(order)
+        text_times = np.concatenate([text_times, hex_times[~plain]])[order.to_numpy()]
         numbers, times = _joined((numbers, times), (as_decimals(hexes[plain]), hex_times[plain]))
         return Known(numbers, times, texts, text_times)
     foreign = int(text_times[~loose].sum())
@@ -231,13 +238,7 @@ def of_kind(counted: Counted, kind: str) -> Known:
     numbers, times = _joined((numbers, times), (keys[loose], text_times[loose]))
     if kind == HEXADECIMAL:
         numbers = unwrapped(numbers)
-    return Known(*_joined((numbers, times), (hexes, hex_times)), [], np.zeros(0, np.int64), foreign)
-
-
-def hex_texts(numbers: Array) -> list[bytes]:
-    """Return the 8 hex digits of numbers (n,) below 2**32."""
-    digits = hex_digits(numbers).tobytes()
-    return [digits[begin : begin + 8] for begin in range(0, len(digits), 8)]
+    return Known(*_joined((numbers, times), (hexes, hex_times)), *_NO_TEXTS, foreign)
 
 
 def unwrapped(numbers: Array) -> Array:
@@ -245,13 +246,13 @@ def unwrapped(numbers: Array) -> Array:
     return np.where((numbers < 0) & (numbers >= -(2**31)), numbers + 2**32, numbers)
 
 
-def _forms(texts: Sequence[bytes]) -> tuple[Array, Array]:
+def _forms(texts: Any) -> tuple[Array, Array]:
     """Return the key and the form of each text."""
-    if not texts:
+    if not len(texts):
         return np.zeros(0, np.int64), np.full(0, ABSENT, np.uint8)
     from sparsetrain.parsing.lookup import keys_of  # imports TVM
 
-    return keys_of(Texts.of(texts))
+    return keys_of(texts_of(texts))
 
 
 def _joined(one: Distinct, other: Distinct) -> Distinct:

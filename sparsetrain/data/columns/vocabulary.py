@@ -15,12 +15,18 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
-from sparsetrain.data.columns.arrow_values import Integers, as_plain, has_names, values_of
+from sparsetrain.data.columns.arrow_values import (
+    Integers,
+    as_plain,
+    has_names,
+    texts_of,
+    values_of,
+)
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Digits
@@ -95,7 +101,7 @@ class Vocabulary:
         is_new, text_is_new = np.ones(len(numbers), bool), np.ones(len(texts), bool)
         if self.rows > FIRST:
             is_new = self.find_numbers(numbers) == UNSEEN
-            text_is_new = self.find_texts(texts) == UNSEEN
+            text_is_new = self.find_texts(texts_of(texts)) == UNSEEN
         lost = int(times[is_new].sum() + text_times[text_is_new].sum()) + foreign
         seen = int(times.sum() + text_times.sum()) + foreign
         is_new &= times >= min_count
@@ -114,7 +120,7 @@ class Vocabulary:
             self,
             numbers=keys[ascending],
             number_ids=np.concatenate([self.number_ids, number_ids[kept]])[ascending],
-            texts=(*self.texts, *compress(texts, text_is_new.tolist())),
+            texts=(*self.texts, *texts.filter(pa.array(text_is_new)).to_pylist()),
             text_ids=np.concatenate([self.text_ids, text_ids[text_kept]]),
             rows=self.rows + len(order),
             rare_share=(lost - int(new_times[order].sum())) / max(seen, 1),
@@ -145,10 +151,10 @@ class Vocabulary:
         lookup, column = self.place
         return lookup.number_ids(column, numbers)
 
-    def find_texts(self, texts: Sequence[bytes]) -> Array:
+    def find_texts(self, texts: Texts) -> Array:
         """Return the ids (n,) int32 of texts."""
         lookup, column = self.place
-        return lookup.text_ids(column, Texts.of(texts))
+        return lookup.text_ids(column, texts)
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from sparsetrain.data.columns.arrow_values import as_binary, texts_of
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError
+from sparsetrain.parsing.identity import Texts
 from sparsetrain.system.file_locks import name_write_errors
 
 
@@ -51,20 +52,18 @@ class CountsFile:
             for first, kinds, written in self._places[table]:
                 file.seek(first)
                 parts = (np.frombuffer(file.read(size), dtype) for dtype, size in kinds)
-                letters = next(parts).tobytes()
+                letters = next(parts)
                 integers = [part.astype(np.int64) for part in parts]
                 numbers, times, hexes, hex_times, ends, text_times = integers
-                texts = [letters[start:end] for start, end in pairwise(ends.tolist())]
+                texts = as_binary(Texts(letters, ends))
                 found = (numbers, times), (hexes, hex_times), (texts, text_times)
                 counts.add(Counted(*found, written))
         return counts.total
 
 
 def _arrays(counts: Counted) -> list[Array]:
-    texts, times = counts.texts
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    letters = np.frombuffer(b"".join(texts), dtype=np.uint8)
-    return [letters, *counts.numbers, *counts.hexes, ends, times]
+    texts = texts_of(counts.texts[0])
+    return [texts.data, *counts.numbers, *counts.hexes, texts.offsets, counts.texts[1]]
 
 
 def _short(array: Array) -> Array:

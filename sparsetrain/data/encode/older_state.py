@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsetrain.data.columns.counts import are_integers, as_decimals, hex_texts
+from sparsetrain.data.columns.arrow_values import as_binary, hex_digits
+from sparsetrain.data.columns.counts import are_integers, as_decimals
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 
@@ -45,6 +46,6 @@ def _as_text(older: Vocabulary) -> Vocabulary | None:
         kind=TEXT,
         numbers=np.concatenate(numbers),
         number_ids=np.concatenate([older.number_ids, ids[plain], ids[negative]]),
-        texts=(*older.texts, *hex_texts(hexes[~plain])),
+        texts=(*older.texts, *as_binary(hex_digits(hexes[~plain])).to_pylist()),
         text_ids=np.concatenate([older.text_ids, ids[~plain]]),
     )
