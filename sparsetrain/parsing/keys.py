@@ -53,7 +53,6 @@ _TILE = 128
 _LOW, _MOST = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 _MINUS, _POINT = ord("-"), ord(".")
 _BOOLEANS = {b"true": 1, b"True": 1, b"TRUE": 1, b"false": 0, b"False": 0, b"FALSE": 0}
-_BASIS, _PRIME = 0x811C9DC5, 0x01000193  # of Fowler, Noll and Vo's hash FNV-1a
 
 
 class _Tables(NamedTuple):
@@ -291,12 +290,20 @@ def _is_digit(byte: Any) -> Any:
 
 
 def _hash(data: Any, begin: Any, size: Any) -> Any:
-    """FNV-1a of the bytes, 32 bits."""
-    value = variable("uint64", _BASIS)
-    with T.serial(0, size) as at:
-        mixed = value[0] ^ tirx.Cast("uint64", data[begin + at])
-        put(value, (mixed * uint64(_PRIME)) & uint64(_LOW))
+    """A hash of 32 bits: words of 4 bytes, then the bytes left, are mixed in one by one."""
+    value, words = variable("uint64", 1), T.Bind(size // 4)
+    with T.serial(0, words) as at:
+        word = T.reinterpret("uint32", data[tirx.Ramp(begin + 4 * at, 1, 4)])
+        put(value, _mixed(value[0], word))
+    with T.serial(4 * words, size) as at:
+        put(value, _mixed(value[0], data[begin + at]))
     return tirx.Cast("int64", value[0])
+
+
+def _mixed(value: Any, word: Any) -> Any:
+    """Both halves of the product of 32 bits and a factor, so that each bit reaches others."""
+    product = T.Bind((value ^ tirx.Cast("uint64", word)) * uint64(GOLDEN >> 32 | 1))
+    return (product ^ (product >> uint64(32))) & uint64(_LOW)
 
 
 def _slot(key: Any, bits: Any) -> Any:
@@ -362,6 +369,13 @@ def _is_same(pool: Any, at: Any, data: Any, begin: Any, size: Any) -> Any:
     """Whether a text of the pool has the same bytes."""
     known = T.Bind(tirx.Cast("int64", T.reinterpret("uint32", pool[tirx.Ramp(at, 1, 4)])))
     equal, k = variable("bool", known == size), variable("int64")
+    with T.While(tirx.And(equal[0], k[0] + 8 <= size)):
+        one, other = (
+            T.reinterpret("uint64", bytes_[tirx.Ramp(first + k[0], 1, 8)])
+            for bytes_, first in ((pool, at + 4), (data, begin))
+        )
+        put(equal, one == other)
+        put(k, k[0] + 8)
     with T.While(tirx.And(equal[0], k[0] < size)):
         put(equal, pool[at + 4 + k[0]] == data[begin + k[0]])
         put(k, k[0] + 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +59,7 @@ class Lookup:
         """The tables, as `keys` describes them."""
         columns = np.zeros((len(self._values), FIELDS), np.int64)
         short, long, text = _Slots(1), _Slots(2), _Slots(2)
-        pool, size = [bytes(8)], 8
+        pool, size = [np.zeros(8, np.uint8)], 8
         for column, values in zip(columns, self._values, strict=True):
             column[0] = values.kind
             numbers, ids = values.numbers, values.number_ids
@@ -68,13 +67,12 @@ class Lookup:
             column[1:3] = short.add(numbers[fits], numbers[fits] << 32 | ids[fits])
             column[3:5] = long.add(numbers[~fits], numbers[~fits], ids[~fits])
             texts = Texts.of(values.texts)
-            hashes, places = hashes_of(texts), size + texts.offsets + 4 * np.arange(texts.count + 1)
-            column[5:] = text.add(hashes, places[:-1], hashes << 32 | values.text_ids)
-            lengths = np.diff(texts.offsets).astype("<u4").view("V4").tolist()
-            pool += chain.from_iterable(zip(lengths, values.texts, strict=True))
-            size = int(places[-1])
-        words = aligned_empty(size)
-        words[:] = np.frombuffer(b"".join(pool), np.uint8)
+            places = texts.offsets + 4 * np.arange(texts.count + 1)
+            hashes, entries = hashes_of(texts), size + places[:-1]
+            column[5:] = text.add(hashes, entries, hashes << 32 | values.text_ids)
+            pool.append(_behind_lengths(texts, places))
+            size += len(pool[-1])
+        words = np.concatenate(pool, out=aligned_empty(size))
         return columns, short.joined().view(np.uint64).ravel(), long.joined(), text.joined(), words
 
     @cached_property
@@ -100,6 +98,16 @@ class Lookup:
         arguments = _kept("numbers", numbers), _mask(missing, len(numbers)), _columns(asked)
         _number_ids(numbers.dtype.name)(*arguments, *tables, ids)
         return as_numpy(ids, writable=True)
+
+
+def _behind_lengths(texts: Texts, places: np.ndarray) -> np.ndarray:
+    """Return the texts, each behind 4 bytes of its length; so they begin, and end, at `places`."""
+    heads = places[:-1, None] + np.arange(4)
+    found, is_text = np.empty(places[-1], np.uint8), np.ones(places[-1], bool)
+    found[heads] = np.diff(texts.offsets).astype("<u4").view(np.uint8).reshape(-1, 4)
+    is_text[heads] = False
+    found[is_text] = texts.data
+    return found
 
 
 class _Slots:

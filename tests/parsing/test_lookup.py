@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparsetrain.parsing.identity import ABSENT, HEX, KINDS, LOOSE, NUMBER, OTHER, Texts
-from sparsetrain.parsing.lookup import Lookup, Values, keys_of
+from sparsetrain.parsing.lookup import Lookup, Values, hashes_of, keys_of
 from tests.identity import is_hexadecimal, key_of, whole_number
 
 quick = settings(max_examples=100, deadline=None)
@@ -139,3 +139,17 @@ def test_a_copy_finds_the_same(again):
     for _ in range(2):
         assert lookup.text_ids(0, asked).tolist() == [2, 1, 3, 4]
         lookup = again(lookup)
+
+
+def test_texts_of_one_hash_and_size_are_told_apart():
+    texts = [b"a text of more than two words, %06d" % number for number in range(400_000)]
+    hashes = hashes_of(Texts.of(texts))
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(np.diff(hashes[order]) == 0)
+    assert 0 < len(same) < 100  # chance makes about 20
+    known, others = ([texts[i] for i in order[same + n]] for n in (0, 1))
+    ids = np.arange(len(known)) + 2
+    lookup = Lookup([Values(2, np.zeros(0, np.int64), np.zeros(0, np.int64), known, ids)])
+    assert lookup.text_ids(0, Texts.of(known)).tolist() == ids.tolist()
+    unknown = [text for text in others if text not in known]
+    assert {*lookup.text_ids(0, Texts.of(unknown)).tolist()} == {1}
