@@ -111,3 +111,19 @@ def test_users_and_items_of_a_text_file_are_text(delimiter, tmp_path):
     with pytest.raises(DataError, match="line 3, column user: the text is not UTF-8"):
         Interactions.read(path)
     assert Interactions.read({"user": [b"\xff"], "item": ["x"]}).users.to_pylist() == [b"\xff"]
+
+
+VALUES = {
+    "half a pair": ("a\udce9", "row 1, column city: the text is not UTF-8"),
+    "too large": (2**64, "row 1, column city: an integer does not fit 64 bits"),
+    "too low": (-(2**63) - 1, "row 1, column city: an integer does not fit 64 bits"),
+}
+
+
+@pytest.mark.parametrize("value, message", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("wrapped", [lambda value: value, lambda value: [value]])
+def test_a_value_of_python_that_no_column_holds_is_refused_by_row(value, message, wrapped):
+    first = "é" if isinstance(value, str) else 1
+    rows = [{"y": 0, "city": wrapped(each)} for each in (first, value)]
+    with pytest.raises(DataError, match=message):
+        Encoder.fit(rows, schema_file=SCHEMA, min_count=1)

@@ -102,9 +102,15 @@ def test_hashes_from_two_to_the_63_have_the_row_that_they_have_in_files(bags, tm
             np.testing.assert_array_equal(found.ids, expected.ids)
 
 
-@pytest.mark.parametrize("users", [[2**64, 1], [2**63, -1]], ids=["too large", "signs"])
-def test_integers_that_no_64_bits_hold_are_refused_by_column(users):
-    with pytest.raises(DataError, match="column user: the column cannot be read"):
+NO_64_BITS = {
+    "too large": ([1, 2**64], "row 1, column user: an integer does not fit 64 bits"),
+    "signs": ([2**63, -1], "column user: the column cannot be read"),
+}
+
+
+@pytest.mark.parametrize("users, message", NO_64_BITS.values(), ids=NO_64_BITS)
+def test_integers_that_no_64_bits_hold_are_refused_by_column(users, message):
+    with pytest.raises(DataError, match=message):
         Encoder.fit({"click": [0, 1], "price": [1, 2], "user": users}, schema_file=SCHEMA_OF_USERS)
 
 

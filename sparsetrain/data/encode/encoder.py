@@ -240,8 +240,8 @@ class Encoder(Rules):
         Returns
         -------
         list
-            As long as the table. Text of 8 lower-case hex digits is the number it spells. None for
-            row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+            As long as the table. In a hexadecimal column, text is the number that it spells. None
+            for row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
 
         Raises
         ------

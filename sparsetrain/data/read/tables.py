@@ -266,14 +266,14 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
             values = values.astype(values.dtype.newbyteorder("="))
         return _converted(values, nan_is_null or _is_of("pandas", values))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        _refuse_mixture(values, Location("table", column=name))
+        _refuse_value(values, Location("table", column=name))
         raise Location("table", column=name).error(
             f"the column cannot be read ({first_line(error)})"
         ) from None
 
 
-def _refuse_mixture(values: Any, location: Location) -> None:
-    """Refuse a value of another type than those before it, in words that are not Arrow's."""
+def _refuse_value(values: Any, location: Location) -> None:
+    """Refuse a value that a column cannot hold beside those before it, in words not Arrow's."""
     before: dict[bool, str] = {}  # the type of the values, and of those in their lists
     for row, value in enumerate(values):
         bag = value if isinstance(value, _BAGS) else ()
@@ -282,6 +282,15 @@ def _refuse_mixture(values: Any, location: Location) -> None:
             known = before.setdefault(inside, kind) if kind else kind
             if known != kind and {known, kind} != {"int", "float"}:
                 raise location.error(f"holds {kind}, {known} before; give values of one type", row)
+            if kind == "int" and not -(2**63) <= each < 2**64:
+                raise location.error("an integer does not fit 64 bits; give it as text", row)
+            if isinstance(each, str) and not each.isascii() and not _is_utf8(each):
+                raise location.error("the text is not UTF-8; write it so, or give bytes", row)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, as `errors="surrogateescape"` makes."""
+    return text.encode(errors="replace").decode() == text
 
 
 _BAGS = (list, tuple, np.ndarray)
