@@ -175,7 +175,9 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
     _expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
     _expect(bool(read.columns), "has no columns")
-    for name in (*_OF_COLUMNS, "hexadecimal" if manifest["version"] == _OLDER else "kinds"):
+    is_older = manifest["version"] == _OLDER
+    _expect(not (is_older and read.kinds), "has kinds, which its version did not know")
+    for name in (*_OF_COLUMNS, "hexadecimal" if is_older else "kinds"):
         fits = len(getattr(read, name)) == len(read.columns)
         _expect(fits, f"has another number of {name} than of columns")
     least = 1 if read.encoded else FIRST
