@@ -14,7 +14,7 @@ from sparsetrain.data.columns.counts import count_values
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, DataWarning
 
 NAN, PLACE = NanRule("error"), Location("test")
 texts = st.lists(st.one_of(st.none(), st.text("ab", max_size=2), st.just("0000007b")), max_size=30)
@@ -102,3 +102,14 @@ def test_what_cannot_be_learnt_from_is_refused():
         known.extended(rows([7]), min_count=0)
     with pytest.raises(DataError, match="the category column is missing"):
         known.extended(pa.table({"click": [0], "price": [1.0]}))
+
+
+def test_text_alone_in_a_column_of_numbers_is_warned_of():
+    schema = Schema("y", categories=("c",), columns={"c": ColumnRule(kind="whole")})
+    words, numbers = ({"y": [0, 1] * 50, "c": [v, "b"] * 50} for v in ("a", "7"))
+    message = "column c: all of its 100 values are text .* kind 'whole'"
+    with pytest.warns(DataWarning, match=message):
+        assert Encoder.fit(words, schema_file=schema, min_count=1).tables == {"c": 2}
+    known = Encoder.fit(numbers, schema_file=schema, min_count=1)  # warns of nothing
+    with pytest.warns(DataWarning, match=message):
+        assert known.extended(words).tables == known.tables

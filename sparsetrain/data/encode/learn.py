@@ -18,7 +18,13 @@ import numpy as np
 
 from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.columns.category import Category, found_in, with_values
-from sparsetrain.data.columns.counts import Counted, ValueCounts, count_values, kind_of_column
+from sparsetrain.data.columns.counts import (
+    Counted,
+    ValueCounts,
+    count_values,
+    kind_of_column,
+    of_kind,
+)
 from sparsetrain.data.columns.dense import plain_columns
 from sparsetrain.data.columns.number import FLOOR
 from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_ids
@@ -30,11 +36,13 @@ from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError, DataWarning
+from sparsetrain.parsing.identity import TEXT
 
 Bound = Sequence[tuple[Part, Columns]]
 Sizes = Mapping[str, int] | Sequence[int]
 
 _EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
+_MANY = 100  # values of a column none of which gets a row, that are worth a warning
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
@@ -73,7 +81,22 @@ def learn_values(
 ) -> Vocabulary:
     """Give ids to the values of one table, by its column's own rule where it has one."""
     kind = column.rule.kind or kind_of_column(counts, is_criteo=schema.categories is None)
+    _warn_of_text(column, kind, counts)
     return Vocabulary.from_counts(counts, kind, *settings.limits(column.rule), settings.nan_rule)
+
+
+def _warn_of_text(column: Category, kind: str, counts: Counted) -> None:
+    """Warn of a column of numbers all of whose values are other text, which is never known."""
+    if kind == TEXT or len(counts.numbers[0]) or not len(counts.texts[0]):
+        return
+    known = of_kind(counts, kind)
+    if known.foreign >= _MANY and not len(known.numbers):
+        warnings.warn(
+            f"column {column.name}: all of its {known.foreign:,} values are text that is no number "
+            f"in a column of kind {kind!r}, so none gets a row; learn it with kind = 'text'",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def count_columns(
@@ -207,5 +230,7 @@ def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tu
     for column in tables:
         assert isinstance(column.values, Vocabulary)
         limits = settings.limits(column.rule)
-        grown[column.name] = column.values.extended(counts[column.name].total, *limits)
+        total = counts[column.name].total
+        _warn_of_text(column, column.values.kind, total)
+        grown[column.name] = column.values.extended(total, *limits)
     return with_values(features, grown)
