@@ -221,8 +221,6 @@ def kind_of_column(counted: Counted, is_criteo: bool = False) -> str:
 def of_kind(counted: Counted, kind: str) -> Known:
     """Return the counts of the keys that values have in a column of a kind."""
     (numbers, times), (hexes, hex_times), (texts, text_times) = counted[:3]
-    keys, forms = _forms(texts)
-    loose, decimal = forms == LOOSE, _are_decimal(hexes)
     if kind == TEXT:
         plain = are_integers(hexes)
         texts = pa.concat_arrays([texts, as_binary(hex_digits(hexes[~plain]))])
@@ -231,6 +229,8 @@ def of_kind(counted: Counted, kind: str) -> Known:
         text_times = np.concatenate([text_times, hex_times[~plain]])[order.to_numpy()]
         numbers, times = _joined((numbers, times), (as_decimals(hexes[plain]), hex_times[plain]))
         return Known(numbers, times, texts, text_times)
+    keys, forms = _forms(texts)
+    loose, decimal = forms == LOOSE, _are_decimal(hexes)
     foreign = int(text_times[~loose].sum())
     if kind == WHOLE:
         foreign += int(hex_times[~decimal].sum())
