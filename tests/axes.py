@@ -62,7 +62,7 @@ AXES = {
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 19),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 18),
     "text that is a number": Axis(
-        r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 10
+        r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",

@@ -75,9 +75,10 @@ class Program:
         module = take_as_lookup(self.module)
         return program_cache.load_or_build(module, self.target, self.executable)
 
-    def executable(self, place: Path | None = None) -> relax.VMExecutable:
-        """Compile the function, see `compile_relax`."""
-        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, self._kept)
+    def executable(self, place: Path | None = None, hoists: bool = True) -> relax.VMExecutable:
+        """Compile the function, see `compile_relax`; unless it hoists, it allocates for itself."""
+        kept = self._kept if hoists else None
+        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, kept)
         with naming_operators(module, self.target):
             return compile_relax(module, self.target, pipeline, place)
 

@@ -22,10 +22,9 @@ from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
 from sparsetrain.errors import DataError
 
-_SAMPLE_ROWS = 24_000
+_SAMPLE_ROWS = 100_000
 _SAMPLE_BYTES = 1 << 28
 _PARTS = 8  # from which the sample is taken
-_FIRST = 100  # values of a piece
 _NAN = NanRule("missing")
 
 Pieces = list[tuple[Location, Any]]  # where each begins, and its values
@@ -35,7 +34,8 @@ def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]
     """Return the name of the data, of each column some pieces, and why others are not read."""
     if names_in(data):
         table, (arrays, unread) = Location("table"), as_columns(data)
-        return table.name, {n: _parts_of(table.of_column(n), a) for n, a in arrays.items()}, unread
+        pieces = {n: [(table.of_column(n), a[:_SAMPLE_ROWS])] for n, a in arrays.items()}
+        return table.name, pieces, unread
     source = open_rows(data)
     names = [name for name in source.parts[0].schema.names if name]  # none: an index
     chosen = source.parts[:: max(1, len(source.parts) // _PARTS)]
@@ -50,15 +50,6 @@ def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]
             if rows >= _SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
                 break
     return source.name, columns, {}
-
-
-def _parts_of(location: Location, array: Any) -> Pieces:
-    """Return parts of an array, evenly apart, or all of a short one."""
-    size = _SAMPLE_ROWS // _PARTS
-    if len(array) <= _SAMPLE_ROWS:
-        return [(location, array)]
-    starts = np.linspace(0, len(array) - size, _PARTS).astype(int).tolist()
-    return [(location.moved(start), array[start : start + size]) for start in starts]
 
 
 def check_types(pieces: Pieces) -> None:
@@ -132,8 +123,6 @@ def _numbers(pieces: Pieces) -> Array | None:
     if any(pa.types.is_boolean(piece.type) for _, piece in pieces):
         return None
     try:
-        for location, piece in pieces:  # most text is found to be none by its first values
-            read_numbers(piece[:_FIRST], _NAN, location)
         return _read(pieces)
     except DataError:
         floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
@@ -151,8 +140,6 @@ def _moments(pieces: Pieces) -> list[Array] | None:
     """Return the whole seconds since 1970 of points in time; None if something is none."""
     found: list[Any] = []
     with suppress(DataError):
-        if any(to_microseconds(piece[:_FIRST], location) is None for location, piece in pieces):
-            return None
         found = [to_microseconds(piece, location) for location, piece in pieces]
     if not found or any(moments is None for moments in found):
         return None

@@ -55,7 +55,7 @@ class _Export(NamedTuple):
 
     folder: Path
     checksum: str  # of the manifest
-    files: dict[str, tuple[int, str]]  # size and CRC-32
+    files: dict[str, tuple[int, str, str]]  # size, CRC-32 and Adler-32
     matrices: dict[str, _Rows]  # by file
     tables: dict[str, tuple[int, int]]  # by column: first row in the storage, and rows
 
@@ -72,14 +72,13 @@ class _Export(NamedTuple):
 
 def _read(folder: Path) -> _Export:
     records, checksum = manifest.read(folder)
-    columns = [r[1] for kind in ("column", "derived") for r in records if r[0] == kind]
     params = {r[1]: [*map(int, r[3:])] for r in records if r[0] == "param"}
     return _Export(
         folder,
         checksum,
-        {manifest.plain_name(r[1]): (int(r[2]), r[3]) for r in records if r[0] == "file"},
+        {manifest.plain_name(r[1]): (int(r[2]), r[3], r[4]) for r in records if r[0] == "file"},
         {file: _Rows(s[0], s[1] * bits // 8) for file, (bits, *s) in params.items() if len(s) == 2},
-        {columns[int(r[1])]: (int(r[2]), int(r[3])) for r in records if r[0] == "category"},
+        {r[1]: (int(r[5]), int(r[6])) for r in records if r[0] == "category"},
     )
 
 

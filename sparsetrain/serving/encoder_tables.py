@@ -1,129 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoder of an exported model: records of its rules, and hash tables that are mapped.
-
-A table of n keys has 2 n to 4 n slots of 16 bytes; a key lies at its hash or behind it. Numbers are
-their own key, texts have their CRC-32, and lie in a pool, each behind its length.
-"""
+"""Encoder of an exported model: records of its rules, and hash tables that are mapped."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.columns.vocabulary import Vocabulary, lookup_of
 from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Linear
 from sparsetrain.errors import ConfigError
-from sparsetrain.parsing.lookup import own_slots
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
-_NUMBER = np.dtype([("key", "<i8"), ("id", "<i4"), ("unused", "<i4")])
-_TEXT = np.dtype([("at", "<i8"), ("hash", "<u4"), ("id", "<i4")])
+
+def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
+    """Return the tables that the key kernel finds ids in; of already encoded columns, none."""
+    known = _vocabularies(rules, read)
+    return lookup_of(known).arrays if known else ()
 
 
-def _slots_of(keys: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the slot of each key (n,) of 64 bits, and the bits of a slot."""
-    bits = max(1, (2 * len(keys)).bit_length())
-    return own_slots(keys, bits), bits
+def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
+    """Return those of the columns that a model reads, one for those that share."""
+    columns = {column.name: column.known for column in rules.features}
+    wanted = dict.fromkeys(columns[feature.column] for feature in read.features)
+    return [values for values in wanted if isinstance(values, Vocabulary)]
 
 
-def _number_table(rule: Vocabulary) -> tuple[np.ndarray, int]:
-    places, bits = _slots_of(rule.numbers)
-    table = np.zeros(1 << bits, _NUMBER)
-    table["key"][places], table["id"][places] = rule.numbers, rule.number_ids
-    return table, bits
+def signature(rules: Rules, read: ModelInputs) -> Record:
+    """Return what a program takes, and of what data; see `native/internal.h`."""
+    apart = any(record[2] != -1 for record in read.records)
+    has_ends = apart or any(record[1] == "offsets" for record in read.records)
+    flags = len(read.dense) if read.flags else 0
+    width = len(read.dense) + flags + sum(read.vectors.values())
+    is_encoded, nan_is_missing = rules.encoded, rules.settings.nan == "missing"
+    return tuple(map(int, (has_ends, apart, max(width, 1), flags, is_encoded, nan_is_missing)))
 
 
-def _text_table(rule: Vocabulary) -> tuple[np.ndarray, int, bytes]:
-    hashes = np.array([zlib.crc32(text) for text in rule.texts], np.uint32)
-    places, bits = _slots_of(hashes.astype(np.uint64))
-    table = np.zeros(1 << bits, _TEXT)
-    sizes = np.array([4 + len(text) for text in rule.texts], np.int64)
-    table["at"][places] = np.cumsum(sizes) - sizes
-    table["hash"][places], table["id"][places] = hashes, rule.text_ids
-    pool = b"".join(len(text).to_bytes(4, "little") + text for text in rule.texts)
-    return table, bits, pool
-
-
-class Values:
-    """What `values.bin` holds: the hash tables of all columns, one for those that share."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self._size = 0
-        self._known: dict[int, Record] = {}
-
-    def add(self, rule: Any) -> Record:
-        """Return where the tables of a rule lie; of already encoded ids, nothing."""
-        if not isinstance(rule, Vocabulary):
-            return ()
-        if id(rule) not in self._known:
-            numbers, number_bits = _number_table(rule)
-            texts, text_bits, pool = _text_table(rule)
-            places = [self._append(part) for part in (numbers.tobytes(), texts.tobytes(), pool)]
-            self._known[id(rule)] = (*places, number_bits, text_bits)
-        return self._known[id(rule)]
-
-    def _append(self, part: bytes) -> int:
-        begin = self._size
-        padded = part + bytes(-len(part) % 16)
-        self.parts.append(padded)
-        self._size += len(padded)
-        return begin
-
-
-def encoder_records(rules: Rules, read: ModelInputs, values: Values) -> Iterator[Record]:
+def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
     """Yield the records of the columns of an encoder that a model reads."""
-    derived = rules.schema.derived
     categories = [feature.column for feature in read.features]
     weights = [rules.schema.rule(name).weights for name in categories]
-    named = [*read.dense, *read.vectors, *categories, *(name for name in weights if name)]
-    used = [name for name in named if name in derived]
-    stored = [derived[name].source if name in derived else name for name in named]
-    columns = list(dict.fromkeys(stored))
+    named = [*read.dense, *read.vectors, *categories, *filter(None, weights)]
+    columns = list(dict.fromkeys(_derivation(rules, name).source for name in named))
     yield from (("column", name) for name in columns)
-    for name in dict.fromkeys(used):
-        rule = derived[name]
-        if rule.kind != "arithmetic":
-            raise ConfigError(
-                f"export: {name} is derived by {rule.kind}, which exported models do not compute: "
-                "derive the column before, or predict with st.load_predictor"
-            )
-        yield "derived", name, columns.index(rule.source), rule.divide, rule.modulo or 0
-    number = {name: at for at, name in enumerate([*columns, *dict.fromkeys(used)])}
-    settings = rules.settings
-    nan_is_missing = settings.nan == "missing"
-    filled = float_bits(float(settings.dense_fill))
-    wraps = 0
-    yield "encoding", int(rules.encoded), int(read.flags), int(nan_is_missing), filled, wraps
-    for name in read.dense:
-        law = rules.schema.linear.get(name, Linear())
-        linear = int(name in rules.schema.linear)
-        yield "dense", number[name], linear, float_bits(law.center), float_bits(law.scale)
-    yield from (("numbers", number[name], width) for name, width in read.vectors.items())
-    known = {column.name: column for column in rules.features}
-    for feature, factors in zip(read.features, weights, strict=True):
-        name = feature.column
-        column = known[name]
-        kind, limit = column.known, column.rule
-        keep = (limit.max_length or 0, int(limit.keep == "last"))
-        of_ids = number[factors] if factors else -1
-        eights = {"hexadecimal": 1}.get(str(kind.kind), 0)
+
+    def source(name: str) -> Record:
+        rule = _derivation(rules, name)
+        return name, columns.index(rule.source), rule.divide, rule.modulo or 0
+
+    for place, name in enumerate(read.dense):
+        linear = rules.schema.linear.get(name)
+        law, form = linear or Linear(), "plain" if rules.encoded else "linear" if linear else "log"
+        numbers = (law.center if linear else rules.settings.dense_fill, law.center, law.scale)
+        yield "dense", *source(name), place, 0, _FORMS.index(form), *map(float_bits, numbers)
+    place = len(read.dense) * (1 + read.flags)
+    for name, size in read.vectors.items():
         yield (
-            *(
-                "category",
-                number[name],
-                feature.first,
-                kind.rows,
-                int(column.is_bag),
-                *keep,
-                of_ids,
-            ),
-            *(int(feature.single), feature.length, feature.like),
-            eights,
-            *values.add(kind),
+            "dense",
+            *source(name),
+            place,
+            size,
+            _FORMS.index("plain"),
+            *map(float_bits, (0, 0, 1)),
         )
+        place += size
+    known = {column.name: column for column in rules.features}
+    tables: dict[Any, int] = {v: at for at, v in enumerate(_vocabularies(rules, read))}
+    for feature, factors in zip(read.features, weights, strict=True):
+        column = known[feature.column]
+        keep = column.rule.max_length or 0, int(column.rule.keep == "last")
+        yield (
+            *("category", *source(column.name), feature.first, column.rows, int(column.is_bag)),
+            *(*keep, columns.index(factors) if factors else -1),
+            *(int(feature.single), feature.length, feature.like),
+            tables.get(column.known, -1),
+        )
+
+
+_FORMS = ("plain", "linear", "log")
+
+
+def _derivation(rules: Rules, name: str) -> Derived:
+    """Return how a column is derived; one that is not has a divisor of 0."""
+    rule = rules.schema.derived.get(name, Derived(name, divide=0))
+    if rule.kind != "arithmetic":
+        raise ConfigError(
+            f"export: {name} is derived by {rule.kind}, which exported models do not compute: "
+            "derive the column before, or predict with st.load_predictor"
+        )
+    return rule

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import relax
 from tvm.target import Target
 
@@ -21,11 +22,13 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.compiler.schedule import KINDS
 from sparsetrain.errors import ConfigError
+from sparsetrain.parsing.keys import number_ids_kernel, text_ids_kernel
 from sparsetrain.runtime import library_cache
 from sparsetrain.runtime.host import cpu_level
+from sparsetrain.runtime.object_files import compile_objects
 from sparsetrain.serving import libraries, manifest
 from sparsetrain.serving.delta import write_delta
-from sparsetrain.serving.encoder_tables import Values, encoder_records
+from sparsetrain.serving.encoder_tables import encoder_records, hash_tables, signature
 from sparsetrain.serving.folders import draft_beside, new_folder, require_new
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
@@ -35,6 +38,7 @@ from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
 MAX_ROWS = 4096  # of one call of the program, as in `predict`
+_INPUTS = ("dense", "rows", "offsets", "weights")
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
 assert tuple(_CODES) == KINDS
 
@@ -85,46 +89,54 @@ def export(
     if trained.encoder is None:
         raise ConfigError("the model was trained without an encoder, which makes rows of values")
     with (new_folder if since is None else draft_beside)(Path(out)) as folder:
-        _write(folder, trained, target, [("cpu", cpu, " ".join(flags))])
+        _write(folder, trained, target, ("cpu", cpu, " ".join(flags), libraries.versions()))
         if since is not None:
             write_delta(since, folder, out)
 
 
-def _write(folder: Path, model: Predictor, target: Target, head: list[Record]) -> None:
+def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None:
     assert model.encoder is not None
     function, arithmetic = function_of(model.model), Arithmetic(model.precision, target)
     program = Program(model.model.export(), function, target, arithmetic)
     arguments = [*program.arguments.by_name]
     inputs = arguments[: program.arguments.num_inputs]
-    read, values = inputs_of(model.model, model.encoder, inputs), Values()
-    records: list[Record] = [
-        *head,
-        ("made", libraries.versions()),
-        ("program", function, MAX_ROWS, _index_bits(program, read)),
-        *read.records,
-        *(("label", *label) for label in model.model.label_kinds.items()),
-        *encoder_records(model.encoder, read, values),
-    ]
+    read = inputs_of(model.model, model.encoder, inputs)
+    outputs = len(model.model.label_kinds)
     if function == "query":
         items = retrieval.item_vectors(model)
         with open(folder / manifest.ITEMS, "wb") as written:
             write_array(written, items)
-        records.append(("vector", items.shape[1]))
-    params = _write_params(folder, model, arguments[len(inputs) :])
-    (folder / "values.bin").write_bytes(b"".join(values.parts))
+        outputs = items.shape[1]
+    taken = _index_bits(program, read), outputs, *signature(model.encoder, read)
+    records: list[Record] = [
+        ("program", function, MAX_ROWS, *taken),
+        *(("input", _INPUTS.index(str(kind)), feature) for _, kind, feature in read.records),
+        *(("label", *label) for label in model.model.label_kinds.items()),
+        *encoder_records(model.encoder, read),
+    ]
+    params = _params(model, arguments[len(inputs) :])
+    params += [("table", a) for a in hash_tables(model.encoder, read)]
+    records += [_written(folder, number, *each) for number, each in enumerate(params)]
     libraries.write_kernels(folder, _compiled(program))
     libraries.write_interface(folder)
     files = [manifest.file_record(path) for path in sorted(folder.iterdir())]
-    # Files come before what lies in them.
-    (folder / manifest.FILE).write_bytes(
-        manifest.dump([*head, *files, *records[len(head) :], *params])
-    )
+    (folder / manifest.FILE).write_bytes(manifest.dump([head, *files, *records]))
 
 
 def _compiled(program: Program) -> relax.VMExecutable:
-    """Compile kernel by kernel, with a cache or without: equal models are equal files."""
-    with tempfile.TemporaryDirectory() as place:
-        return program.executable(library_cache.cache_folder() or Path(place))
+    """Compile kernel by kernel, with a cache or without: equal models are equal files.
+
+    Beside the program's kernels are those that find ids.
+    """
+    kernels = {"key_text_ids": text_ids_kernel, "key_number_ids": number_ids_kernel}
+    keys = {name: make("int64").with_attr("global_symbol", name) for name, make in kernels.items()}
+    with tempfile.TemporaryDirectory() as made:
+        place = library_cache.cache_folder() or Path(made)
+        executable = program.executable(place, hoists=False)
+        with program.target:
+            for library in compile_objects(tvm.IRModule(keys), program.target, place):
+                executable.mod.import_module(library)
+        return executable
 
 
 def _index_bits(program: Program, read: ModelInputs) -> str:
@@ -139,17 +151,17 @@ def _index_bits(program: Program, read: ModelInputs) -> str:
     return max(kinds, default="int32").removeprefix("int")
 
 
-def _write_params(folder: Path, model: Predictor, names: list[str]) -> list[Record]:
-    """Write a file for each parameter; return their records."""
+def _params(model: Predictor, names: list[str]) -> list[tuple[str, Any]]:
+    """Return the parameters of the program."""
     model._flush()
     params = model._scored_params()
-    records: list[Record] = []
-    for number, name in enumerate(names):
-        array = runtime.as_numpy(params[name])
-        file = folder / f"{number:03}.bin"
-        file.write_bytes(np.ascontiguousarray(array).view(np.uint8).data)
-        kind = str(params[name].dtype).rstrip("0123456789")
-        records.append(
-            ("param", file.name, _CODES[kind], 8 * array.itemsize, *map(int, array.shape))
-        )
-    return records
+    return [("param", params[name]) for name in names]
+
+
+def _written(folder: Path, number: int, kind: str, tensor: Any) -> Record:
+    """Write a file for an array; return its record."""
+    array = tensor if isinstance(tensor, np.ndarray) else runtime.as_numpy(tensor)
+    file = folder / f"{number:03}.bin"
+    file.write_bytes(np.ascontiguousarray(array).view(np.uint8).data)
+    code = _CODES[str(tensor.dtype).rstrip("0123456789")]
+    return kind, file.name, code, 8 * array.itemsize, *map(int, array.shape)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifest of an exported folder: text, a record a line, fields between tabs.
 
-The last record is the CRC-32 of all text before it. ``native/artefact.c`` reads the same.
+The last record is the Adler-32 of all text before it, which ``native/artefact.c`` reads too. Files
+have a CRC-32 besides, by which a delta knows which ones changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # of a retrieval model: vectors of all items
-FORMAT = 3
+FORMAT = 4
 _MOST_BYTES = 1 << 26  # some hundred for each column
 Record = tuple[str | int, ...]
 
@@ -35,7 +36,7 @@ def dump(records: Iterable[Record]) -> bytes:
         If a name holds a zero byte.
     """
     body = "".join("\t".join(map(_escaped, r)) + "\n" for r in [_HEAD, *records]).encode()
-    return body + b"end\t%08x\n" % zlib.crc32(body)
+    return body + b"end\t%08x\n" % zlib.adler32(body)
 
 
 _HEAD = ("sparsetrain.serving", FORMAT)
@@ -71,19 +72,19 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
             f"{folder}: it is not an export of format {FORMAT} ({found!r}): export it again"
         )
     body, _, last = text.rpartition(b"end\t")
-    if last != b"%08x\n" % zlib.crc32(body):
+    if last != b"%08x\n" % zlib.adler32(body):
         raise CheckpointError(f"{folder / FILE}: it is damaged: copy the folder again")
     lines = body.decode().split("\n")[:-1]  # names may hold other ends of lines
     return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
 def file_record(path: Path) -> Record:
-    """Return the record of a file: its name, size and CRC-32."""
-    crc, size = 0, 0
+    """Return the record of a file: its name, size, CRC-32 and Adler-32."""
+    crc, adler, size = 0, 1, 0
     with open(path, "rb") as file:
-        while block := file.read(1 << 24):
-            crc, size = zlib.crc32(block, crc), size + len(block)
-    return "file", path.name, size, f"{crc:08x}"
+        while block := file.read(1 << 20):
+            crc, adler, size = zlib.crc32(block, crc), zlib.adler32(block, adler), size + len(block)
+    return "file", path.name, size, f"{crc:08x}", f"{adler:08x}"
 
 
 def plain_name(name: str) -> str:

@@ -116,7 +116,7 @@ class Model:
         _require(self._library.st_open(path, ctypes.byref(self._model), error), error)
         self.labels = tuple(record[1] for record in records if record[0] == "label")
         self.columns = tuple(record[1] for record in records if record[0] == "column")
-        self.width = len(self.labels) or next(int(r[1]) for r in records if r[0] == "vector")
+        self.width = next(int(record[4]) for record in records if record[0] == "program")
         self.items = None if self.labels else np.load(folder / manifest.ITEMS, mmap_mode="r")
         self._names = {name: array("b", name.encode() + b"\0") for name in self.columns}
 

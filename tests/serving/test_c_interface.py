@@ -130,7 +130,7 @@ def test_an_argument_that_is_none_or_out_of_range_is_an_error(library, opened, c
         assert error is None or message in error.value.decode()
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_folder_of_an_earlier_format_is_to_be_exported_again(library, folder, number):
     edited(folder, f"sparsetrain.serving\t{manifest.FORMAT}", f"sparsetrain.serving\t{number}")
     with pytest.raises(CheckpointError, match="export it again"):

@@ -58,19 +58,15 @@ def test_arrays_of_numpy_are_read_as_arrow_reads_them(exported):
 
 
 @pytest.mark.parametrize("type_", [np.int8, np.int16, np.int32, np.int64, np.float32, list])
-@pytest.mark.parametrize("column, value", [("user", -3), ("site", 0xDEADBEEF - 2**32)])
-def test_a_number_below_0_is_the_same_value_in_every_type(exported, column, value, type_):
+def test_a_number_below_0_is_the_same_value_in_every_type(exported, type_):
     trainer, folder = exported["ids"]
-    if type_ in (np.int8, np.int16, np.float32) and column == "site":
-        type_ = np.float64
     columns = {key: [1 if v is None else v for v in vs] for key, vs in rows_of(2, 0).items()}
-    text = "deadbeef" if column == "site" else str(value)
-    known = Model(folder).predict(columns | {column: [text, text]})
-    unknown = Model(folder).predict(columns | {column: [99999, 99999]})
-    given = [value, value] if type_ is list else np.array([value, value], type_)
-    found = Model(folder).predict(columns | {column: given})
+    known = Model(folder).predict(columns | {"user": ["-3", "-3"]})
+    unknown = Model(folder).predict(columns | {"user": [99999, 99999]})
+    given = [-3, -3] if type_ is list else np.array([-3, -3], type_)
+    found = Model(folder).predict(columns | {"user": given})
     np.testing.assert_array_equal(found, known)
-    np.testing.assert_array_equal(found, trainer.predict(frame(columns | {column: given}, SCHEMA)))
+    np.testing.assert_array_equal(found, trainer.predict(frame(columns | {"user": given}, SCHEMA)))
     assert (found != unknown).all()
 
 
@@ -150,11 +146,11 @@ def edited(folder, before: str, after: str) -> None:
     head = text.replace(before, after).encode().split(b"\n")[0]
     body = manifest.dump([tuple(r) for r in records]).rpartition(b"end\t")[0]
     body = head + body[body.index(b"\n") :]
-    (folder / manifest.FILE).write_bytes(body + b"end\t%08x\n" % zlib.crc32(body))
+    (folder / manifest.FILE).write_bytes(body + b"end\t%08x\n" % zlib.adler32(body))
 
 
 OTHERS = {
-    "format": ("sparsetrain.serving\t3", "sparsetrain.serving\t2", "not an export of format 3"),
+    "format": ("sparsetrain.serving\t4", "sparsetrain.serving\t3", "not an export of format 4"),
     "cpu": (
         "cpu\tnative\t",
         "cpu\tnative\tavx1024 ",

@@ -278,7 +278,7 @@ HOLDERS = {  # clients, and what each sends before it stalls
 def test_bodies_that_stall_keep_no_other_client_waiting(exported, case):
     """Their memory goes to another long before their time is over."""
     server, (count, content) = Server(exported["ids"][1], PATIENT), HOLDERS[case]
-    columns = rows_of(900, 5)
+    columns = rows_of(600, 5)
     body = json.dumps({"rows": as_rows(columns)}).encode()
     assert 65_536 < len(body) < BODY
     with ExitStack() as opened:
@@ -292,7 +292,7 @@ def test_bodies_that_stall_keep_no_other_client_waiting(exported, case):
 
 def test_bodies_that_come_together_are_all_answered(server):
     """More than the memory of all takes: they wait for one another."""
-    body = json.dumps({"rows": as_rows(rows_of(900, 5))}).encode()
+    body = json.dumps({"rows": as_rows(rows_of(600, 5))}).encode()
     body += b" " * (BODY - len(body))
     found: list[int] = []
     threads = [

@@ -144,7 +144,7 @@ class Vocabulary:
     @cached_property
     def place(self) -> tuple[Any, int]:
         """The `Lookup` that knows its values, and as which column; `pool` makes one for several."""
-        return _lookup([self]), 0
+        return lookup_of([self]), 0
 
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of integers (n,)."""
@@ -184,13 +184,14 @@ def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Any, Array]:
     Returns it and the number of each in it, (F,) int32, for whoever asks for several columns.
     """
     distinct = dict.fromkeys(vocabularies)  # by identity
-    lookup, columns = _lookup([*distinct]), {each: n for n, each in enumerate(distinct)}
+    lookup, columns = lookup_of([*distinct]), {each: n for n, each in enumerate(distinct)}
     for vocabulary, column in columns.items():
         vocabulary.__dict__["place"] = lookup, column
     return lookup, np.array([columns[each] for each in vocabularies], np.int32)
 
 
-def _lookup(vocabularies: Sequence[Vocabulary]) -> Any:
+def lookup_of(vocabularies: Sequence[Vocabulary]) -> Any:
+    """Return a `Lookup` that knows vocabularies as its columns."""
     from sparsetrain.parsing.lookup import Lookup, Values  # imports TVM
 
     return Lookup(

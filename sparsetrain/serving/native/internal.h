@@ -5,130 +5,137 @@
 #define SPARSETRAIN_INTERNAL_H
 
 #include <pthread.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "sparsetrain.h"
 
-#define ST_FORMAT 3
-#define ST_PUBLIC __attribute__((visibility("default")))
+#define ST_FORMAT 4
 #define ST_ALIGNMENT 64 /* of whatever a kernel reads */
+#define ST_PUBLIC __attribute__((visibility("default")))
+
+/* Records of the manifest. Each field has 8 bytes; `artefact.c` says how it is read. */
+typedef struct {
+  const char *level;
+  char *flags;
+  const char *made; /* versions of what made the folder */
+} st_cpu;
 
 typedef struct {
   const char *name;
+  int64_t size;
+  const char *crc;
+  uint64_t adler;
+  int64_t is_mapped;
   const uint8_t *data;
-  size_t size;
-  int mapped; /* or allocated */
 } st_file;
 
-/* Slots of the hash tables, of 16 bytes; the id of an empty one is 0. */
 typedef struct {
-  int64_t key;
-  int32_t id, unused;
-} st_number_slot;
+  const char *function;
+  int64_t max_rows, index_bits; /* of one call; of an id */
+  int64_t outputs; /* of a row */
+  int64_t bags, apart; /* it takes the ends of rows; it takes the ids of each feature by themselves */
+  int64_t width, flags; /* of a row's floats; which one is the first flag of a missing number, or 0 */
+  int64_t is_encoded, nan_is_missing; /* of the data */
+} st_program;
 
 typedef struct {
-  int64_t at; /* in the pool: 4 bytes of length, then the text */
-  uint32_t hash;
-  int32_t id;
-} st_text_slot;
+  int64_t kind, feature; /* whose it is; -1: of all together */
+} st_argument;
+enum { ST_IN_DENSE, ST_IN_ROWS, ST_IN_OFFSETS, ST_IN_WEIGHTS };
 
-/* Columns of features are numbers: first those of a request, then the derived ones. */
 typedef struct {
-  int64_t column;
-  int linear;
-  double center, scale;
+  const char *name, *kind;
+} st_label;
+
+typedef struct {
+  const char *name;
+  int64_t column, divide, modulo; /* of a request; derived: (column // divide) % modulo, 0: not */
+} st_source;
+
+typedef struct {
+  st_source of;
+  int64_t place, size; /* in a row's floats; of a vector, else 0 */
+  int64_t form;        /* ST_PLAIN: as it is */
+  double fill, center, scale;
 } st_dense;
+enum { ST_PLAIN, ST_LINEAR, ST_LOG };
 
 typedef struct {
-  int64_t column, width;
-} st_vector;
-
-typedef struct {
-  int64_t column, weights; /* that with the weight of each id; -1: none */
-  int64_t first, rows;     /* of its table, in the storage */
-  int is_bag, keep_last;
-  int64_t max_length; /* of a bag in the data; 0: any */
-  int is_single;      /* a program that takes features apart reads one id of each row */
-  int64_t length;     /* or at most so many, the last ones; 0: any */
-  int64_t like;       /* and as many as of that other feature; -1: of none */
-  int hexadecimal;    /* text of 8 digits is so: 1, is decimal: 0, may be either: -1 */
-  int wraps;          /* a number below 0 without a row is the unsigned one of its 32 bits */
-  const st_number_slot *numbers; /* NULL: ids are used as they are */
-  const st_text_slot *texts;
-  const uint8_t *pool;
-  int number_bits, text_bits;
+  st_source of;
+  int64_t first, rows, is_bag;   /* of its table, in the storage */
+  int64_t max_length, keep_last; /* of a bag in the data; 0: any */
+  int64_t weights;               /* the column with the weight of each id; -1: none */
+  int64_t is_single;             /* a program that takes features apart reads one id of each row */
+  int64_t length;                /* or at most so many, the last ones; 0: any */
+  int64_t like;                  /* and as many as of that other feature; -1: of none */
+  int64_t known;                 /* which column of the hash tables has its values */
+  int64_t start, count;          /* of its ids in a request */
 } st_category;
 
 typedef struct {
-  const char *name;
-  int64_t source, divide, modulo; /* modulo 0: none */
-} st_derived;
+  const char *file;
+  int64_t kind, bits, shape[4]; /* behind the last axis: 0 */
+} st_array;
 
-typedef enum { ST_IN_DENSE, ST_IN_ROWS, ST_IN_OFFSETS, ST_IN_WEIGHTS, ST_INPUTS } st_input;
-
-typedef struct {
-  st_input kind;
-  int feature; /* whose it is; -1: of all together */
-} st_argument;
-
-typedef struct {
-  const uint8_t *data;
-  int kind, bits, ndim;
-  int64_t shape[4];
-} st_param;
-
+#define ST_RECORDS(type, name) \
+  struct {                     \
+    type *name;                \
+    int64_t num_##name;        \
+  };
 struct st_model {
+  union {
+    struct { /* in the order of `artefact.c` */
+      ST_RECORDS(st_cpu, cpu)
+      ST_RECORDS(st_file, files)
+      ST_RECORDS(st_program, program)
+      ST_RECORDS(st_argument, inputs)
+      ST_RECORDS(st_label, labels)
+      ST_RECORDS(const char *, columns)
+      ST_RECORDS(st_dense, dense)
+      ST_RECORDS(st_category, categories)
+      ST_RECORDS(st_array, params)
+      ST_RECORDS(st_array, tables) /* of hashes, as `parsing/keys.py` describes them */
+    };
+    struct {
+      int64_t *rows, count;
+    } records[10];
+  };
   char *path, *text; /* folder and manifest; names point into the latter */
   int folder;
-  st_file *files;
-  st_dense *dense;
-  st_vector *vectors; /* dense inputs behind the others and their flags */
-  st_category *categories;
-  st_derived *derived;
-  st_param *params;
-  const char **columns; /* that a request must have */
-  int *is_binary;       /* of each label, or element of a vector */
-  int num_files, num_dense, num_vectors, num_categories, num_derived, num_params, num_columns, num_labels;
-  int encoded, flags, nan_is_missing, wraps, index_bits;
-  double fill;
-  const char *function;
-  int64_t max_rows; /* of one call of the program */
-  st_argument *inputs;
-  int num_inputs, wants[ST_INPUTS];
-  int apart; /* the program takes the ids of each feature by themselves */
-  pthread_mutex_t lock; /* of the program and the scratch memory */
-  struct st_program *program;
+  pthread_mutex_t lock; /* of the program and of what is of one request */
+  struct st_state *state;
 };
+
+/* Values of all columns that are numbers, or texts, on their way to their ids. */
+typedef struct {
+  int64_t count, *values; /* or where each text begins, and the last one ends */
+  uint8_t *missing;
+  int32_t *known, *ids; /* columns of the hash tables; what was found there */
+} st_batch;
 
 /* Rows of a request as the program takes them. */
 typedef struct {
-  int64_t rows, ids; /* ids: written so far */
-  int64_t *starts;   /* (features,): the first id of each */
-  float *dense;      /* (rows, width) */
-  int64_t width;
-  void *located; /* (rows, features) or (ids,), of index_bits */
+  const st_column *const *columns; /* as the model numbers them */
+  int64_t begin, end;
+  int64_t ids, most_ids;           /* of all features; so many have room */
+  float *dense, *weights;          /* (rows, width); (ids,) */
+  void *located;                   /* (rows, features) or (ids,), of index_bits */
   int64_t *offsets; /* (features * rows + 1,); taken apart, (features, stride): ends of rows */
-  int64_t stride;
-  float *weights;
+  int64_t stride, text_bytes;
+  char *text;
+  st_batch batches[2]; /* of numbers, of texts */
 } st_inputs;
 
 int st_fail(char *error, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-uint32_t st_crc32(const uint8_t *data, size_t size);
-const st_file *st_find_file(const st_model *model, const char *name);
-
-/* The columns of a request, in the order of model->columns, with derived ones behind. */
+/* The columns of a request, in the order of model->columns. */
 int st_match(const st_model *model, int64_t rows, const st_column *given, int count,
-             st_column **matched, char *error);
-/* Ids of a feature in some rows: how much memory `st_encode` writes. */
-int64_t st_count_ids(const st_model *model, const st_category *category, const st_column *columns,
-                     int64_t begin, int64_t end);
-int st_encode(const st_model *model, const st_column *columns, int64_t begin, int64_t end,
-              st_inputs *inputs, char *error);
+             const st_column **matched, char *error);
+/* All but the ids, whose values are in batches. */
+int st_encode(st_model *model, st_inputs *inputs, char *error);
+/* Puts the ids of the batches where the program reads them. */
+void st_put_ids(const st_model *model, const st_inputs *inputs);
+int64_t st_rounded(int64_t ids); /* so that what begins there is aligned */
 
 int st_load_program(st_model *model, char *error);
-int st_run_program(st_model *model, const st_column *columns, int64_t begin, int64_t end,
-                   float *predictions, char *error);
-void st_free_program(struct st_program *program);
+void st_free_program(st_model *model);
 
 #endif
