@@ -14,6 +14,7 @@ What is parallel: nothing; blocks and requests are encoded on several threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tvm import tirx
@@ -47,7 +48,6 @@ from sparsetrain.parsing.words import (
     when,
 )
 
-FIELDS = 7  # of a column: its kind, and the first slot and bits of short, long and text keys
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads both dense and random keys
 _TILE = 128
 _LOW, _MOST = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
@@ -101,25 +101,25 @@ def hashes_kernel(offset: str) -> PrimFunc:
     return built.get()
 
 
-def text_ids_kernel(offset: str) -> PrimFunc:
+def text_ids_kernel(offset: str, turns: bool = True) -> PrimFunc:
     """Find the id of each text.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8;
-    asked (m,) int32: the columns of the values, which take turns; the five of the tables; ids (n,)
-    int32.
+    asked (m,) int32: the columns of the values, which take turns, or without `turns` the only one;
+    the five of the tables; ids (n,) int32.
     """
     with kernel("text_ids") as built:
         texts, count = _text_arguments(offset)
         asked, tables = _table_arguments()
         ids = buffer("ids", (count,), "int32")
         keys, whats = T.alloc_local((_TILE,), "int64"), T.alloc_local((_TILE,), "int32")
-        read_turn, turn = variable("int64"), variable("int64")
+        read_column, next_column = (_columns(asked, tables, turns) for _ in range(2))
         with T.serial(0, (count + _TILE - 1) // _TILE) as tile:
             first = T.Bind(tile * _TILE)
             rows = T.Bind(tirx.min(count - first, const(_TILE, "int64")))
             with T.serial(0, rows) as j:
                 begin, size = _text(texts, first + j)
-                kind = T.Bind(tables.columns[_next(asked, read_turn), 0])
+                kind = read_column().kind
                 found = _Key.absent()
                 with when(size > 0):
                     _read(texts.data, begin, size, _is(kind, HEXADECIMAL), found)
@@ -128,7 +128,7 @@ def text_ids_kernel(offset: str) -> PrimFunc:
                 T.buffer_store(keys, found.key[0], [j])
                 T.buffer_store(whats, _sought(kind, found.what[0]), [j])
             with T.serial(0, rows) as j:
-                column, what = _next(asked, turn), T.Bind(whats[j])
+                column, what = next_column(), T.Bind(whats[j])
                 id_ = variable("int32", tirx.Select(what == ABSENT, int32(MISSING), int32(UNSEEN)))
                 with when(what == NUMBER):
                     _find_number(tables, column, keys[j], id_)
@@ -151,20 +151,21 @@ def _sought(kind: Any, what: Any) -> Any:
     return tirx.Select(is_number, int32(NUMBER), neither)
 
 
-def number_ids_kernel(dtype: str) -> PrimFunc:
+def number_ids_kernel(dtype: str, turns: bool = True) -> PrimFunc:
     """Find the id of each number.
 
     Arguments: numbers (n,) of a type of integers; missing (n,) uint8; asked (m,) int32: the columns
-    of the values, which take turns; the five of the tables; ids (n,) int32.
+    of the values, which take turns, or without `turns` the only one; the five of the tables; ids
+    (n,) int32.
     """
     with kernel("number_ids") as built:
         (count,) = extents(1)
         numbers = buffer("numbers", (count,), dtype)
         missing = buffer("missing", (count,), "uint8")
         asked, tables = _table_arguments()
-        ids, turn = buffer("ids", (count,), "int32"), variable("int64")
+        ids, next_column = buffer("ids", (count,), "int32"), _columns(asked, tables, turns)
         with T.serial(0, count) as i:
-            column, id_ = _next(asked, turn), variable("int32", MISSING)
+            column, id_ = next_column(), variable("int32", MISSING)
             with when(missing[i] == const(0, "uint8")):
                 _find_number(tables, column, T.Bind(tirx.Cast("int64", numbers[i])), id_)
             T.buffer_store(ids, id_[0], [i])
@@ -188,12 +189,39 @@ def _table_arguments() -> tuple[Any, _Tables]:
     )
 
 
-def _next(asked: Any, turn: Any) -> Any:
-    """The column of the next value; those asked for take turns."""
-    column = T.Bind(asked[turn[0]])
-    after = T.Bind(turn[0] + 1)
-    put(turn, tirx.Select(after == asked.shape[0], const(0, "int64"), after))
-    return column
+class _Column(NamedTuple):
+    """A row of `_Tables.columns`."""
+
+    kind: Any
+    short: Any  # the first slot of its short keys, and the bits of their number
+    short_bits: Any
+    long: Any
+    long_bits: Any
+    text: Any
+    text_bits: Any
+
+
+FIELDS = len(_Column._fields)
+
+
+def _columns(asked: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
+    """A function that emits the column of the next value; a single one is read once."""
+
+    def column(number: Any) -> _Column:
+        return _Column(*(T.Bind(tables.columns[number, field]) for field in range(FIELDS)))
+
+    if not turns:
+        only = column(T.Bind(asked[0]))
+        return lambda: only
+    turn = variable("int64")
+
+    def next_column() -> _Column:
+        found = column(T.Bind(asked[turn[0]]))
+        after = T.Bind(turn[0] + 1)
+        put(turn, tirx.Select(after == asked.shape[0], const(0, "int64"), after))
+        return found
+
+    return next_column
 
 
 class _Key(NamedTuple):
@@ -320,8 +348,8 @@ def _slot(key: Any, bits: Any) -> Any:
     return tirx.Cast("int64", upper >> tirx.Cast("uint64", 32 - bits))
 
 
-def _find_number(tables: _Tables, column: Any, number: Any, id_: Any) -> None:
-    hexadecimal = _is(tables.columns[column, 0], HEXADECIMAL)
+def _find_number(tables: _Tables, column: _Column, number: Any, id_: Any) -> None:
+    hexadecimal = _is(column.kind, HEXADECIMAL)
     wrapped = tirx.And(hexadecimal, tirx.And(number < 0, number >= -(1 << 31)))
     key = T.Bind(number + tirx.Select(wrapped, const(1 << 32, "int64"), const(0, "int64")))
     word = T.Bind(tirx.Cast("uint64", key))
@@ -329,7 +357,7 @@ def _find_number(tables: _Tables, column: Any, number: Any, id_: Any) -> None:
         with T.Then():
             _probe_short(tables, column, word, id_)
         with T.Else():
-            start, bits = (T.Bind(tables.columns[column, field]) for field in (3, 4))
+            start, bits = column.long, column.long_bits
             place = variable("int64", _slot(word, bits))
             slots, at = tables.long, variable("int64", start + place[0])
             with T.While(tirx.And(slots[at[0], 1] != 0, slots[at[0], 0] != key)):
@@ -338,8 +366,8 @@ def _find_number(tables: _Tables, column: Any, number: Any, id_: Any) -> None:
             put(id_, _or_unseen(tirx.Cast("int32", slots[at[0], 1])))
 
 
-def _probe_short(tables: _Tables, column: Any, key: Any, id_: Any) -> None:
-    start, bits = (T.Bind(tables.columns[column, field]) for field in (1, 2))
+def _probe_short(tables: _Tables, column: _Column, key: Any, id_: Any) -> None:
+    start, bits = column.short, column.short_bits
     place = variable("int64", _slot(key, bits))
     word = variable("uint64", tables.short[start + place[0]])
     is_other = (word[0] >> uint64(32)) != key
@@ -350,9 +378,9 @@ def _probe_short(tables: _Tables, column: Any, key: Any, id_: Any) -> None:
 
 
 def _find_text(
-    tables: _Tables, column: Any, sought: Any, text: tuple[Any, Any, Any], id_: Any
+    tables: _Tables, column: _Column, sought: Any, text: tuple[Any, Any, Any], id_: Any
 ) -> None:
-    start, bits = (T.Bind(tables.columns[column, field]) for field in (5, 6))
+    start, bits = column.text, column.text_bits
     hash_ = T.Bind(tirx.Cast("uint64", sought))
     place = variable("int64", _slot(hash_, bits))
     slots, at, same = tables.text, variable("int64", start + place[0]), variable("bool", False)

@@ -85,7 +85,9 @@ class Lookup:
         `asked` is their column, or columns (m,) that take turns.
         """
         tables, ids = self._tables, empty((texts.count,), "int32")
-        _text_ids(texts.offsets.dtype.name)(*_texts(texts), _columns(asked), *tables, ids)
+        _text_ids(texts.offsets.dtype.name, not isinstance(asked, int))(
+            *_texts(texts), _columns(asked), *tables, ids
+        )
         return as_numpy(ids, writable=True)
 
     def number_ids(
@@ -96,7 +98,7 @@ class Lookup:
             numbers = numbers.astype(np.int64)
         tables, ids = self._tables, empty(numbers.shape, "int32")
         arguments = _kept("numbers", numbers), _mask(missing, len(numbers)), _columns(asked)
-        _number_ids(numbers.dtype.name)(*arguments, *tables, ids)
+        _number_ids(numbers.dtype.name, not isinstance(asked, int))(*arguments, *tables, ids)
         return as_numpy(ids, writable=True)
 
 
