@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 import tvm_ffi
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.runtime import library_cache
 
 NATIVE = Path(__file__).parent / "native"
 HEADER, INTERFACE, KERNELS = "sparsetrain.h", "libsparsetrain.so", "model.so"
@@ -57,10 +60,27 @@ def write_interface(folder: Path) -> None:
     for library in (tvm_ffi.libinfo.find_libtvm_ffi(), libinfo.find_libtvm_runtime()):
         shutil.copyfile(library, folder / Path(library).name)
     shutil.copyfile(NATIVE / HEADER, folder / HEADER)
-    sources = map(str, sorted(NATIVE.glob("*.c")))
+    _write_once(folder / INTERFACE)
+
+
+def _write_once(library: Path) -> None:
+    """Compile the C interface, or copy what was compiled before: it is the same for all models."""
+    sources = sorted(NATIVE.glob("*.[ch]"))
     includes = [f"-I{path}" for path in tvm_ffi.libinfo.include_paths()]
-    where = ["-L", str(folder), f"-Wl,-soname,{INTERFACE}", "-o", str(folder / INTERFACE)]
-    _run([*_FLAGS, *includes, *sources, *where, *_LINKED])
+    texts = (source.read_text() for source in sources)
+    key = f"interface-{library_cache.digest(*compiler(), *_FLAGS, *_LINKED, *texts)}"
+    place = library_cache.cache_folder()
+    if place is not None:
+        known = library_cache.list_files(place, ".so", [key])[key]
+        for file in library_cache.intact_files(known, key):
+            shutil.copyfile(file, library)
+            return
+    where = ["-L", str(library.parent), f"-Wl,-soname,{INTERFACE}", "-o", str(library)]
+    compiled = (str(source) for source in sources if source.suffix == ".c")
+    _run([*_FLAGS, *includes, *compiled, *where, *_LINKED])
+    if place is not None:
+        with suppress(OSError):
+            library_cache.write_file(place, key, ".so", partial(shutil.copyfile, library))
 
 
 def write_kernels(folder: Path, executable: Any) -> None:
