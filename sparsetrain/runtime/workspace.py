@@ -19,7 +19,9 @@ import tvm_ffi
 from sparsetrain.runtime.tensors import NDArray, as_numpy, as_shape, empty
 
 PAGE = 4096  # bytes; sizes are rounded up to it, as in TVM's pool
-MAX_LAYOUTS = 8  # input sizes whose buffers are kept
+# Input sizes whose buffers are kept: batches of lists have some hundred numbers of ids, and views
+# made anew took a twentieth to a quarter of their steps. A size takes some kilobytes.
+MAX_LAYOUTS = 256
 
 
 class BufferLifetime(NamedTuple):

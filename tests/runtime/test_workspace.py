@@ -82,7 +82,7 @@ def test_sizes_that_were_seen_make_nothing_and_only_larger_ones_make_a_block(mon
 
 def test_of_ever_new_sizes_few_are_kept():
     space = Workspace(_growing)
-    for rows in range(100, 100 - 3 * MAX_LAYOUTS, -1):
+    for rows in range(4 * MAX_LAYOUTS, MAX_LAYOUTS, -1):
         _arrays(space, rows)
     assert len(space._views) == MAX_LAYOUTS
 
