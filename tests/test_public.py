@@ -6,7 +6,7 @@ import pydoc
 import subprocess
 import sys
 from importlib.util import find_spec
-from inspect import isclass, isfunction
+from inspect import isclass, isfunction, signature
 from types import ModuleType
 from typing import Any
 
@@ -164,3 +164,9 @@ def test_what_is_light_imports_nothing_heavy(statement):
     )
     loaded = done.stdout.splitlines()[-1].removeprefix("loaded:").split()
     assert set(loaded) <= set(LIGHT[statement].split())
+
+
+def test_what_is_shown_of_a_trainer_names_its_parameters():
+    shown = signature(st.Trainer)
+    assert [*shown.parameters][:3] == ["model", "optimizer", "target"]
+    assert {"encoder", "precision", "parallel"} <= shown.parameters.keys()

@@ -69,6 +69,11 @@ class Program:
         self.arguments = Arguments(module[function], function, device_of(self.target))
         self._lock = new_lock()
 
+    def __repr__(self) -> str:
+        count = len(self.arguments.by_name)
+        kind, device = type(self).__name__, self.target.kind.name
+        return f"<{kind}: {self.function}, {count} arguments, on {device}>"
+
     @cached_property
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""

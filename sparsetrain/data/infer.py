@@ -38,6 +38,7 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import ConfigError, DataWarning
+from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
 _NAMED = 5  # columns of a warning
@@ -53,6 +54,13 @@ class Inferred(NamedTuple):
 
     schema: Schema
     columns: dict[str, str]
+
+    def __repr__(self) -> str:
+        width = max(map(len, self.columns))
+        return "\n".join(f"{name:{width}}  {what}" for name, what in self.columns.items())
+
+    def _repr_html_(self) -> str:
+        return table(self.columns.items(), ("column", "taken for"))
 
 
 def infer(

@@ -51,6 +51,10 @@ class Split(NamedTuple):
     test: pa.Table
     whole: pa.Table
 
+    def __repr__(self) -> str:
+        sizes = (f"{name}={len(rows):,}" for name, rows in zip(self._fields, self, strict=True))
+        return f"<Split: {', '.join(sizes)} rows>"
+
     @property
     def schema(self) -> Schema:
         """The schema of all tables; items of both columns are values of one table."""

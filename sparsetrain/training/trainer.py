@@ -8,6 +8,7 @@ depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -36,6 +37,12 @@ from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run import Run
 from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.trained_model import TrainedModel
+
+
+def signature_without_self(method: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature by which a method is called."""
+    known = inspect.signature(method)
+    return known.replace(parameters=[*known.parameters.values()][1:])
 
 
 class Trainer(TrainedModel):
@@ -84,6 +91,8 @@ class Trainer(TrainedModel):
     >>> trainer = st.Trainer(model, optimizer=st.optim.adagrad(0.02))
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
+
+    __signature__ = signature_without_self(TrainedModel.__init__)  # that `__new__` would hide
 
     def __new__(cls, *args: Any, parallel: Any = None, **options: Any) -> Trainer:
         """Make a trainer of one process, or one rank's of several."""

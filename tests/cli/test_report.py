@@ -218,6 +218,8 @@ def test_objects_show_as_tables_in_a_notebook(folder):
     shown = {
         "1 of": trainer,
         "price": trainer.encoder.schema,
+        "kind": trainer.encoder,
+        "taken for": st.data.infer(folder / "rows.parquet", "label"),
         "distinct": st.data.profile(folder / "rows.parquet", schema=trainer.encoder.schema),
         "outside kernels": st.StepProfile.from_dict(st.Run(folder / "a").profile()),
         "5 x 4": st.RowSparse.from_numpy([2, 0], np.ones((2, 4), "float32"), num_rows=5),

@@ -56,6 +56,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.html import escape, table
 
 
 class Encoder(Rules):
@@ -70,6 +71,12 @@ class Encoder(Rules):
     def __repr__(self) -> str:
         features, rows = len(self.columns), sum(self.tables.values())
         return f"<Encoder: dense={self.num_dense}, features={features}, rows={rows}>"
+
+    def _repr_html_(self) -> str:
+        learned = () if self.is_blank else self.features
+        rows = [(c.name, c.known.kind or "ids", c.rows, c.owner) for c in learned]
+        head = ("category", "kind", "rows", "table")
+        return f"<b>{escape(repr(self))}</b>\n{table(rows, head)}"
 
     @cached_property
     def fingerprint(self) -> str:
