@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantiles: boundaries learnt from the training data, which are ordinary ones from then on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -113,18 +115,22 @@ def test_a_conversion_learns_the_boundaries_of_fit(suffix, workers, tmp_path, mo
     convert_files(files, tmp_path / "out", schema_file=schema(), workers=workers)
 
 
-def test_a_conversion_leaves_bad_rows_out_of_quantiles(tmp_path):
+@pytest.mark.parametrize("inputs", [{}, {"dense": ("cost",), "vectors": {"point": 2}}])
+def test_a_conversion_leaves_bad_rows_out_of_quantiles(inputs, tmp_path):
     texts = rows()["price"].cast(pa.string()).to_pylist()
     texts[5] = "dear"
     table = rows().set_column(2, "price", pa.array(texts))
+    table = table.append_column("cost", pa.array(np.arange(3000.0)))
+    table = table.append_column("point", pa.array([[1.0, 2.0]] * 3000))
+    described = replace(schema(), **inputs)
     pa.parquet.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="row 5, column price: 'dear' is not a number"):
-        convert_files(tmp_path / "rows.parquet", tmp_path / "out", schema_file=schema())
-    options = {"schema_file": schema(), "bad_rows": "skip"}
+        convert_files(tmp_path / "rows.parquet", tmp_path / "out", schema_file=described)
+    options = {"schema_file": described, "bad_rows": "skip"}
     found = convert_files(tmp_path / "rows.parquet", tmp_path / "out", **options)
     assert (found["rows"], found["bad_rows_by_column"]) == (2999, {"bucket": 1})
     good = table.filter(np.arange(3000) != 5)
-    encoder = Encoder.fit(good, schema_file=schema())
+    encoder = Encoder.fit(good, schema_file=described)
     assert Encoder.fit(tmp_path / "out").schema == encoder.schema
 
 

@@ -74,7 +74,7 @@ class StrictReader(NamedTuple):
         if columns.row_weights:
             yield columns.row_weights, partial(self._weights, columns.row_weights)
         own = self.encoder.plain if columns.encoded else self.encoder
-        for name, column in zip(columns.all_dense, own.dense, strict=True):
+        for name, column in zip(columns.all_dense, own.dense, strict=False):  # nor these
             yield name, partial(self._dense, name, column)
         for index, name in enumerate(columns.categories):
             yield name, partial(self._category, index)
