@@ -21,6 +21,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers, to_microseconds
 from sparsetrain.errors import DataError
+from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 
 _SAMPLE_ROWS = 100_000
 _SAMPLE_BYTES = 1 << 28
@@ -67,7 +68,7 @@ def _shape(type_: pa.DataType) -> tuple[bool, bool]:
 class Values(NamedTuple):
     """What is known of a column's values."""
 
-    kind: str
+    kind: str  # which of them are one, as categories
     rows: int
     distinct: int
     missing: int
@@ -87,7 +88,8 @@ def values_of(pieces: Pieces) -> Values:
     padded = any(re.match(rb"-?0\d", text) for text in total.texts[0].to_pylist())
     if padded or not are_integers(total.hexes[0]).all():  # 007 is a name
         numbers = None
-    found = of_kind(total, kind_of_column(total))
+    identity = kind_of_column(total)
+    found = of_kind(total, identity)
     distinct = (
         len(np.unique(numbers))
         if fractions and numbers is not None
@@ -99,8 +101,11 @@ def values_of(pieces: Pieces) -> Values:
     rows = sum(len(piece) for _, piece in pieces)
     counted = int(found.number_times.sum() + found.text_times.sum())
     missing = rows - (counted if numbers is None else len(numbers))
-    kind = arrow_types.kind_of(arrow_types.element(type_)) or arrow_types.EMPTY
-    return Values(kind, rows, distinct, missing, numbers, moments)
+    lists = "lists of " * arrow_types.is_bag(type_)
+    return Values(f"{lists}{_WORDS[identity]}", rows, distinct, missing, numbers, moments)
+
+
+_WORDS = {WHOLE: "whole numbers", HEXADECIMAL: "hexadecimal", TEXT: "text"}
 
 
 def read_as_asked(pieces: Pieces) -> Array:

@@ -19,13 +19,13 @@ RNG = np.random.default_rng(0)
 SECONDS = 1_600_000_000 + RNG.integers(0, 10**6, ROWS)
 # What a column is taken for, and its values.
 COLUMNS = {
-    "user_id": ("category, integers: 9", SECONDS % 9),
-    "zip": ("category, text: 4", [f"0{n % 4}123" for n in range(ROWS)]),
-    "hash": ("category, text: 7", [f"{n % 7 * 99991 + 2**28:08x}" for n in range(ROWS)]),
-    "item": ("category, integers: 3", RNG.integers(1, 200, ROWS)),
+    "user_id": ("category, whole numbers: 9", SECONDS % 9),
+    "zip": ("category, whole numbers: 4", [f"0{n % 4}123" for n in range(ROWS)]),
+    "hash": ("category, hexadecimal: 7", [f"{n % 7 * 99991 + 2**28:08x}" for n in range(ROWS)]),
+    "item": ("category, whole numbers: 3", RNG.integers(1, 200, ROWS)),
     "site": ("category, text: 2", ["a", "b"] * (ROWS // 2)),
-    "premium": ("category, integers: 2", [True, False] * (ROWS // 2)),
-    "tags": ("category, text: 2", pa.array([["x"], ["x", "y"]] * (ROWS // 2))),
+    "premium": ("category, whole numbers: 2", [True, False] * (ROWS // 2)),
+    "tags": ("category, lists of text: 2", pa.array([["x"], ["x", "y"]] * (ROWS // 2))),
     "views": ("number, by its logarithm", RNG.zipf(1.5, ROWS) % 10**6),
     "price": ("number, by its logarithm", RNG.lognormal(0, 2, ROWS)),
     "degrees": ("number, shifted and scaled", RNG.normal(-5, 9, ROWS)),

@@ -305,8 +305,10 @@ static int run(const st_model *model, const st_inputs *inputs, float *prediction
   if (made == model->num_inputs)
     result = object_of(program->run, program->arguments, (int)(made + model->num_params));
   int code = result ? ST_OK : raised(error, "a request");
-  const DLTensor *scores = (const DLTensor *)((char *)result + sizeof(TVMFFIObject));
-  if (!code) code = read_scores(model, scores->data, inputs, predictions, error);
+  if (!code) {
+    const DLTensor *scores = (const DLTensor *)((char *)result + sizeof(TVMFFIObject));
+    code = read_scores(model, scores->data, inputs, predictions, error);
+  }
   release(result);
   while (made--) release(program->arguments[made].v_obj);
   return code;
