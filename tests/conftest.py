@@ -7,7 +7,6 @@ programs and their kernels, the emulator's libraries, and Python's own bytecode.
 
 import gc
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -98,27 +97,6 @@ def _no_wait_for_the_disk():
     """Let `os.fsync` return at once: no test cuts the power. Commands run as processes do wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_c_interface():
-    """Compile the C interface of exported folders once: it is the same in each of them."""
-    from sparsetrain.serving import libraries
-
-    write, kept = libraries.write_interface, Path(os.environ["SPARSETRAIN_TEST_FOLDER"])
-
-    def copy(folder):
-        made = kept / f"interface by {'-'.join(libraries.compiler()).replace('/', '-')}"
-        if not made.exists():
-            draft = Path(tempfile.mkdtemp(dir=kept))
-            write(draft)
-            made = made if made.exists() else draft.rename(made)
-        for path in made.iterdir():
-            shutil.copyfile(path, folder / path.name)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(libraries, "write_interface", copy)
         yield
 
 

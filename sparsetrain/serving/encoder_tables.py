@@ -12,7 +12,6 @@ from sparsetrain.data.columns.vocabulary import Vocabulary, lookup_of
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Linear
-from sparsetrain.errors import ConfigError
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
@@ -85,11 +84,14 @@ _FORMS = ("plain", "linear", "log")
 
 
 def _derivation(rules: Rules, name: str) -> Derived:
-    """Return how a column is derived; one that is not has a divisor of 0."""
-    rule = rules.schema.derived.get(name, Derived(name, divide=0))
-    if rule.kind != "arithmetic":
-        raise ConfigError(
-            f"export: {name} is derived by {rule.kind}, which exported models do not compute: "
-            "derive the column before, or predict with st.load_predictor"
-        )
-    return rule
+    """Return how the library in C derives a column; one that it takes has a divisor of 0."""
+    rule = rules.schema.derived.get(name)
+    return rule if rule and rule.kind == "arithmetic" else Derived(name, divide=0)
+
+
+def derived_rules(rules: Rules, read: ModelInputs) -> dict[str, Any]:
+    """Return the rules of derived columns that a model reads and the library in C takes."""
+    wanted = {feature.column for feature in read.features}
+    plain = rules.schema.to_dict().get("derived", {})
+    kinds = {name: rule.kind for name, rule in rules.schema.derived.items()}
+    return {n: rule for n, rule in plain.items() if n in wanted and kinds[n] != "arithmetic"}

@@ -7,6 +7,7 @@ tables written once.
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,14 @@ from sparsetrain.parsing.keys import number_ids_kernel, text_ids_kernel
 from sparsetrain.runtime import library_cache
 from sparsetrain.runtime.host import cpu_level
 from sparsetrain.runtime.object_files import compile_objects
-from sparsetrain.serving import libraries, manifest
+from sparsetrain.serving import derived_columns, libraries, manifest
 from sparsetrain.serving.delta import write_delta
-from sparsetrain.serving.encoder_tables import encoder_records, hash_tables, signature
+from sparsetrain.serving.encoder_tables import (
+    derived_rules,
+    encoder_records,
+    hash_tables,
+    signature,
+)
 from sparsetrain.serving.folders import draft_beside, new_folder, require_new
 from sparsetrain.serving.manifest import Record
 from sparsetrain.serving.model_inputs import ModelInputs, function_of, inputs_of
@@ -119,6 +125,9 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
     records += [_written(folder, number, *each) for number, each in enumerate(params)]
     libraries.write_kernels(folder, _compiled(program))
     libraries.write_interface(folder)
+    rules = derived_rules(model.encoder, read)
+    if rules:
+        (folder / derived_columns.FILE).write_text(json.dumps(rules))
     files = [manifest.file_record(path) for path in sorted(folder.iterdir())]
     (folder / manifest.FILE).write_bytes(manifest.dump([head, *files, *records]))
 

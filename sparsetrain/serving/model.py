@@ -14,12 +14,11 @@ import platform
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +31,15 @@ from sparsetrain.errors import (
     shown,
 )
 from sparsetrain.serving import manifest
+from sparsetrain.serving.column import DOUBLE as DOUBLE
+from sparsetrain.serving.column import INT64 as INT64
+from sparsetrain.serving.column import TEXT as TEXT
+from sparsetrain.serving.column import Column as Column
+from sparsetrain.serving.column import as_column as as_column
 from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"
 LINKED = "libtvm_ffi.so"  # that library loads it
-INT64, DOUBLE, TEXT = range(3)
 _ERROR_SIZE = 512
 _STRUCT = "QiQQQQ"  # st_column, in native alignment
 _ERRORS: dict[int, type[SparsetrainError]] = {
@@ -45,33 +48,6 @@ _ERRORS: dict[int, type[SparsetrainError]] = {
     3: NumericalError,
     4: ResourceError,
 }
-
-
-class Column(NamedTuple):
-    """One column of a request, as arrays that the library reads: NumPy's, or Python's `array`.
-
-    Attributes
-    ----------
-    kind : {INT64, DOUBLE, TEXT}
-    values : (n,) int64 or float64, or (bytes,) uint8 of all texts
-    offsets : (n + 1,) int64 or None
-        Of texts: where each begins, and the last ends.
-    missing : (n,) uint8 or None
-    bags : (rows + 1,) int64 or None
-        Of lists: the first value of each row.
-    """
-
-    kind: int
-    values: Any
-    offsets: Any = None
-    missing: Any = None
-    bags: Any = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of the request."""
-        edges = self.offsets if self.bags is None else self.bags
-        return len(self.values) if edges is None else len(edges) - 1
 
 
 class Model:
@@ -94,7 +70,7 @@ class Model:
     Attributes
     ----------
     columns, labels : tuple of str
-        What it reads, and what it predicts.
+        What it reads, and what it predicts. Sources of derived columns, or these, will do.
     items : (V, D) float32 or None
         Of a model without labels the vectors of all items, mapped: scores are
         ``predict(columns) @ items.T``.
@@ -111,14 +87,17 @@ class Model:
             folder = opened.path
             records = manifest.parse(opened.read(manifest.FILE), folder)
             self._library = _load(opened, _crcs_of(records))
+            self._derived = _read_derived(opened, records)
         error = ctypes.create_string_buffer(_ERROR_SIZE)
         path = os.fsencode(folder)
         _require(self._library.st_open(path, ctypes.byref(self._model), error), error)
         self.labels = tuple(record[1] for record in records if record[0] == "label")
-        self.columns = tuple(record[1] for record in records if record[0] == "column")
+        read = [record[1] for record in records if record[0] == "column"]
         self.width = next(int(record[4]) for record in records if record[0] == "program")
         self.items = None if self.labels else np.load(folder / manifest.ITEMS, mmap_mode="r")
-        self._names = {name: array("b", name.encode() + b"\0") for name in self.columns}
+        sources = (source for rule in self._derived.values() for source in rule.sources)
+        self.columns = tuple(dict.fromkeys([*read, *sources]))
+        self._names = {name: array("b", name.encode() + b"\0") for name in read}
 
     def predict(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Predictions (rows,) float32 of one label, (rows, T) of T: as `Predictor.predict`.
@@ -149,6 +128,11 @@ class Model:
         if len(set(rows.values())) > 1:
             raise DataError(f"columns differ in length: {rows}")
         count = next(iter(rows.values()), 0)
+        if self._derived:
+            from sparsetrain.serving.derived_columns import with_derived  # imports Arrow
+
+            made = with_derived(columns, self._derived)
+            columns = {name: column for name, column in made.items() if name in self._names}
         fields: list[int] = []
         for name, column in columns.items():
             fields += _address(self._names[name]), column.kind, *map(_address, column[1:])
@@ -178,6 +162,15 @@ def _crcs_of(records: list[list[str]]) -> dict[str, int]:
     if lacking:
         raise CheckpointError(f"the exported model has no {lacking}: export it again")
     return {name: found[name] for name in (LIBRARY, LINKED)}
+
+
+def _read_derived(folder: PrivateFolder, records: list[list[str]]) -> dict[str, Any]:
+    """Return the rules of derived columns that are made here."""
+    from sparsetrain.serving import derived_columns
+
+    if not any(record[:2] == ["file", derived_columns.FILE] for record in records):
+        return {}
+    return derived_columns.read_rules(folder.read(derived_columns.FILE))
 
 
 @contextmanager
@@ -253,109 +246,3 @@ def _address(memory: Any) -> int:
         return memory.buffer_info()[0]
     address: int = memory.__array_interface__["data"][0]
     return address
-
-
-def bad_column(name: str, reason: str) -> DataError:
-    """Return an error about a column, for the caller to raise."""
-    return DataError(f"column {shown(name)}: {reason}")
-
-
-def as_column(values: Any, name: str) -> Column:
-    """Return an array or a list as a column.
-
-    Raises
-    ------
-    DataError
-        If it holds what no column holds; it names the column.
-    """
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
-        return _from_array(values, name)
-    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
-        if np.isnat(values).any():
-            raise bad_column(name, "it holds NaT; give seconds since 1970, None for none")
-        return _from_array(values.astype("datetime64[s]").astype(np.int64), name)
-    values = values.tolist() if isinstance(values, np.ndarray) else values
-    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise bad_column(name, "it holds one value rather than a column; give a list")
-    kinds = set(map(type, values))
-    return (
-        _from_values(values, kinds, name) if kinds.isdisjoint(_LISTS) else _from_lists(values, name)
-    )
-
-
-def _from_lists(values: Sequence[Any], name: str) -> Column:
-    lists = [() if value is None else value for value in values]
-    if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
-        raise bad_column(name, "some of its rows are lists, some are not")
-    inside = [value for bag in lists for value in bag]
-    if not _LISTS.isdisjoint(map(type, inside)):
-        raise bad_column(name, "it holds lists of lists")
-    flat = as_column(inside, name)
-    return flat._replace(bags=_edges(map(len, lists)))
-
-
-def _from_array(values: np.ndarray, name: str) -> Column:
-    if values.ndim != 1:
-        raise bad_column(name, f"it has {values.ndim} axes, not one")
-    if values.dtype.kind == "f":
-        return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
-    # A uint64 has the bits of its key.
-    return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
-
-
-_INTEGERS, _NUMBERS, _TEXTS = {int, bool}, {int, bool, float}, {str, bytes}
-_LISTS = {list, tuple, np.ndarray}
-
-
-def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
-    """Return Python's numbers or texts as a column; None is missing."""
-    missing = None
-    if type(None) in kinds:
-        kinds.remove(type(None))
-        missing = _array("B", (value is None for value in values))
-        blank: Any = "" if kinds & _TEXTS else 0
-        values = [blank if value is None else value for value in values]
-    if kinds <= _INTEGERS:
-        return Column(INT64, _integers(values, name), None, missing)
-    if kinds <= _NUMBERS:
-        try:
-            return Column(DOUBLE, _array("d", values), None, missing)
-        except OverflowError:
-            raise bad_column(name, "a number is beyond 64 bits") from None
-    if kinds <= _TEXTS:
-        joined = "".join(values) if bytes not in kinds else ""
-        if joined and joined.isascii():
-            return Column(TEXT, array("B", joined.encode()), _edges(map(len, values)), missing)
-        texts = [_utf8(value, name) for value in values]
-        return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
-    names = sorted(kind.__name__ for kind in kinds)
-    raise bad_column(name, f"it holds {' and '.join(names)}; give numbers or texts alone")
-
-
-def _utf8(text: str | bytes, name: str) -> bytes:
-    try:
-        return text.encode() if isinstance(text, str) else text
-    except UnicodeEncodeError:
-        raise bad_column(name, f"{text!r:.40} is not text that UTF-8 has") from None
-
-
-def _integers(values: Sequence[int], name: str) -> Any:
-    """Return integers (n,) int64; from 2**63 on, as a hash of 64 bits may be, their bits."""
-    for code in "qQ":
-        try:
-            return _array(code, values)
-        except OverflowError:
-            continue
-    raise bad_column(name, "an integer is beyond 64 bits; give it as text")
-
-
-def _edges(lengths: Iterable[int]) -> Any:
-    return _array("q", accumulate(lengths, initial=0))
-
-
-def _array(code: str, values: Iterable[Any]) -> Any:
-    """Fill an array in parts, between which other threads have their turn."""
-    made, rest = array(code), iter(values)
-    while part := array(code, islice(rest, 1 << 14)):
-        made.extend(part)
-    return made

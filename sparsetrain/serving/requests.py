@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import DataError, first_line
+from sparsetrain.serving.column import DOUBLE, INT64, TEXT, Column, as_column, bad_column
 from sparsetrain.serving.json_rows import read_rows
 from sparsetrain.serving.limits import Most
-from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, as_column, bad_column
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -78,7 +78,7 @@ def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Colum
         raise
     except (pa.ArrowException, OSError, *_DAMAGED) as error:
         raise DataError(f"the body is not an Arrow stream: {first_line(error)}") from None
-    return {name: _from_arrow(array, name) for name, array in columns.items()}
+    return {name: as_feature(array, name) for name, array in columns.items()}
 
 
 def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _require_feature(field: Any) -> None:
         raise bad_column(field.name, f"a column of {str(inside):.60} is not a feature")
 
 
-def _from_arrow(array: Any, name: str) -> Column:
+def as_feature(array: Any, name: str) -> Column:
     """One column, read as an `Encoder` reads it."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -131,7 +131,7 @@ def _from_arrow(array: Any, name: str) -> Column:
     if arrow_types.is_bag(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
         edges = offsets_of(lengths)
-        return _from_arrow(array.flatten(), name)._replace(bags=edges)
+        return as_feature(array.flatten(), name)._replace(bags=edges)
     kind = arrow_types.kind_of(array.type)
     if pt.is_dictionary(array.type):
         values = array.dictionary  # of views, Arrow takes none

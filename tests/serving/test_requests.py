@@ -156,7 +156,7 @@ def test_a_type_that_is_no_feature_is_refused_before_the_batches_are_read(
     column = pa.DictionaryArray.from_arrays(INDICES, UNREAD[case])
     if listed:
         column = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), column)
-    monkeypatch.setattr(requests, "_from_arrow", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(requests, "as_feature", Mock(side_effect=AssertionError))
     with pytest.raises(DataError, match="column site: a column of dictionary.*not a feature"):
         from_arrow(stream({"site": column}), NAMES, MOST)
 

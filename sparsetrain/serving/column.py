@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Column`: one column of a request to an exported model, of arrays and of Python's values."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.errors import DataError, shown
+
+INT64, DOUBLE, TEXT = range(3)
+
+
+class Column(NamedTuple):
+    """One column of a request, as arrays that the library reads: NumPy's, or Python's `array`.
+
+    Attributes
+    ----------
+    kind : {INT64, DOUBLE, TEXT}
+    values : (n,) int64 or float64, or (bytes,) uint8 of all texts
+    offsets : (n + 1,) int64 or None
+        Of texts: where each begins, and the last ends.
+    missing : (n,) uint8 or None
+    bags : (rows + 1,) int64 or None
+        Of lists: the first value of each row.
+    """
+
+    kind: int
+    values: Any
+    offsets: Any = None
+    missing: Any = None
+    bags: Any = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the request."""
+        edges = self.offsets if self.bags is None else self.bags
+        return len(self.values) if edges is None else len(edges) - 1
+
+
+def bad_column(name: str, reason: str) -> DataError:
+    """Return an error about a column, for the caller to raise."""
+    return DataError(f"column {shown(name)}: {reason}")
+
+
+def as_column(values: Any, name: str) -> Column:
+    """Return an array or a list as a column.
+
+    Raises
+    ------
+    DataError
+        If it holds what no column holds; it names the column.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
+        return _from_array(values, name)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        if np.isnat(values).any():
+            raise bad_column(name, "it holds NaT; give seconds since 1970, None for none")
+        return _from_array(values.astype("datetime64[s]").astype(np.int64), name)
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise bad_column(name, "it holds one value rather than a column; give a list")
+    kinds = set(map(type, values))
+    return (
+        _from_values(values, kinds, name) if kinds.isdisjoint(_LISTS) else _from_lists(values, name)
+    )
+
+
+def _from_lists(values: Sequence[Any], name: str) -> Column:
+    lists = [() if value is None else value for value in values]
+    if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
+        raise bad_column(name, "some of its rows are lists, some are not")
+    inside = [value for bag in lists for value in bag]
+    if not _LISTS.isdisjoint(map(type, inside)):
+        raise bad_column(name, "it holds lists of lists")
+    flat = as_column(inside, name)
+    return flat._replace(bags=_edges(map(len, lists)))
+
+
+def _from_array(values: np.ndarray, name: str) -> Column:
+    if values.ndim != 1:
+        raise bad_column(name, f"it has {values.ndim} axes, not one")
+    if values.dtype.kind == "f":
+        return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
+    # A uint64 has the bits of its key.
+    return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
+
+
+_INTEGERS, _NUMBERS, _TEXTS = {int, bool}, {int, bool, float}, {str, bytes}
+_LISTS = {list, tuple, np.ndarray}
+
+
+def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
+    """Return Python's numbers or texts as a column; None is missing."""
+    missing = None
+    if type(None) in kinds:
+        kinds.remove(type(None))
+        missing = _array("B", (value is None for value in values))
+        blank: Any = "" if kinds & _TEXTS else 0
+        values = [blank if value is None else value for value in values]
+    if kinds <= _INTEGERS:
+        return Column(INT64, _integers(values, name), None, missing)
+    if kinds <= _NUMBERS:
+        try:
+            return Column(DOUBLE, _array("d", values), None, missing)
+        except OverflowError:
+            raise bad_column(name, "a number is beyond 64 bits") from None
+    if kinds <= _TEXTS:
+        joined = "".join(values) if bytes not in kinds else ""
+        if joined and joined.isascii():
+            return Column(TEXT, array("B", joined.encode()), _edges(map(len, values)), missing)
+        texts = [_utf8(value, name) for value in values]
+        return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
+    names = sorted(kind.__name__ for kind in kinds)
+    raise bad_column(name, f"it holds {' and '.join(names)}; give numbers or texts alone")
+
+
+def _utf8(text: str | bytes, name: str) -> bytes:
+    try:
+        return text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError:
+        raise bad_column(name, f"{text!r:.40} is not text that UTF-8 has") from None
+
+
+def _integers(values: Sequence[int], name: str) -> Any:
+    """Return integers (n,) int64; from 2**63 on, as a hash of 64 bits may be, their bits."""
+    for code in "qQ":
+        try:
+            return _array(code, values)
+        except OverflowError:
+            continue
+    raise bad_column(name, "an integer is beyond 64 bits; give it as text")
+
+
+def _edges(lengths: Iterable[int]) -> Any:
+    return _array("q", accumulate(lengths, initial=0))
+
+
+def _array(code: str, values: Iterable[Any]) -> Any:
+    """Fill an array in parts, between which other threads have their turn."""
+    made, rest = array(code), iter(values)
+    while part := array(code, islice(rest, 1 << 14)):
+        made.extend(part)
+    return made

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derived columns of a request to an exported model: buckets, lists in text, pairs.
+
+The library in C computes quotients and remainders alone, and takes other derived columns as those
+of a request. Here they are made of their sources by the code that training made them by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.errors import DataError, shown
+from sparsetrain.serving.column import DOUBLE, TEXT, Column
+
+FILE = "derived.json"
+
+
+def read_rules(content: bytes) -> dict[str, Any]:
+    """Return the rule of each column, from what `export` wrote."""
+    from sparsetrain.data.schema.derived import Derived
+    from sparsetrain.data.schema.schema_file import fill
+
+    return {name: fill(rule, Derived, FILE) for name, rule in json.loads(content).items()}
+
+
+def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dict[str, Column]:
+    """Return the columns of a request with those that it lacks and rules make.
+
+    Raises
+    ------
+    DataError
+        If a source is missing, or a value is none that the rule takes.
+    """
+    import pyarrow as pa
+
+    from sparsetrain.data.read.derived_columns import derived_column
+    from sparsetrain.data.values.location import Location
+    from sparsetrain.serving.requests import as_feature
+
+    found = dict(columns)
+    for name, rule in rules.items():
+        if name in columns:
+            continue
+        lacking = next((source for source in rule.sources if source not in columns), None)
+        if lacking is not None:
+            raise DataError(f"column {shown(lacking)} is missing, of which {shown(name)} is made")
+        arrays = [_as_array(columns[source]) for source in rule.sources]
+        piece = pa.RecordBatch.from_arrays(arrays, names=[*rule.sources])
+        found[name] = as_feature(derived_column(piece, rule, Location("request")), name)
+    return found
+
+
+def _as_array(column: Column) -> Any:
+    """Return a column as Arrow has it."""
+    import pyarrow as pa
+
+    if column.bags is not None:
+        values = _as_array(column._replace(bags=None))
+        return pa.LargeListArray.from_arrays(pa.array(np.asarray(column.bags)), values)
+    missing = None if column.missing is None else np.asarray(column.missing).view(bool)
+    if column.kind != TEXT:
+        values = np.asarray(column.values, np.float64 if column.kind == DOUBLE else np.int64)
+        return pa.array(values, mask=missing)
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    buffers = [valid, pa.py_buffer(column.offsets), pa.py_buffer(column.values)]
+    return pa.Array.from_buffers(pa.large_binary(), column.rows, buffers)
