@@ -37,7 +37,7 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -234,9 +234,8 @@ class _Tail:
             "offsets": self._array((entries + 1,), "int32"),
             "counts": self._array((2,), "int32"),
         }
-        numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
-        last = [relax.prim_value(n) for n in numbers]
-        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), *last])
+        rows = relax.prim_value(gradient.num_rows)
+        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), rows])
         return plan
 
     def update_dense(self, update: DenseUpdate) -> None:
@@ -275,13 +274,12 @@ class _Tail:
             update.every_row,
         )
         whole = update.first == 0 and update.end == rows
-        span = None if whole else (update.first, update.end)
         source = [] if gradient.source is None else [gradient.source]
         shapes = {"element": (rows, width), "row": (rows,)}
         slots = zip(spec.formula.slots, self.slots[update.name], strict=True)
         self._call(
             "update_of_every_row" if update.every_row else "update_of_touched_rows",
-            rows_kernel(spec, kind, update.rule, place, span),
+            rows_kernel(spec, kind, update.rule, place, whole),
             [
                 *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
                 self._view(param, (rows, width), seen_as(dtype)),
