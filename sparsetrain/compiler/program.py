@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled program: a Relax function that takes arrays by name.
 
-One compile serves every batch size. `arguments` checks arrays where they enter; kernels check
-nothing.
+One compile serves every batch size, and tables of any size (`free_rows`). `arguments` checks arrays
+where they enter; kernels check nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from sparsetrain.backend import backend_of
 from sparsetrain.compiler import program_cache, schedule
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.compile_errors import naming_operators
+from sparsetrain.compiler.free_rows import with_free_rows
 from sparsetrain.compiler.precision.arithmetic import Rounding, rewritten
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
@@ -77,15 +78,19 @@ class Program:
     @cached_property
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""
-        module = take_as_lookup(self.module)
-        return program_cache.load_or_build(module, self.target, self.executable)
+        return program_cache.load_or_build(self._compiled_from, self.target, self.executable)
 
     def executable(self, place: Path | None = None, hoists: bool = True) -> relax.VMExecutable:
         """Compile the function, see `compile_relax`; unless it hoists, it allocates for itself."""
         kept = self._kept if hoists else None
-        module, pipeline = take_as_lookup(self.module), schedule.pipeline(self.target, kept)
+        module, pipeline = self._compiled_from, schedule.pipeline(self.target, kept)
         with naming_operators(module, self.target):
             return compile_relax(module, self.target, pipeline, place)
+
+    @property
+    def _compiled_from(self) -> tvm.IRModule:
+        """The program for tables of any size."""
+        return with_free_rows(take_as_lookup(self.module), self.function)
 
     @cached_property
     def _compiled(self) -> Any:

@@ -13,9 +13,10 @@ from itertools import combinations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from sparsetrain.ad.gradient import GradientModule
+from sparsetrain.compiler.free_rows import READS, with_rows
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees
@@ -23,8 +24,7 @@ from sparsetrain.parallel.plan import Plan
 from sparsetrain.system.locks import with_builder_lock
 
 # Operators that read rows of their first argument, which their second one names.
-_LOOKUPS = ("relax.sparsetrain.lookup", "relax.sparsetrain.embedding_bag", "relax.take")
-_READS = (*_LOOKUPS, "relax.sparsetrain.weight_cotangent")
+_READS = (*READS, "relax.take")
 
 Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
 
@@ -56,20 +56,9 @@ def cut(module: tvm.IRModule, function: str, plan: Plan) -> tuple[tvm.IRModule, 
     wanted = {param: names[param] for param in old.params if names[param] in plan}
     lookups = _lookups(old, names, wanted)
     _require_alike(lookups, plan)
-    new = {param: _rows_of(param, number) for number, param in enumerate(wanted)}
-    bound = old.bind_params(new)
-    rest = iter(bound.params)
-    params = [new[param] if param in new else next(rest) for param in old.params]
-    made = relax.Function(params, bound.body, bound.ret_ty, bound.is_pure, bound.attrs)
-    made = made.with_attr("num_input", old.attrs["num_input"])
+    letters = {param: tirx.Var(f"sent{number}", "int64") for number, param in enumerate(wanted)}
+    made = with_rows(old, letters)
     return tvm.IRModule({**callees(module), tvm.ir.GlobalVar(function): made}), lookups
-
-
-def _rows_of(param: relax.Var, number: int) -> relax.Var:
-    rows = tvm.tirx.Var(f"sent{number}", "int64")
-    return relax.Var(
-        param.name, relax.TensorType((rows, *list(param.ty.shape)[1:]), param.ty.dtype)
-    )
 
 
 def _lookups(function: relax.Function, names: dict[Any, str], wanted: dict[Any, str]) -> Lookups:

@@ -48,8 +48,8 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     """Unique rows of ids, and where the entries of each are.
 
     Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for
-    S chunks, rows (N,), offsets (N + 1,), counts (2,), passes, bits, num_rows. `passes` digits of
-    `bits` each are sorted.
+    S chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which decides the digits that are
+    sorted, as in `digits_of`.
 
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
     `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
@@ -68,12 +68,20 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
             rows=buffer("rows", (entries,), index_dtype),
             offsets=buffer("offsets", (entries + 1,), "int32"),
             counts=buffer("counts", (2,), "int32"),
-            passes=tirx.Cast("int32", scalar("passes", "int64")),
-            bits=tirx.Cast("int32", scalar("bits", "int64")),
             num_rows=scalar("num_rows", "int64"),
         )
+        a.passes, a.bits = _digits_of(a.num_rows, index_dtype)
         _radix_sort(a, T.parallel if parallel else T.serial)
     return built.get()
+
+
+def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
+    """Inside a kernel: `digits_of`, int32."""
+    # 0 has as many bits as 1 has here; of 0 `clz` is undefined.
+    unused = tirx.Cast("int32", tirx.clz(tirx.bitwise_or(num_rows, const(1, "int64"))))
+    bits = T.Bind(tirx.min(64 - unused, np.iinfo(index_dtype).bits - 1))
+    passes = T.Bind(tirx.truncdiv(bits + (DIGIT_BITS - 1), const(DIGIT_BITS, "int32")))
+    return passes, T.Bind(tirx.truncdiv(bits + passes - 1, passes))
 
 
 def _share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:

@@ -3,14 +3,17 @@
 
 import numpy as np
 import pytest
+from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.errors import DataError
+from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import RowSparse, coalesce
+from sparsetrain.sparse_tensor import plan_kernel as plans
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -207,10 +210,29 @@ def test_more_chunks_than_entries_make_the_same_plan(indices):
     made = _arrays(count, 4, "int32")
     sort = compile_kernel(plan_kernel("int32"), host_target())
     ids = runtime.as_tensor(np.array(indices, "int32"))
-    sort(ids, *made, *digits_of(5, "int32"), 5)
+    sort(ids, *made, 5)
     _, order, _, rows, offsets, counts = map(runtime.as_numpy, made)
     expected, used = make_plan(ids, 5), counts[0]
     assert counts.tolist() == [expected.num_unique, 0]
     assert_same_bits(expected.rows, rows[:used])
     assert_same_bits(expected.offsets, offsets[: used + 1])
     assert_same_bits(expected.order, order[0])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_kernel_sorts_as_many_digits_as_the_rows_have(dtype):
+    with kernel() as built:
+        rows, found = (
+            buffer("rows", extents(1), "int64"),
+            buffer("found", (2, *extents(1)), "int32"),
+        )
+        with T.serial(rows.shape[0]) as n:
+            for place, number in enumerate(plans._digits_of(rows[n], dtype)):
+                T.buffer_store(found, number, [place, n])
+    most = np.iinfo(dtype).bits - 1
+    edges = {max(0, (1 << bits) + more) for bits in range(most) for more in (-1, 0, 1)}
+    counts = np.array(sorted({*edges, (1 << most) - 1}), "int64")
+    told = runtime.empty((2, len(counts)), "int32")
+    compile_kernel(built.get(), host_target())(runtime.as_tensor(counts), told)
+    expected = [plans.digits_of(int(count), dtype) for count in counts]
+    assert runtime.as_numpy(told).T.tolist() == [[*each] for each in expected]

@@ -14,7 +14,7 @@ from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor import kernels
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, chunks_for
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 
 
 def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
@@ -28,11 +28,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
     notes = runtime.empty((chunks, NOTES), "int32")
     counts = runtime.empty((2,), "int32")
     sort_ = _plan_kernel(index_dtype, chunks > 1)
-    sort_(
-        *(indices, keys, order, notes, rows, offsets, counts),
-        *digits_of(num_rows, index_dtype),
-        num_rows,
-    )
+    sort_(indices, keys, order, notes, rows, offsets, counts, num_rows)
     used, outside = runtime.as_numpy(counts).tolist()
     if outside:
         raise DataError(f"{outside} of {count} row indices lie outside the {num_rows} rows")

@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from sparsetrain.compiler.free_rows import note_updates, rows_of
 from sparsetrain.kernels.table_formats import computed_in, seen_as
 from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.state import LAST, matrix_shape, slot_shape
@@ -37,7 +38,7 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, digits_of, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -73,8 +74,11 @@ def append_update(
         tail.update_rows(place)
     body = relax.SeqExpr([*old.body.blocks, relax.BindingBlock(tail.bindings)], tail.loss)
     whole = tail.builder.get()
-    whole[function] = relax.Function(
-        [*old.params, *tail.arguments], body, tail.loss.ty, is_pure=False, attrs=old.attrs
+    whole[function] = note_updates(
+        relax.Function(
+            [*old.params, *tail.arguments], body, tail.loss.ty, is_pure=False, attrs=old.attrs
+        ),
+        tail.beside_tables,
     )
     return relax.transform.Normalize()(whole)
 
@@ -176,6 +180,15 @@ class _Tail:
         slots = [slot for slots in self.slots.values() for slot in slots]
         return [*slots, *self.last.values(), *self.step.values()]
 
+    @property
+    def beside_tables(self) -> dict[str, list[str]]:
+        """Table -> the names of the arguments that have as many rows."""
+        last = {name: [stamps] for name, stamps in self.last.items()}
+        return {
+            name: [array.name for array in (*self.slots[name], *last.get(name, ()))]
+            for name in self.tables
+        }
+
     def _specs(self) -> dict[str, KernelSpec]:
         dense = {name: update.rule for update in self.layout.dense for name in update.names}
         rows = {update.name: update.rule for update in self.layout.rows}
@@ -200,9 +213,10 @@ class _Tail:
     def _view(self, array: relax.Var, shape: Sequence[int], dtype: str | None = None) -> relax.Var:
         """View an array in another shape or dtype."""
         ty = relax.TensorType(shape, dtype or str(array.ty.dtype))
-        if [*map(int, array.ty.shape)] == [*shape] and str(array.ty.dtype) == str(ty.dtype):
+        same = [*map(int, array.ty.shape)] == [*shape]
+        if same and str(array.ty.dtype) == str(ty.dtype):
             return array
-        return self._bind(relax.op.memory.view(array, ty.shape, ty.dtype), ty)
+        return self._bind(relax.op.memory.view(array, None if same else ty.shape, ty.dtype), ty)
 
     def _call(self, name: str, kernel: tvm.tirx.PrimFunc, arguments: Sequence[Any]) -> None:
         """Call a kernel, which writes into its arguments; profiles show the name."""
@@ -212,7 +226,7 @@ class _Tail:
     def check(self) -> None:
         """Make the plans, search all values, and write the report."""
         sparse = {name: self.gradients[name] for name in self.tables}
-        self.plans = {name: self._plan(gradient) for name, gradient in sparse.items()}
+        self.plans = {name: self._plan(name) for name in sparse}
         values = [
             self.loss,
             *(sparse[n].values if n in sparse else g for n, g in self.gradients.items()),
@@ -224,7 +238,8 @@ class _Tail:
         verdict = verdict_kernel(len(values), len(counts))
         self._call("verdict", verdict, [found, *counts, self.step[REPORT]])
 
-    def _plan(self, gradient: RowSparse) -> dict[str, Any]:
+    def _plan(self, name: str) -> dict[str, Any]:
+        gradient = self.gradients[name]
         entries, dtype = gradient.indices.ty.shape[0], str(gradient.indices.ty.dtype)
         plan = {
             "keys": self._array((2 * entries,), dtype),
@@ -234,9 +249,8 @@ class _Tail:
             "offsets": self._array((entries + 1,), "int32"),
             "counts": self._array((2,), "int32"),
         }
-        numbers = (*digits_of(gradient.num_rows, dtype), gradient.num_rows)
-        last = [relax.prim_value(n) for n in numbers]
-        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), *last])
+        rows = self._bind(rows_of(self.params[name]), tvm.ir.PrimType("int64"))
+        self._call("sort_of_rows", plan_kernel(dtype), [gradient.indices, *plan.values(), rows])
         return plan
 
     def update_dense(self, update: DenseUpdate) -> None:
@@ -275,13 +289,12 @@ class _Tail:
             update.every_row,
         )
         whole = update.first == 0 and update.end == rows
-        span = None if whole else (update.first, update.end)
         source = [] if gradient.source is None else [gradient.source]
         shapes = {"element": (rows, width), "row": (rows,)}
         slots = zip(spec.formula.slots, self.slots[update.name], strict=True)
         self._call(
             "update_of_every_row" if update.every_row else "update_of_touched_rows",
-            rows_kernel(spec, kind, update.rule, place, span),
+            rows_kernel(spec, kind, update.rule, place, whole),
             [
                 *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
                 self._view(param, (rows, width), seen_as(dtype)),

@@ -133,5 +133,8 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
 
 
 def keys_shape(layout: Layout) -> tuple[int, int]:
-    """Return the shape of `KEYS`: for each rows update two noise keys and the step's number."""
-    return max(1, len(layout.rows)), 3
+    """Return the shape of `KEYS`.
+
+    For each rows update two noise keys, the step's number, and the first and the end of the rows.
+    """
+    return max(1, len(layout.rows)), 5

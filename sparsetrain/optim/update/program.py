@@ -86,6 +86,9 @@ class UpdateStep:
         self._tables = tables_of(structure)
         self._numbers = runtime.zeros(numbers_shape(layout), "float64")
         self._keys = runtime.zeros(keys_shape(layout), "int64")
+        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
+        for place, update in enumerate(layout.rows):
+            spans[place] = update.first, update.end
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`

@@ -69,13 +69,14 @@ def rows_kernel(
     kind: RowsKind,
     rule: int,
     place: int,
-    span: tuple[int, int] | None,
+    whole: bool,
 ) -> PrimFunc:
-    """Build the update of a table, or of its rows `span`.
+    """Build the update of a table, or of a range of its rows.
 
     Arguments: rows (N,), order (2, N), offsets (N + 1,), source (N,) if pooled, values (M, D),
     weight (V, D), one array per slot, last (V,) if stamped, counts (2,), report, numbers (R, K),
-    keys (P, 3). `rule` and `place` are rows of the last two.
+    keys (P, 5): two noise keys, the step's number, and the first and the end of the rows. `rule`
+    and `place` are rows of the last two.
     """
     with kernel() as built:
         entries, stored, table = extents(3)
@@ -95,19 +96,13 @@ def rows_kernel(
                 h.keys = keys[place, 0], keys[place, 1]
             stamp = None if last is None else (last, tirx.Cast("int32", keys[place, 2]))
             used = T.Bind(tirx.Cast("int64", counts[0]))
+            span = None if whole else (T.Bind(keys[place, 3]), T.Bind(keys[place, 4]))
             if kind.every_row:
-                whole = (const(0, "int64"), table) if span is None else _constants(span)
-                update_every_row(parameter, runs, used, whole, h)
+                update_every_row(parameter, runs, used, span or (const(0, "int64"), table), h)
             else:
-                within = (const(0, "int64"), used)
-                if span is not None:
-                    within = first_from(rows, used, span[0]), first_from(rows, used, span[1])
-                update_rows(parameter, runs, within, h, stamp)
+                within = tuple(first_from(rows, used, row) for row in span or ())
+                update_rows(parameter, runs, within or (const(0, "int64"), used), h, stamp)
     return built.get()
-
-
-def _constants(span: tuple[int, int]) -> tuple[Any, Any]:
-    return const(span[0], "int64"), const(span[1], "int64")
 
 
 class Runs(NamedTuple):

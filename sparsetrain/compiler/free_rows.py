@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Free rows: a table's number of rows as a letter in what is compiled, so that any size will do.
+
+Sizes of tables come from data: they differ with each day, fold and data set. The kernels that look
+tables up and update them do not depend on them, so a table that meets nothing else gets a letter
+for its rows, and so do the arrays of the optimizer that have a row for each of its own. Rows of a
+table that is an operand of a dense operator too stay a number, for which such kernels are made.
+What checks arguments reads the function as it was before.
+
+Cost: one walk through the bindings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import mul
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import PrimType
+
+from sparsetrain.kernels.relax_op import define_op
+from sparsetrain.kernels.rewrite import is_call
+from sparsetrain.system.locks import with_builder_lock
+
+
+def _rows(shape: Sequence[Any]) -> Any:
+    return reduce(mul, shape[1:-1], shape[0])
+
+
+# (V, D) -> V, the product of all axes but the last, as a number that a kernel is given.
+rows_of = define_op(
+    "rows_of",
+    ("table",),
+    lambda call: PrimType("int64"),
+    lambda builder, call: relax.prim_value(_rows([*call.args[0].ty.shape])),
+)
+
+# Operators whose first operand is a table, with any number of rows.
+READS = frozenset(
+    f"relax.sparsetrain.{name}" for name in ("lookup", "embedding_bag", "weight_cotangent")
+)
+_OF_UPDATES = ("relax.memory.view", "relax.sparsetrain.rows_of")
+_BESIDE = "arrays_beside_tables"
+
+
+def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) -> relax.Function:
+    """Note which tables are updated in place, and the arguments that have a row for each of theirs.
+
+    These are given to kernels that take any number of rows, and to nothing else.
+    """
+    return function.with_attr(_BESIDE, {table: [*names] for table, names in beside.items()})
+
+
+@with_builder_lock
+def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
+    """Give the tables of a function letters for their rows, where they are not operands besides."""
+    function = module[name]
+    updated = dict((function.attrs or {}).get(_BESIDE, {}))
+    known = {param.name: param for param in function.params}
+    letters: dict[relax.Var, tirx.Var] = {}
+    for number, table in enumerate(_tables(function, updated)):
+        alike = table, *(known[beside] for beside in updated.get(table.name, ()))
+        letters |= dict.fromkeys(alike, tirx.Var(f"rows{number}", "int64"))
+    if letters:
+        module = module.clone()
+        module[name] = with_rows(function, letters).without_attr(_BESIDE)
+    return module
+
+
+def with_rows(function: relax.Function, rows: Mapping[relax.Var, tirx.Var]) -> relax.Function:
+    """The function with letters for the rows of some arguments."""
+    given = {
+        param: relax.Var(
+            param.name, relax.TensorType([letter, *[*param.ty.shape][1:]], param.ty.dtype)
+        )
+        for param, letter in rows.items()
+    }
+    bound = function.bind_params(given)
+    rest = iter(bound.params)
+    params = [given[param] if param in given else next(rest) for param in function.params]
+    result = bound.body.body.ty
+    return relax.Function(params, bound.body, result, function.is_pure, function.attrs)
+
+
+def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.Var]:
+    """The arguments (V, D) that are tables alone, or nothing at all."""
+    updates = {param for param in function.params if param.name in updated}
+    result = function.body.body
+    others = {*relax.analysis.free_vars(result)}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            returned = result.same_as(binding.var) and isinstance(binding.value, relax.Var)
+            if not (returned and isinstance(binding, relax.VarBinding)):
+                read = _read_in(binding.value, updates)
+                others |= {*relax.analysis.free_vars(binding.value)} - read
+    return [p for p in function.params if _has_fixed_rows(p) and p not in others]
+
+
+def _read_in(value: Any, updates: set[relax.Var]) -> set[relax.Var]:
+    """What a right-hand side takes for a table."""
+    if not isinstance(value, relax.Call):
+        return set()
+    if isinstance(value.op, tvm.ir.GlobalVar) or any(is_call(value, each) for each in _OF_UPDATES):
+        return updates.intersection(value.args)
+    return {value.args[0]} if getattr(value.op, "name", "") in READS else set()
+
+
+def _has_fixed_rows(param: relax.Var) -> bool:
+    shape = getattr(param.ty, "shape", None)
+    return shape is not None and len(shape) == 2 and isinstance(shape[0], tirx.IntImm)
