@@ -41,6 +41,21 @@ class Column(NamedTuple):
         edges = self.offsets if self.bags is None else self.bags
         return len(self.values) if edges is None else len(edges) - 1
 
+    def as_arrow(self) -> Any:
+        """Return the column as an Arrow array."""
+        import pyarrow as pa
+
+        if self.bags is not None:
+            values = self._replace(bags=None).as_arrow()
+            return pa.LargeListArray.from_arrays(pa.array(np.asarray(self.bags)), values)
+        missing = None if self.missing is None else np.asarray(self.missing).view(bool)
+        if self.kind != TEXT:
+            dtype = np.float64 if self.kind == DOUBLE else np.int64
+            return pa.array(np.asarray(self.values, dtype), mask=missing)
+        valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        buffers = [valid, pa.py_buffer(self.offsets), pa.py_buffer(self.values)]
+        return pa.Array.from_buffers(pa.large_binary(), self.rows, buffers)
+
 
 def bad_column(name: str, reason: str) -> DataError:
     """Return an error about a column, for the caller to raise."""

@@ -11,10 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from sparsetrain.errors import DataError, shown
-from sparsetrain.serving.column import DOUBLE, TEXT, Column
+from sparsetrain.serving.column import Column
 
 FILE = "derived.json"
 
@@ -48,23 +46,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
         lacking = next((source for source in rule.sources if source not in columns), None)
         if lacking is not None:
             raise DataError(f"column {shown(lacking)} is missing, of which {shown(name)} is made")
-        arrays = [_as_array(columns[source]) for source in rule.sources]
+        arrays = [columns[source].as_arrow() for source in rule.sources]
         piece = pa.RecordBatch.from_arrays(arrays, names=[*rule.sources])
         found[name] = as_feature(derived_column(piece, rule, Location("request")), name)
     return found
-
-
-def _as_array(column: Column) -> Any:
-    """Return a column as Arrow has it."""
-    import pyarrow as pa
-
-    if column.bags is not None:
-        values = _as_array(column._replace(bags=None))
-        return pa.LargeListArray.from_arrays(pa.array(np.asarray(column.bags)), values)
-    missing = None if column.missing is None else np.asarray(column.missing).view(bool)
-    if column.kind != TEXT:
-        values = np.asarray(column.values, np.float64 if column.kind == DOUBLE else np.int64)
-        return pa.array(values, mask=missing)
-    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    buffers = [valid, pa.py_buffer(column.offsets), pa.py_buffer(column.values)]
-    return pa.Array.from_buffers(pa.large_binary(), column.rows, buffers)
