@@ -31,9 +31,10 @@ os.environ["TVM_NUM_THREADS"] = "1"
 import numpy as np
 
 import sparsetrain as st
+from sparsetrain.serving.column import as_column
 from sparsetrain.serving.export import export
 from sparsetrain.serving.libraries import compiler
-from sparsetrain.serving.model import Model, as_column
+from sparsetrain.serving.model import Model
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "harness" / "serving_peers.py"

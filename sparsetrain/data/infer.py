@@ -5,8 +5,8 @@ Whole numbers are counts, which become logarithms, if few values are large: the 
 eight times the median, or over 8 if that is below 1. Others, and those whose name ends in `id`, are
 categories. Columns that cannot help (one value, or another in nearly every row) are left out.
 Points in time give their hour and weekday; lists of so many numbers are vectors, and text that
-holds lists is cut. Every guess is an entry of the result, and `dense`,
-`categories` and `ignore` overrule it. A warning names columns whose types are not read.
+holds lists is cut. Every guess is an entry of the result, and `dense`, `categories` and `ignore`
+overrule it. A warning names columns whose types are not read.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def _distinct(pieces: Pieces) -> tuple[Any, Array]:
     for location, piece in pieces:
         if arrow_types.kind_of(piece.type) == arrow_types.TEXT:
             require_utf8(piece, location)
-            is_coded = pa.types.is_dictionary(piece.type)
-            plain.append(piece.dictionary_decode() if is_coded else piece)
+            plain.append(arrow_types.as_plain(piece))
     try:
         texts = pa.chunked_array([p.cast(pa.large_string()) for p in plain], pa.large_string())
     except pa.ArrowInvalid:  # bytes that are no text

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,3 +59,13 @@ class Texts:
     def count(self) -> int:
         """Texts, n."""
         return len(self.offsets) - 1
+
+
+class Values(NamedTuple):
+    """The values of a column that have a row, and its kind; each value occurs once."""
+
+    kind: int  # of `KINDS`
+    numbers: np.ndarray  # (n,) int64
+    number_ids: np.ndarray  # (n,) int64, 2 or more
+    texts: Sequence[bytes] = ()
+    text_ids: np.ndarray = np.zeros(0, np.int64)  # (m,)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.parsing import keys
-from sparsetrain.parsing.identity import Texts
+from sparsetrain.parsing.identity import Texts, Values
 from sparsetrain.parsing.keys import FIELDS, GOLDEN
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
@@ -32,16 +32,6 @@ _keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))
 _hashes = cache(with_builder_lock(host_kernel("hashes of texts", keys.hashes_kernel)))
 _text_ids = cache(with_builder_lock(host_kernel("ids of texts", keys.text_ids_kernel)))
 _number_ids = cache(with_builder_lock(host_kernel("ids of numbers", keys.number_ids_kernel)))
-
-
-class Values(NamedTuple):
-    """The values of a column that have a row, and its kind; each value occurs once."""
-
-    kind: int
-    numbers: np.ndarray  # (n,) int64
-    number_ids: np.ndarray  # (n,) int64, 2 or more
-    texts: Sequence[bytes] = ()
-    text_ids: np.ndarray = np.zeros(0, np.int64)  # (m,)
 
 
 class Lookup:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.vocabulary import Vocabulary, lookup_of
+from sparsetrain.data.columns.vocabulary import Vocabulary, pool_of
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Linear
@@ -19,7 +19,7 @@ from sparsetrain.serving.model_inputs import ModelInputs
 def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
     """Return the tables that the key kernel finds ids in; of already encoded columns, none."""
     known = _vocabularies(rules, read)
-    return lookup_of(known).arrays if known else ()
+    return pool_of(known).lookup.arrays if known else ()
 
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:

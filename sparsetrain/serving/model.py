@@ -31,11 +31,7 @@ from sparsetrain.errors import (
     shown,
 )
 from sparsetrain.serving import manifest
-from sparsetrain.serving.column import DOUBLE as DOUBLE
-from sparsetrain.serving.column import INT64 as INT64
-from sparsetrain.serving.column import TEXT as TEXT
-from sparsetrain.serving.column import Column as Column
-from sparsetrain.serving.column import as_column as as_column
+from sparsetrain.serving.column import Column, as_column
 from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"

@@ -39,12 +39,6 @@ from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.trained_model import TrainedModel
 
 
-def signature_without_self(method: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature by which a method is called."""
-    known = inspect.signature(method)
-    return known.replace(parameters=[*known.parameters.values()][1:])
-
-
 class Trainer(TrainedModel):
     """Trains a model of this package.
 
@@ -92,7 +86,7 @@ class Trainer(TrainedModel):
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
 
-    __signature__ = signature_without_self(TrainedModel.__init__)  # that `__new__` would hide
+    __signature__ = inspect.signature(TrainedModel)  # which `__new__` would hide
 
     def __new__(cls, *args: Any, parallel: Any = None, **options: Any) -> Trainer:
         """Make a trainer of one process, or one rank's of several."""

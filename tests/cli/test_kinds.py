@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands with a schema whose columns are learnt quantiles, and vectors."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import sparsetrain as st
 from sparsetrain.cli import main
+from tests.cli.commands import told
 
 SCHEMA = """
 label = "click"
@@ -39,16 +39,15 @@ def folder(tmp_path_factory):
     return path
 
 
-def told(capsys, *command) -> dict:
-    capsys.readouterr()
-    assert main([*map(str, command), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_a_run_goes_on_by_the_same_schema(folder, capsys):
     schema, raw = ["--schema", folder / "log.toml"], folder / "raw.parquet"
-    told(capsys, "train", "--resume", folder / "run", "--epochs", "2")
+    learnt = st.load(folder / "run").encoder.schema
+    resumed = told(capsys, "train", "--resume", folder / "run", "--epochs", "2")
+    assert len(resumed["epochs"]) == 2
     told(capsys, "train", raw, "--start-from", folder / "run", *schema, "--out", folder / "next")
+    assert len(learnt.derived["bucket"].boundaries) == 7
+    for name in ("run", "next"):
+        assert st.load(folder / name).encoder.schema == learnt
 
 
 def test_converted_data_train_evaluate_and_predict_as_raw_ones(folder, capsys):

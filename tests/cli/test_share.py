@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands with a schema in which a list of items and an item share a table."""
 
-import json
-
 import pytest
 
 from sparsetrain.cli import main
+from tests.cli.commands import told
 from tests.shared_tables import log
 
 SCHEMA = """
@@ -27,12 +26,6 @@ def folder(tmp_path_factory):
     options = ["--schema", str(path / "log.toml"), "--out", str(path / "run"), "--min-count", "1"]
     assert main(["train", str(path / "raw.parquet"), *options, *SMALL]) == 0
     return path
-
-
-def told(capsys, *command) -> dict:
-    capsys.readouterr()
-    assert main([*map(str, command), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_train_and_inspect_say_which_columns_share(folder, capsys):

@@ -2,7 +2,6 @@
 """`tune`, and `train --seeds`: several runs of one command."""
 
 import errno
-import json
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from sparsetrain.cli.tune import _dimension
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.training.run.lock import locked
 from tests import small_dlrm
+from tests.cli.commands import told
 
 SMALL = ["--set", "model.dim=4", "--set", "model.bottom=4", "--set", "model.top=4"]
 
@@ -26,12 +26,6 @@ def rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("rows") / "rows.parquet"
     pd.DataFrame(small_dlrm.raw_rows(300)).to_parquet(path)
     return str(path)
-
-
-def told(capsys, *command):
-    capsys.readouterr()
-    assert main([*map(str, command), "--json"]) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.fixture

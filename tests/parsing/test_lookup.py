@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsetrain.parsing.identity import ABSENT, HEX, KINDS, LOOSE, NUMBER, OTHER, Texts
-from sparsetrain.parsing.lookup import Lookup, Values, hashes_of, keys_of
+from sparsetrain.parsing.identity import ABSENT, HEX, KINDS, LOOSE, NUMBER, OTHER, Texts, Values
+from sparsetrain.parsing.lookup import Lookup, hashes_of, keys_of
 from tests.identity import is_hexadecimal, key_of, whole_number
 
 quick = settings(max_examples=100, deadline=None)

@@ -2,6 +2,7 @@
 """Exported models, each made once."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,26 @@ from tests.serving.logs import BAGS, SCHEMA, trained
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory) -> dict[str, tuple[st.Trainer, Path]]:
-    """By name, a trainer and the folder that it was exported to."""
+def exporting(tmp_path_factory) -> Callable[[st.Trainer], Path]:
+    """What exports a trainer for this processor, and returns the folder."""
     try:
         compiler()
     except st.errors.ConfigError as error:
         pytest.skip(str(error))
-    made = {}
-    for name, schema in {"ids": SCHEMA, "bags": BAGS}.items():
-        folder = tmp_path_factory.mktemp("exported") / name
-        trainer = trained(schema)
+
+    def run(trainer: st.Trainer) -> Path:
+        folder = tmp_path_factory.mktemp("exported") / "model"
         export(trainer, folder, cpu="native")
-        made[name] = trainer, folder
-    return made
+        return folder
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def exported(exporting) -> dict[str, tuple[st.Trainer, Path]]:
+    """By name, a trainer and the folder that it was exported to."""
+    trainers = {"ids": trained(SCHEMA), "bags": trained(BAGS)}
+    return {name: (trainer, exporting(trainer)) for name, trainer in trainers.items()}
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 import sparsetrain as st
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.errors import DataError
-from sparsetrain.serving.export import export
 from sparsetrain.serving.limits import Most
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import from_arrow, from_json
@@ -44,15 +43,13 @@ def rows_of(count, seed):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(exporting):
     rows = rows_of(200, 0)
     encoder = st.data.Encoder.fit(rows, schema_file=SCHEMA, min_count=1)
     model = st.models.DLRM(**encoder.model_arguments, dim=4, bottom=(), top=(4,))
     trainer = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder, target="cpu")
     trainer.fit(rows, epochs=2, batch_size=50, progress=None)
-    folder = tmp_path_factory.mktemp("derived") / "served"
-    export(trainer, folder)
-    return trainer, Model(folder)
+    return trainer, Model(exporting(trainer))
 
 
 def test_a_request_with_the_sources_is_answered_as_by_the_trainer(made):

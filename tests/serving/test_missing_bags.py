@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 import sparsetrain as st
+from sparsetrain.serving.column import DOUBLE, INT64, TEXT, Column, as_column
 from sparsetrain.serving.export import export
 from sparsetrain.serving.limits import Most
-from sparsetrain.serving.model import DOUBLE, INT64, TEXT, Column, Model, as_column
+from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import from_arrow, from_json
 from tests.helpers import slow_except
 from tests.serving import test_model_features as features

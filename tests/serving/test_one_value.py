@@ -11,10 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as hs
 
 import sparsetrain as st
-from sparsetrain.errors import ConfigError
 from sparsetrain.parsing.identity import KINDS
-from sparsetrain.serving.export import export
-from sparsetrain.serving.libraries import compiler
 from sparsetrain.serving.limits import Most
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import ARROW, JSON, READERS
@@ -31,12 +28,8 @@ MOST = Most(1000, 10_000, 1 << 20)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["single", "bags"])
-def served(request, tmp_path_factory):
+def served(request, exporting):
     """A model that tells all ids of a column of each kind apart, and its folder."""
-    try:
-        compiler()
-    except ConfigError as error:
-        pytest.skip(str(error))
     rows = max(map(len, SEEN.values()))
     data = {kind: (values * rows)[:rows] for kind, values in SEEN.items()}
     if request.param:
@@ -46,9 +39,7 @@ def served(request, tmp_path_factory):
     assert tuple(column.known.kind for column in encoder.features) == KINDS
     model = st.models.DLRM(dim=4, bottom=(4,), top=(8,), **encoder.model_arguments)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    export(trainer, folder, cpu="native")
-    return trainer, Model(folder)
+    return trainer, Model(exporting(trainer))
 
 
 def padded(number):

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from sparsetrain.errors import DataError
+from sparsetrain.serving.column import INT64, TEXT
 from sparsetrain.serving.limits import Most
-from sparsetrain.serving.model import INT64, TEXT
 from sparsetrain.serving.requests import from_arrow
 
 

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pytest
 
 import sparsetrain as st
-from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.serving.export import export
-from sparsetrain.serving.libraries import compiler
+from sparsetrain.errors import DataError
 from sparsetrain.serving.limits import Most
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import ARROW, JSON, READERS
@@ -36,20 +34,14 @@ def rows_of(seed=0):
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def exported(request, tmp_path_factory):
-    try:
-        compiler()
-    except ConfigError as error:
-        pytest.skip(str(error))
+def exported(request, exporting):
     schema = LAYOUTS[request.param]
     encoder = st.data.Encoder.fit(
         rows_of(), schema_file=schema, min_count=1, missing_flags=bool(schema.dense)
     )
     model = st.models.DLRM(dim=4, bottom=(8,), top=(8,), **encoder.model_arguments)
     trainer = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder)
-    folder = tmp_path_factory.mktemp("exported") / "model"
-    export(trainer, folder, cpu="native")
-    return trainer, Model(folder)
+    return trainer, Model(exporting(trainer))
 
 
 def test_they_are_the_numbers_that_the_trainer_reads(exported):

@@ -42,6 +42,18 @@ def lines_of(batches, total, seconds_per_batch=1.0, interval=5.0):
     return stream.getvalue().splitlines()
 
 
+def bar_of(batches, total, seconds=0.0, name=""):
+    clock, stream = Clock(), Terminal()
+    bar = Bar(stream, clock=clock)
+    bar.start(total, name)
+    for rows, loss in batches:
+        clock.now += seconds
+        bar.advance(rows, loss)
+    bar.finish()
+    bar.finish()  # which does nothing
+    return stream.getvalue()
+
+
 def test_lines_come_by_the_clock_and_once_at_the_end():
     lines = lines_of([(100, 0.5)] * 12, total=2_000)
     assert lines == [
@@ -98,13 +110,7 @@ def test_the_loss_shown_follows_training():
 def test_the_last_line_has_the_mean_over_rows_of_the_steps_that_were_not_skipped():
     batches = [(1, 1.0)] * 100 + [(3, 0.0)] * 100 + [(100, math.inf)]
     assert "loss 0.2000" in lines_of(batches, total=None)[-1]
-    stream = Terminal()
-    bar = Bar(stream, clock=Clock())
-    bar.start(400)
-    for rows, loss in batches[:-1]:
-        bar.advance(rows, loss)
-    bar.finish()
-    assert "loss 0.2500" in stream.getvalue().rpartition("100% of 400 rows")[2]
+    assert "loss 0.2500" in bar_of(batches[:-1], 400).rpartition("100% of 400 rows")[2]
 
 
 def test_the_loss_shown_is_the_mean_of_the_first_batches():
@@ -112,40 +118,18 @@ def test_the_loss_shown_is_the_mean_of_the_first_batches():
 
 
 def test_a_bar_shows_rate_loss_and_time_left():
-    clock, stream = Clock(), Terminal()
-    bar = Bar(stream, clock=clock)
-    bar.start(2_000)
-    for _ in range(4):
-        clock.now += 0.5
-        bar.advance(250, 0.25)
-    bar.finish()
-    bar.finish()
-    assert "50% of 2,000 rows, 500 rows/s, loss 0.2500, 2 s left" in stream.getvalue()
+    shown = bar_of([(250, 0.25)] * 4, 2_000, seconds=0.5)
+    assert "50% of 2,000 rows, 500 rows/s, loss 0.2500, 2 s left" in shown
 
 
 def test_a_bar_has_room_for_a_long_run_in_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    clock, stream = Clock(), Terminal()
-    bar = Bar(stream, clock=clock)
-    bar.start(1_000_000, "epoch 1")
-    for _ in range(3):
-        clock.now += 1.0
-        bar.advance(249_000, 0.4965)
-    bar.finish()
-    assert "epoch 1: 75% of 1,000,000 rows, 249,000 rows/s, loss 0.4965, 1 s left" in (
-        stream.getvalue()
-    )
+    shown = bar_of([(249_000, 0.4965)] * 3, 1_000_000, seconds=1.0, name="epoch 1")
+    assert "epoch 1: 75% of 1,000,000 rows, 249,000 rows/s, loss 0.4965, 1 s left" in shown
 
 
 def test_the_time_left_is_not_told_by_the_first_batches():
-    clock, stream = Clock(), Terminal()
-    bar = Bar(stream, clock=clock)
-    bar.start(2_000)
-    for _ in range(2):
-        clock.now += 0.3
-        bar.advance(10, 0.25)
-    bar.finish()
-    assert "left" not in stream.getvalue()
+    assert "left" not in bar_of([(10, 0.25)] * 2, 2_000, seconds=0.3)
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,6 @@ def has_names(array: Any) -> bool:
     return pt.is_dictionary(array.type) and arrow_types.kind_of(array.type) in names
 
 
-def as_plain(array: Any) -> Any:
-    """Return an array that is no dictionary."""
-    return array.dictionary_decode() if pt.is_dictionary(array.type) else array
-
-
 def _from_integers(array: Any, nan: NanRule, location: Location) -> Integers:
     return Integers(*fill_nulls(array))
 

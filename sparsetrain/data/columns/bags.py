@@ -58,8 +58,7 @@ def as_list_column(array: Any, nan: NanRule) -> Any:
     """
     if arrow_types.is_bag(array.type):
         return array
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()  # in which a null may be a value
+    array = arrow_types.as_plain(array)  # in which a null may be a value
     missing = pc.is_null(array, nan_is_null=nan.name == "missing")
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         missing = pc.or_(missing, pa.array(text_lengths(as_bytes(array)) == 0))
@@ -111,8 +110,7 @@ def _read_distinct(
 
 def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.RecordBatch:
     values, lengths = _flat(piece.column(column))
-    if pa.types.is_dictionary(values.type):  # it may hold a value twice
-        values = values.dictionary_decode()
+    values = arrow_types.as_plain(values)  # a dictionary may hold a value twice
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths)), lengths)
     first = np.sort(np.unique(rows * (len(codes) + 1) + codes, return_index=True)[1])

@@ -22,14 +22,13 @@ import pyarrow.compute as pc
 from sparsetrain.data.columns.arrow_values import (
     Integers,
     as_binary,
-    as_plain,
     has_names,
     hex_digits,
     texts_of,
     values_of,
 )
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import DIGITS, kind_of
+from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.data.values.text import require_utf8

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.types as pt
 
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import as_plain
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls, read_numbers
 
@@ -17,6 +18,7 @@ from sparsetrain.data.values.numeric import NanRule, fill_nulls, read_numbers
 LIMIT = 1 << 31
 
 _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
+_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,7 @@ class PlainIds:
 
 def plain_ids(array: Any, location: Location) -> Array:
     """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = as_plain(array)
     if array.null_count:
         row = array.is_null().index(True).as_py()
         raise location.error(
@@ -78,18 +79,15 @@ class PlainNumber:
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
         """Return numbers (n,) float32, and which are missing: none."""
-        values = plain_floats(array, location, _ENCODED)
+        values = plain_floats(array, location)
         return values, np.zeros(len(values), bool)
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Write its input, a row of `dense` (F_dense, n) float32."""
-        dense[self.place] = plain_floats(array, location, _ENCODED)
+        dense[self.place] = plain_floats(array, location)
 
 
-_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
-
-
-def plain_floats(array: Any, location: Location, kind: str) -> Array:
+def plain_floats(array: Any, location: Location, kind: str = _ENCODED) -> Array:
     """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
     if pt.is_float32(array.type) and not array.null_count:
         stored: Array = array.to_numpy()

@@ -12,7 +12,7 @@ below the minimum count still map to 1.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,18 +22,17 @@ import pyarrow as pa
 
 from sparsetrain.data.columns.arrow_values import (
     Integers,
-    as_plain,
     has_names,
     texts_of,
     values_of,
 )
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import Digits
+from sparsetrain.data.values.arrow_types import Digits, as_plain
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.data.values.text import require_utf8
-from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, Texts
+from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, Texts, Values
 from sparsetrain.parsing.identity import MISSING as MISSING
 from sparsetrain.parsing.identity import UNSEEN as UNSEEN
 
@@ -142,19 +141,19 @@ class Vocabulary:
         return [*self.numbers[:2].tolist(), *texts]
 
     @cached_property
-    def place(self) -> tuple[Any, int]:
-        """The `Lookup` that knows its values, and as which column; `pool` makes one for several."""
-        return lookup_of([self]), 0
+    def place(self) -> tuple[Pool, int]:
+        """The pool that it is in, and as which column; `pool` makes one for several."""
+        return pool_of([self]), 0
 
     def find_numbers(self, numbers: Array) -> Array:
         """Return the ids (n,) int32 of integers (n,)."""
-        lookup, column = self.place
-        return lookup.number_ids(column, numbers)
+        pool, column = self.place
+        return pool.lookup.number_ids(column, numbers)
 
     def find_texts(self, texts: Texts) -> Array:
         """Return the ids (n,) int32 of texts."""
-        lookup, column = self.place
-        return lookup.text_ids(column, texts)
+        pool, column = self.place
+        return pool.lookup.text_ids(column, texts)
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an Arrow array, all below `rows`."""
@@ -169,7 +168,8 @@ class Vocabulary:
         return np.take(ids, codes)
 
     def _encode(self, array: Any, location: Location) -> Array:
-        lookup, column = self.place
+        pool, column = self.place
+        lookup = pool.lookup
         if self.kind == HEXADECIMAL and isinstance(array.type, Digits):
             return lookup.number_ids(column, *fill_nulls(array.storage))
         values = values_of(array, self.nan, location)
@@ -178,28 +178,40 @@ class Vocabulary:
         return lookup.text_ids(column, values)
 
 
-def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Any, Array]:
-    """Let vocabularies, some of which may be one, share a lookup.
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Columns that share a lookup, which is made when it is first asked."""
 
-    Returns it and the number of each in it, (F,) int32, for whoever asks for several columns.
-    """
-    distinct = dict.fromkeys(vocabularies)  # by identity
-    lookup, columns = lookup_of([*distinct]), {each: n for n, each in enumerate(distinct)}
-    for vocabulary, column in columns.items():
-        vocabulary.__dict__["place"] = lookup, column
-    return lookup, np.array([columns[each] for each in vocabularies], np.int32)
+    values: tuple[Values, ...]
+
+    @cached_property
+    def lookup(self) -> Any:
+        """The `Lookup` that knows the values."""
+        from sparsetrain.parsing.lookup import Lookup  # imports TVM
+
+        return Lookup(self.values)
 
 
-def lookup_of(vocabularies: Sequence[Vocabulary]) -> Any:
-    """Return a `Lookup` that knows vocabularies as its columns."""
-    from sparsetrain.parsing.lookup import Lookup, Values  # imports TVM
-
-    return Lookup(
-        [
+def pool_of(vocabularies: Iterable[Vocabulary]) -> Pool:
+    """Return a pool of vocabularies, in this order."""
+    return Pool(
+        tuple(
             Values(KINDS.index(v.kind), v.numbers, v.number_ids, v.texts, v.text_ids)
             for v in vocabularies
-        ]
+        )
     )
+
+
+def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
+    """Let vocabularies, some of which may be one, share a lookup.
+
+    Returns their pool and the number of each in it, (F,) int32.
+    """
+    distinct = dict.fromkeys(vocabularies)  # by identity
+    made, columns = pool_of(distinct), {each: n for n, each in enumerate(distinct)}
+    for vocabulary, column in columns.items():
+        vocabulary.__dict__["place"] = made, column
+    return made, np.array([columns[each] for each in vocabularies], np.int32)
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:

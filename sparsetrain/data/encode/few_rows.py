@@ -153,7 +153,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
 
 def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     """Return the ids (n, F) int64, by one call of the key kernel for texts and one for numbers."""
-    names, (lookup, columns) = rules.columns, rules.pooled
+    names, (pool, columns) = rules.columns, rules.pooled
     if len(rows) > 1 and not all(_have_one_type([row.get(name) for row in rows]) for name in names):
         return None
     texts, text_at, numbers, number_at = list[bytes](), list[int](), list[int](), list[int]()
@@ -170,9 +170,9 @@ def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     asked = np.tile(columns, len(rows)) if len(rows) > 1 else columns
     ids = np.zeros(len(asked), np.int64)
     if texts:
-        ids[text_at] = lookup.text_ids(asked[text_at], Texts.of(texts))
+        ids[text_at] = pool.lookup.text_ids(asked[text_at], Texts.of(texts))
     if numbers:
-        ids[number_at] = lookup.number_ids(asked[number_at], np.array(numbers, np.int64))
+        ids[number_at] = pool.lookup.number_ids(asked[number_at], np.array(numbers, np.int64))
     return ids.reshape(len(rows), len(names))
 
 

@@ -25,9 +25,8 @@ from sparsetrain.data.columns.counts import (
     kind_of_column,
     of_kind,
 )
-from sparsetrain.data.columns.dense import plain_columns
 from sparsetrain.data.columns.number import FLOOR
-from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_ids
+from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats, plain_ids
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.read.source import Part
@@ -175,9 +174,7 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
     if first is None:
         return
     location, piece = first
-    dense = np.empty((len(columns.dense), piece.num_rows), np.float32)
-    for column in plain_columns(columns.dense, Schema()):
-        column.write(piece.column(column.name), location.of_column(column.name), dense)
+    dense = np.array([plain_floats(piece.column(n), location.of_column(n)) for n in columns.dense])
     top = dense.max()
     if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
         raise location.error(

@@ -18,7 +18,7 @@ from sparsetrain.data.columns.category import Category, found_in
 from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vocabulary import Vocabulary, pool
+from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
@@ -69,8 +69,8 @@ class Rules:
         return tuple(column.name for column in self.features)
 
     @cached_property
-    def pooled(self) -> tuple[Any, Array]:
-        """The hash tables of all category columns of raw data, and the number of each there."""
+    def pooled(self) -> tuple[Pool, Array]:
+        """The pool of all category columns of raw data, and the number of each in it."""
         known = [column.values for column in self.features]
         return pool([values for values in known if isinstance(values, Vocabulary)])
 

@@ -179,8 +179,8 @@ def _cut(rule: Derived, column: Column) -> pa.Array:
     array, location = column
     if not pa.types.is_null(array.type):
         require_utf8(array, location, bytes_too=True)
-    text = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    inner = pc.utf8_trim(text.cast(pa.large_string()), "[]() \t")
+    text = arrow_types.as_plain(array).cast(pa.large_string())
+    inner = pc.utf8_trim(text, "[]() \t")
     lists = pc.split_pattern(inner, rule.separator)
     values = pc.utf8_trim(pc.list_flatten(lists), _AROUND)
     there = pc.not_equal(values, "").to_numpy(zero_copy_only=False)
@@ -210,8 +210,7 @@ def _crossed(rule: Derived, first: Column, second: Column) -> pa.Array:
 
 def _hashed(array: pa.Array, location: Location) -> tuple[Array, Array]:
     """Return 64-bit hashes of values as text, and which are missing."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = arrow_types.as_plain(array)
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         require_utf8(array, location, bytes_too=True)
     else:
@@ -241,8 +240,6 @@ RULES = {
     "boundaries": _Rule(_bucketed, pa.int64(), _NUMBERS, "it takes numbers"),
     "quantiles": _Rule(_bucketed, pa.int64(), _NUMBERS, "it takes numbers"),
     "log": _Rule(_logarithmic, pa.int64(), _NUMBERS, "it takes numbers"),
-    "separator": _Rule(
-        _cut, pa.large_list(pa.large_string()), (arrow_types.TEXT,), "it takes text"
-    ),
+    "separator": _Rule(_cut, _TEXTS, (arrow_types.TEXT,), "it takes text"),
     "cross": _Rule(_crossed, pa.int64(), _NAMES, "it takes whole numbers or text"),
 }

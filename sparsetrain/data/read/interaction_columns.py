@@ -18,7 +18,7 @@ from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
 from sparsetrain.data.schema.column_names import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.arrow_types import as_plain, is_bag
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.data.values.text import require_utf8
@@ -100,7 +100,7 @@ def _values(array: Any, location: Location) -> Any:
         raise location.error("holds lists; an interaction has one user and one item")
     location.refuse(array.is_null().to_numpy(zero_copy_only=False), lambda row: "the value is null")
     require_utf8(array, location)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return as_plain(array)
 
 
 def _ratings(array: Any, location: Location) -> Array:

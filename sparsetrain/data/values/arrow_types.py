@@ -86,6 +86,11 @@ def kind_of(type_: pa.DataType) -> str | None:
     return next((kind for test, kind in _KINDS if test(type_)), None)
 
 
+def as_plain(array: Any) -> Any:
+    """Return an array that is no dictionary."""
+    return array.dictionary_decode() if pt.is_dictionary(array.type) else array
+
+
 def has_views(type_: pa.DataType) -> bool:
     """Return whether text of this type is views, in lists and in polars' dictionaries too."""
     while is_bag(type_):

@@ -96,8 +96,7 @@ _SHOWN = 40  # characters of a bad value that fit a one-line message
 
 def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, Array]:
     """Return values (n,) float64, 0 where missing, and which are missing (n,) bool."""
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = arrow_types.as_plain(array)
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         array = _parsed(array, location)
     elif arrow_types.kind_of(array.type) == arrow_types.MOMENT:
@@ -111,8 +110,7 @@ def exact_integers(array: Any) -> tuple[Array, Array] | None:
 
     `read_numbers` rounds those from 2**53 on. Text and decimals that are integers count as such.
     """
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = arrow_types.as_plain(array)
     if pt.is_integer(array.type):
         return fill_nulls(array)
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
@@ -178,8 +176,7 @@ def to_microseconds(array: Any, location: Location) -> Any | None:
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, location)
-    if pt.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = arrow_types.as_plain(array)
     if arrow_types.kind_of(array.type) == arrow_types.MOMENT:
         return _from_units(array, location)
     if pt.is_temporal(array.type):
@@ -204,7 +201,7 @@ _WITH_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def _from_text(array: Any, location: Location) -> Any | None:
-    plain = array.dictionary_decode() if pt.is_dictionary(array.type) else array
+    plain = arrow_types.as_plain(array)
     require_utf8(plain, location, bytes_too=True)
     text = plain.cast(pa.large_string())
     text = pc.if_else(pc.not_equal(pc.binary_length(text), 0), text, None)
