@@ -78,13 +78,18 @@ def first_line(error: BaseException) -> str:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Return a hint at the name that was probably meant, or at all there are."""
-    return meant(name, names).removeprefix("; ") or f"there are {', '.join(names)}"
+    return _question(name, names) or f"there are {', '.join(names)}"
 
 
 def meant(name: str, names: Sequence[str]) -> str:
     """Return the end of a message: the name that was probably meant; "" if none is like it."""
+    question = _question(name, names)
+    return question and f"; {question}"
+
+
+def _question(name: str, names: Sequence[str]) -> str:
     near = get_close_matches(name, names, n=1) or get_close_matches(name.lower(), names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def shown(name: str) -> str:

@@ -107,7 +107,7 @@ def test_the_loss_shown_follows_training():
     assert "loss 0.0000" in lines_of(batches, total=None)[-2]
 
 
-def test_the_last_line_has_the_mean_over_rows_of_the_steps_that_were_not_skipped():
+def test_the_last_line_has_the_mean_over_all_rows_of_which_skipped_ones_add_nothing():
     batches = [(1, 1.0)] * 100 + [(3, 0.0)] * 100 + [(100, math.inf)]
     assert "loss 0.2000" in lines_of(batches, total=None)[-1]
     assert "loss 0.2500" in bar_of(batches[:-1], 400).rpartition("100% of 400 rows")[2]
