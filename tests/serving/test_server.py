@@ -35,7 +35,11 @@ from uvicorn.server import ServerState  # noqa: E402
 
 from sparsetrain.serving import requests  # noqa: E402
 from sparsetrain.serving import server as serving  # noqa: E402
-from sparsetrain.serving.server import _Bounded  # noqa: E402
+from sparsetrain.serving import service as answering  # noqa: E402
+from sparsetrain.serving.bounded import _Bounded  # noqa: E402
+from sparsetrain.serving.limits import Limits  # noqa: E402
+from sparsetrain.serving.memory_budget import Client, MemoryBudget  # noqa: E402
+from sparsetrain.serving.service import Service  # noqa: E402
 
 SERVE = "import sys; from sparsetrain.cli import main; sys.exit(main(sys.argv[1:]))"
 SECONDS, BODY, ROWS = 1.0, 200_000, 60_000
@@ -141,9 +145,9 @@ def test_a_bad_body_gets_one_line_that_names_the_field(server, case):
 
 def test_a_port_in_use_is_named_with_the_way_out(server):
     with pytest.raises(ConfigError, match=f"^port {server.port} of 127.0.0.1 is in use .* --port"):
-        serving.serve("absent", "127.0.0.1", server.port, serving.Limits())
+        serving.serve("absent", "127.0.0.1", server.port, Limits())
     with pytest.raises(ConfigError, match="^cannot listen on port 0 of no.such.host: "):
-        serving.serve("absent", "no.such.host", 0, serving.Limits())
+        serving.serve("absent", "no.such.host", 0, Limits())
 
 
 def test_limits_below_those_of_small_requests_hold(exported):
@@ -206,7 +210,7 @@ def test_refusals_under_overload_do_not_fill_the_log(exported):
 SLOW = """
 import sys, time
 from sparsetrain.cli import main
-from sparsetrain.serving import server
+from sparsetrain.serving import service
 
 class Model:
     columns, labels, width = ("age",), ("click",), 1
@@ -217,7 +221,7 @@ class Model:
     def predict_columns(self, columns):
         time.sleep(60)
 
-server.Model = Model
+service.Model = Model
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -336,11 +340,11 @@ class Waiting:
 
 @pytest.mark.parametrize("rows", [1, 2000])
 def test_memory_is_given_back_once_the_thread_of_a_request_ends(monkeypatch, rows):
-    monkeypatch.setattr(serving, "Model", Waiting)
+    monkeypatch.setattr(answering, "Model", Waiting)
 
     async def talk() -> None:
-        service, client = serving.Service(Path(), asyncio.Event()), serving._Client(Mock())
-        budget, body = serving.MemoryBudget(100), rows_json('{"age": 1}', rows)
+        service, client = Service(Path(), asyncio.Event()), Client(Mock())
+        budget, body = MemoryBudget(100), rows_json('{"age": 1}', rows)
         await budget.take(100, client, client.held)
         with client.held:
             task = asyncio.create_task(service._respond(body, "application/json", client))
@@ -351,7 +355,7 @@ def test_memory_is_given_back_once_the_thread_of_a_request_ends(monkeypatch, row
                 await task
         assert budget._left == 0
         service.model.go.set()
-        await asyncio.wait_for(budget.take(100, serving._Client(Mock()), ExitStack()), 30)
+        await asyncio.wait_for(budget.take(100, Client(Mock()), ExitStack()), 30)
 
     asyncio.run(talk())
 
@@ -359,13 +363,13 @@ def test_memory_is_given_back_once_the_thread_of_a_request_ends(monkeypatch, row
 @pytest.mark.parametrize("error", [MemoryError, pa.ArrowMemoryError])
 @pytest.mark.parametrize("kind", [ARROW, "application/json"])
 def test_a_request_for_more_memory_than_there_is_gets_413(monkeypatch, kind, error):
-    monkeypatch.setattr(serving, "Model", Waiting)
+    monkeypatch.setattr(answering, "Model", Waiting)
     reader = "_checked_columns" if kind == ARROW else "read_rows"
     monkeypatch.setattr(requests, reader, Mock(side_effect=error("malloc failed")))
 
     async def talk() -> int:
-        service = serving.Service(Path(), asyncio.Event())
-        return (await service._respond(b"", kind, serving._Client(Mock()))).status_code
+        service = Service(Path(), asyncio.Event())
+        return (await service._respond(b"", kind, Client(Mock()))).status_code
 
     assert asyncio.run(talk()) == 413
 

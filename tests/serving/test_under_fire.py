@@ -14,7 +14,7 @@ import pytest
 
 for needed in ("starlette", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(needed)
-from sparsetrain.serving import server  # noqa: E402
+from sparsetrain.serving import service as serving  # noqa: E402
 from tests.serving import under_fire  # noqa: E402
 
 
@@ -61,8 +61,8 @@ def test_the_version_that_was_asked_for_last_stays(monkeypatch):
         reloads.cancel()
 
     again = threading.Event()
-    monkeypatch.setattr(server, "Model", model)
-    service = server.Service("folder", asyncio.Event())
+    monkeypatch.setattr(serving, "Model", model)
+    service = serving.Service("folder", asyncio.Event())
     asyncio.run(ask_twice())
     assert opened == ["first", "slow", "newest"]
 
@@ -70,8 +70,8 @@ def test_the_version_that_was_asked_for_last_stays(monkeypatch):
 @pytest.mark.parametrize("error", [OSError("disk full"), ValueError("closed file")])
 def test_a_reload_works_after_a_message_that_cannot_be_written(monkeypatch, error):
     names = iter(["first", "second", "newest"])
-    monkeypatch.setattr(server, "Model", lambda _: SimpleNamespace(name=next(names)))
-    service = server.Service("folder", asyncio.Event())
+    monkeypatch.setattr(serving, "Model", lambda _: SimpleNamespace(name=next(names)))
+    service = serving.Service("folder", asyncio.Event())
 
     async def ask_twice() -> None:
         reloads = asyncio.create_task(service.reload_whenever_asked())
@@ -86,9 +86,9 @@ def test_a_reload_works_after_a_message_that_cannot_be_written(monkeypatch, erro
 
 
 def test_a_foreign_error_of_a_reload_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(server, "Model", lambda _: None)
-    service = server.Service("folder", asyncio.Event())
-    monkeypatch.setattr(server, "Model", lambda _: {}["a column"])
+    monkeypatch.setattr(serving, "Model", lambda _: None)
+    service = serving.Service("folder", asyncio.Event())
+    monkeypatch.setattr(serving, "Model", lambda _: {}["a column"])
     asyncio.run(service._reload())
     expected = "sparsetrain: the old version stays: KeyError: 'a column'\n"
     assert capsys.readouterr().err == expected
@@ -96,14 +96,15 @@ def test_a_foreign_error_of_a_reload_is_named(monkeypatch, capsys):
 
 OPENED_TWICE = """
 import os, signal
-from sparsetrain.serving import server
+from sparsetrain.serving import server, service
+from sparsetrain.serving.limits import Limits
 
 class Model:
     def __init__(self, folder, signals=[signal.SIGHUP, signal.SIGTERM]):
         os.kill(os.getpid(), signals.pop(0))
 
-server.Model = Model
-server.serve("folder", "127.0.0.1", 0, server.Limits())
+service.Model = Model
+server.serve("folder", "127.0.0.1", 0, Limits())
 """
 
 

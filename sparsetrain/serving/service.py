@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Service`: answers to requests by the newest version of a folder, and their metrics.
+
+Small requests take turns in one thread and large ones in another, where nothing that is under way
+takes the interpreter's lock for long. A folder is opened again beside what answers meanwhile: each
+answer comes from one version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from sparsetrain.errors import DataError, NumericalError, SparsetrainError, first_line
+from sparsetrain.serving.limits import Limits, Most, TooLarge
+from sparsetrain.serving.memory_budget import Client, MemoryBudget
+from sparsetrain.serving.model import Model
+from sparsetrain.serving.requests import READERS
+
+WATCHED = ("/health", "/metrics")
+SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
+HELD = 3  # times the bytes of a request: those that all large ones hold, and all large answers
+_STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
+
+
+class Service:
+    """A folder's newest version, and what is counted of its answers."""
+
+    def __init__(self, folder: Path, asked: asyncio.Event, limits: Limits | None = None) -> None:
+        self.folder, self.model = folder, Model(folder)
+        limits = limits or Limits()
+        self.most = limits.most
+        self._answers = MemoryBudget((HELD - 1) * limits.body)
+        self._waiting = MemoryBudget(limits.body)  # answers that wait for room among those
+        self._turn = asyncio.Lock()  # of large requests
+        self._small = Most(*map(min, SMALL, self.most))
+        self._threads = {size: ThreadPoolExecutor(1) for size in (self._small, self.most)}
+        self.asked = asked  # to open the folder again
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "requests", "Requests by status.", ["status"], "sparsetrain", registry=self.registry
+        )
+        self._rows = Counter("rows", "Rows predicted.", (), "sparsetrain", registry=self.registry)
+        self._reloads = Counter(
+            "reloads", "Versions opened.", ["result"], "sparsetrain", registry=self.registry
+        )
+        self._seconds = Histogram(
+            *("request_seconds", "Reading, predicting and writing a request.", (), "sparsetrain"),
+            buckets=(1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1, 1),
+            registry=self.registry,
+        )
+
+    async def predict(self, request: Request) -> Response:
+        """Answer a request; errors are one line of JSON, under ``"error"``."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in READERS:
+            return JSONResponse({"error": f"content-type: give {' or '.join(READERS)}"}, 415)
+        body = await request.body()
+        begin = time.perf_counter()
+        response = await self._respond(body, kind, request.scope["client"])
+        self._seconds.observe(time.perf_counter() - begin)
+        return response
+
+    async def _respond(self, body: bytes, kind: str, client: Client) -> Response:
+        if len(body) <= SMALL.bytes:
+            with suppress(TooLarge):
+                return await self._in_thread(body, kind, self._small, client)
+        with ExitStack() as waiting:
+            async with self._turn:
+                try:
+                    response = await self._in_thread(body, kind, self.most, client)
+                except TooLarge as error:
+                    return _refused(error)
+                await self._waiting.take(len(response.body), client, waiting)
+                self._waiting.leave(client)
+            await self._answers.take(len(response.body), client, client.held)
+        return response
+
+    async def _in_thread(self, body: bytes, kind: str, most: Most, client: Client) -> Response:
+        loop = asyncio.get_running_loop()
+        work = self._threads[most].submit(self._answer, body, kind, most)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:  # the thread goes on, with the memory
+            held = client.held.pop_all()
+
+            def give_back(_work: object) -> None:
+                with suppress(RuntimeError):  # the server has ended
+                    loop.call_soon_threadsafe(held.close)
+
+            work.add_done_callback(give_back)
+            raise
+
+    def _answer(self, body: bytes, kind: str, most: Most) -> Response:
+        model = self.model  # of one version, whatever is opened meanwhile
+        read, write = READERS[kind]
+        try:
+            columns = read(body, model.columns, most)
+            rows = max((column.rows for column in columns.values()), default=0)
+            most.require(rows=rows, values=rows * model.width)
+            predictions = model.predict_columns(columns)
+            answer = write(predictions, model.labels)
+        except TooLarge:
+            raise
+        except MemoryError:
+            raise TooLarge("the request takes more memory than is left; ask in parts") from None
+        except SparsetrainError as error:
+            return _refused(error)
+        self._rows.inc(len(predictions))
+        return Response(answer, media_type=kind)
+
+    def count(self, path: str, status: int) -> None:
+        """Count an answer, unless it was to who watches."""
+        if path not in WATCHED:
+            self._requests.labels(str(status)).inc()
+
+    async def health(self, _request: Request) -> Response:
+        """Say that it answers."""
+        return JSONResponse({"status": "ok", "columns": [*self.model.columns]})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Tell what was counted, as Prometheus reads it."""
+        return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
+
+    async def reload_whenever_asked(self) -> None:
+        """One after the other: the last that is opened is the newest."""
+        while await self.asked.wait():
+            self.asked.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Answer with what lies in the folder now; on an error, with what answered before."""
+        try:
+            self.model = await asyncio.to_thread(Model, self.folder)
+        except (SparsetrainError, OSError) as error:  # files that went meanwhile are among them
+            result, text = "refused", f"the old version stays: {error}"
+        except Exception as error:  # later versions are to be opened all the same
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            result, text = "refused", f"the old version stays: {reason}"
+        else:
+            result, text = "opened", f"opened {self.folder} again"
+        self._reloads.labels(result).inc()
+        with suppress(OSError, ValueError):  # the log is on a full disk, or closed
+            print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
+
+
+def _refused(error: SparsetrainError) -> Response:
+    status = next(status for known, status in _STATUS if isinstance(error, known))
+    return JSONResponse({"error": str(error)}, status)
