@@ -3,7 +3,7 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -125,6 +125,16 @@ def serve(
     connections: Annotated[
         int, typer.Option("--connections", min=1, help="Most connections at once.")
     ] = 512,
+    absent: Annotated[
+        Literal["error", "null"],
+        typer.Option(
+            "--absent",
+            help="A column that no row of a request has is an error, or has missing values.",
+        ),
+    ] = "error",
+    log: Annotated[
+        Literal["text", "json"], typer.Option("--log", help="JSON has a line for each answer.")
+    ] = "text",
 ) -> None:
     """Answer requests over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
 
@@ -139,7 +149,7 @@ def serve(
         raise ConfigError(
             f"serve needs the package {error.name}: pip install 'sparsetrain[serve]'"
         ) from None
-    run(folder, host, port, Limits(max_body, timeout, connections, max_rows))
+    run(folder, host, port, Limits(max_body, timeout, connections, max_rows), absent, log)
 
 
 def quantize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +28,7 @@ _PIPELINED = 16  # requests of a connection behind the one that is answered
 _SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
 _REFUSED = 64  # connections that are told why, beyond those that are answered
 _CLOSE = {"connection": "close"}
+Counter = Callable[[Any, int, float], None]  # takes scope, status and seconds of an answer
 _LONG_HEAD = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
     b"content-type: application/json\r\ncontent-length: 47\r\n\r\n"
@@ -37,7 +39,7 @@ _LONG_HEAD = (
 class _Limited:
     """An application whose requests end in time, with bodies of a limited size; counts answers."""
 
-    def __init__(self, app: Any, limits: Limits, count: Callable[[str, int], None]) -> None:
+    def __init__(self, app: Any, limits: Limits, count: Counter) -> None:
         self.app, self.limits, self.count = app, limits, count
         self._bodies = MemoryBudget(HELD * limits.body, kept=limits.body)
 
@@ -45,7 +47,7 @@ class _Limited:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        read, slow, started = 0, False, False
+        read, slow, started, begin = 0, False, False, time.perf_counter()
         declared = int(dict(scope["headers"]).get(b"content-length", 0))
 
         def let_go() -> None:
@@ -75,7 +77,7 @@ class _Limited:
         async def noted(message: Any) -> None:
             nonlocal started
             if not started:
-                self.count(scope["path"], message["status"])
+                self.count(scope, message["status"], time.perf_counter() - begin)
             started = True
             await _send_in_pieces(message, send, client)
 
@@ -209,8 +211,8 @@ class _Bounded(HttpToolsProtocol):
         super().connection_lost(exc)
 
 
-def limited(app: Any, limits: Limits, count: Callable[[str, int], None]) -> Any:
-    """Return the application within limits; it passes each answer's path and status to `count`."""
+def limited(app: Any, limits: Limits, count: Counter) -> Any:
+    """Return the application within limits; it passes each answer to `count`."""
     return _Limited(app, limits, count)
 
 

@@ -49,12 +49,38 @@ class Column(NamedTuple):
             values = self._replace(bags=None).as_arrow()
             return pa.LargeListArray.from_arrays(pa.array(np.asarray(self.bags)), values)
         missing = None if self.missing is None else np.asarray(self.missing).view(bool)
+        if missing is not None and missing.all():
+            return pa.nulls(self.rows)  # of no type, so every rule takes it
         if self.kind != TEXT:
             dtype = np.float64 if self.kind == DOUBLE else np.int64
             return pa.array(np.asarray(self.values, dtype), mask=missing)
         valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
         buffers = [valid, pa.py_buffer(self.offsets), pa.py_buffer(self.values)]
         return pa.Array.from_buffers(pa.large_binary(), self.rows, buffers)
+
+
+def all_missing(rows: int) -> Column:
+    """Return a column without any value."""
+    return Column(INT64, array("q", bytes(8 * rows)), missing=array("B", b"\1" * rows))
+
+
+def as_seconds(column: Column, name: str) -> Column:
+    """Return text in ISO 8601 as seconds since 1970, by Arrow; anything else as it is."""
+    if column.kind != TEXT or column.bags is not None:
+        return column
+    from sparsetrain.data.values.location import Location
+    from sparsetrain.data.values.numeric import to_microseconds
+
+    moments = to_microseconds(column.as_arrow(), Location("request", column=name))
+    return column if moments is None else seconds(moments)
+
+
+def seconds(moments: Any) -> Column:
+    """Return an Arrow array of microseconds as a column of seconds."""
+    from sparsetrain.data.values.numeric import fill_nulls
+
+    microseconds, missing = fill_nulls(moments)
+    return Column(INT64, microseconds // 1_000_000, missing=missing.astype(np.uint8))
 
 
 def bad_column(name: str, reason: str) -> DataError:

@@ -78,6 +78,19 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
     return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
+def times(records: Iterable[list[str]]) -> tuple[str, ...]:
+    """Return the columns that are read only by quotients and remainders, such as the hour."""
+    columns: list[str] = []
+    derived: set[str] = set()
+    plain: set[str] = set()
+    for kind, *fields in records:
+        if kind == "column":
+            columns.append(fields[0])
+        elif kind in ("dense", "category"):
+            (derived if int(fields[2]) else plain).add(columns[int(fields[1])])
+    return tuple(name for name in columns if name in derived - plain)
+
+
 def file_record(path: Path) -> Record:
     """Return the record of a file: its name, size, CRC-32 and Adler-32."""
     crc, adler, size = 0, 1, 0

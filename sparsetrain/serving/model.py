@@ -31,12 +31,13 @@ from sparsetrain.errors import (
     shown,
 )
 from sparsetrain.serving import manifest
-from sparsetrain.serving.column import Column, as_column
+from sparsetrain.serving.column import Column, all_missing, as_column, as_seconds
 from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"
 LINKED = "libtvm_ffi.so"  # that library loads it
 _ERROR_SIZE = 512
+_COUNT = ctypes.c_int64
 _STRUCT = "QiQQQQ"  # st_column, in native alignment
 _ERRORS: dict[int, type[SparsetrainError]] = {
     1: CheckpointError,
@@ -57,6 +58,8 @@ class Model:
         What `sparsetrain export` wrote. It and the folders above it must belong to this user or
         root, and nobody else may write them, since its kernels are code. Replace it as a whole: a
         file that is made shorter in its place ends the process.
+    absent : {"error", "null"}
+        Whether a request must give every column, or one that it lacks has missing values.
 
     Raises
     ------
@@ -70,6 +73,12 @@ class Model:
     items : (V, D) float32 or None
         Of a model without labels the vectors of all items, mapped: scores are
         ``predict(columns) @ items.T``.
+    folder : Path
+        Where it was opened, without links.
+    version : str
+        Checksum of the folder's manifest: equal for equal exports.
+    written : float
+        When the folder was written, in seconds since 1970.
 
     Examples
     --------
@@ -77,11 +86,14 @@ class Model:
     array([0.31, 0.07], dtype=float32)
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self._model = ctypes.c_void_p()
+    def __init__(self, folder: str | Path, *, absent: str = "error") -> None:
+        self._model, self._absent = ctypes.c_void_p(), absent
         with _opened(folder) as opened:  # once: a link may be moved meanwhile
             folder = opened.path
-            records = manifest.parse(opened.read(manifest.FILE), folder)
+            self.folder, text = folder, opened.read(manifest.FILE)
+            self.version = f"{zlib.crc32(text):08x}"
+            self.written = (folder / manifest.FILE).stat().st_mtime
+            records = manifest.parse(text, folder)
             self._library = _load(opened, _crcs_of(records))
             self._derived = _read_derived(opened, records)
         error = ctypes.create_string_buffer(_ERROR_SIZE)
@@ -94,6 +106,7 @@ class Model:
         sources = (source for rule in self._derived.values() for source in rule.sources)
         self.columns = tuple(dict.fromkeys([*read, *sources]))
         self._names = {name: array("b", name.encode() + b"\0") for name in read}
+        self._times = manifest.times(records)
 
     def predict(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Predictions (rows,) float32 of one label, (rows, T) of T: as `Predictor.predict`.
@@ -124,6 +137,12 @@ class Model:
         if len(set(rows.values())) > 1:
             raise DataError(f"columns differ in length: {rows}")
         count = next(iter(rows.values()), 0)
+        if self._absent == "null":
+            wanted = (name for name in self.columns if name not in self._derived)
+            columns = {name: columns.get(name) or all_missing(count) for name in wanted}
+        for name in self._times:
+            if name in columns:
+                columns = {**columns, name: as_seconds(columns[name], name)}
         if self._derived:
             from sparsetrain.serving.derived_columns import with_derived  # imports Arrow
 
@@ -140,6 +159,12 @@ class Model:
         )
         _require(code, error)
         return predictions[:, 0] if len(self.labels) == 1 else predictions
+
+    def unseen(self) -> dict[str, int]:
+        """Values of each column so far that have no row of their own: rare, or never seen."""
+        return {
+            name: self._library.st_unseen(self._model, at) for at, name in enumerate(self._names)
+        }
 
     def close(self) -> None:
         """Free its memory; it must not be asked again."""
@@ -226,6 +251,7 @@ def _loaded(path: str) -> Any:
         *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int),
         *(ctypes.c_void_p, ctypes.c_char_p),
     ]
+    library.st_unseen.argtypes, library.st_unseen.restype = [ctypes.c_void_p, ctypes.c_int], _COUNT
     library.st_close.argtypes = [ctypes.c_void_p]
     return library
 

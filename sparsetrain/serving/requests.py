@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.errors import DataError, first_line
-from sparsetrain.serving.column import DOUBLE, INT64, TEXT, Column, as_column, bad_column
+from sparsetrain.serving.column import DOUBLE, INT64, TEXT, Column, as_column, bad_column, seconds
 from sparsetrain.serving.json_rows import read_rows
 from sparsetrain.serving.limits import Most
 
@@ -146,10 +146,8 @@ def as_feature(array: Any, name: str) -> Column:
         text = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
         return Column(TEXT, text, edges, missing)
     if kind == arrow_types.MOMENT:
-        microseconds, missing = fill_nulls(to_microseconds(array, Location("request", column=name)))
-        values = microseconds // 1_000_000
-    else:
-        values, missing = exact_integers(array) or fill_nulls(array)
+        return seconds(to_microseconds(array, Location("request", column=name)))
+    values, missing = exact_integers(array) or fill_nulls(array)
     column = as_column(values, name)
     assert column.kind in (DOUBLE, INT64)
     return column._replace(missing=missing.astype(np.uint8))

@@ -32,6 +32,7 @@ from starlette.routing import Route
 from sparsetrain.errors import ConfigError
 from sparsetrain.serving.bounded import bounded_protocol, limited
 from sparsetrain.serving.limits import Limits
+from sparsetrain.serving.server_log import ServerLog
 from sparsetrain.serving.service import WATCHED, Service
 
 
@@ -65,8 +66,12 @@ def application(service: Service, limits: Limits) -> Any:
     return limited(app, limits, service.count)
 
 
-def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
+def serve(
+    folder: Path, host: str, port: int, limits: Limits, absent: str = "error", log: str = "text"
+) -> None:
     """Answer requests until SIGTERM or SIGINT; prints where it listens.
+
+    `absent` is for `Model`, `log` for `ServerLog`.
 
     Raises
     ------
@@ -78,7 +83,7 @@ def serve(folder: Path, host: str, port: int, limits: Limits) -> None:
     _require_free(host, port)
     asked = asyncio.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
-    service = Service(folder, asked, limits)
+    service = Service(folder, asked, limits, absent, ServerLog(log))
     gc.freeze()  # else each full collection passes what imports made, while all threads wait
     sys.setswitchinterval(1e-3)  # s: a large request's thread gives way to the event loop
     config = uvicorn.Config(

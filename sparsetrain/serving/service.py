@@ -9,13 +9,21 @@ answer comes from one version.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -24,6 +32,7 @@ from sparsetrain.serving.limits import Limits, Most, TooLarge
 from sparsetrain.serving.memory_budget import Client, MemoryBudget
 from sparsetrain.serving.model import Model
 from sparsetrain.serving.requests import READERS
+from sparsetrain.serving.server_log import ServerLog
 
 WATCHED = ("/health", "/metrics")
 SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
@@ -34,8 +43,16 @@ _STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (Sparsetrai
 class Service:
     """A folder's newest version, and what is counted of its answers."""
 
-    def __init__(self, folder: Path, asked: asyncio.Event, limits: Limits | None = None) -> None:
-        self.folder, self.model = folder, Model(folder)
+    def __init__(
+        self,
+        folder: Path,
+        asked: asyncio.Event,
+        limits: Limits | None = None,
+        absent: str = "error",
+        log: ServerLog | None = None,
+    ) -> None:
+        self.folder, self._absent, self._log = folder, absent, log or ServerLog()
+        self.model = self._open()
         limits = limits or Limits()
         self.most = limits.most
         self._answers = MemoryBudget((HELD - 1) * limits.body)
@@ -57,6 +74,10 @@ class Service:
             buckets=(1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1, 1),
             registry=self.registry,
         )
+        self.registry.register(_OfModel(self))
+
+    def _open(self) -> Model:
+        return Model(self.folder, absent=self._absent)
 
     async def predict(self, request: Request) -> Response:
         """Answer a request; errors are one line of JSON, under ``"error"``."""
@@ -117,10 +138,11 @@ class Service:
         self._rows.inc(len(predictions))
         return Response(answer, media_type=kind)
 
-    def count(self, path: str, status: int) -> None:
+    def count(self, scope: Any, status: int, seconds: float) -> None:
         """Count an answer, unless it was to who watches."""
-        if path not in WATCHED:
+        if scope["path"] not in WATCHED:
             self._requests.labels(str(status)).inc()
+            self._log.answer(scope, status, seconds)
 
     async def health(self, _request: Request) -> Response:
         """Say that it answers."""
@@ -139,7 +161,7 @@ class Service:
     async def _reload(self) -> None:
         """Answer with what lies in the folder now; on an error, with what answered before."""
         try:
-            self.model = await asyncio.to_thread(Model, self.folder)
+            self.model = await asyncio.to_thread(self._open)
         except (SparsetrainError, OSError) as error:  # files that went meanwhile are among them
             result, text = "refused", f"the old version stays: {error}"
         except Exception as error:  # later versions are to be opened all the same
@@ -148,8 +170,37 @@ class Service:
         else:
             result, text = "opened", f"opened {self.folder} again"
         self._reloads.labels(result).inc()
-        with suppress(OSError, ValueError):  # the log is on a full disk, or closed
-            print(f"sparsetrain: {text}", file=sys.stderr, flush=True)
+        self._log.event(result, text)
+
+
+class _OfModel(Collector):
+    """What the version that answers says of itself, asked whenever metrics are."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield version, age and values without a row of their own."""
+        model = self._service.model
+        yield InfoMetricFamily(
+            "sparsetrain_model", "Version of the folder.", {"version": model.version}
+        )
+        age = time.time() - model.written
+        yield GaugeMetricFamily(
+            "sparsetrain_model_age_seconds", "Since the folder was written.", age
+        )
+        unseen = CounterMetricFamily(
+            "sparsetrain_unseen_values",
+            "Values without a row of their own: rare, or never seen.",
+            labels=["column"],
+        )
+        for name, count in model.unseen().items():
+            unseen.add_metric([name], count)
+        yield unseen
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield nothing; names are those of `collect`."""
+        return iter(())
 
 
 def _refused(error: SparsetrainError) -> Response:

@@ -77,6 +77,34 @@ def test_a_request_may_give_the_derived_column_itself(made):
     np.testing.assert_array_equal(found, trainer.predict(rows))
 
 
+def test_a_time_may_be_text_as_the_trainer_reads_it(made):
+    trainer, model = made
+    rows = rows_of(3, 4) | {"time": ["2026-11-28", "2026-11-28T23:05:00+02:00", None]}
+    np.testing.assert_array_equal(model.predict(rows), trainer.predict(rows))
+    with pytest.raises(DataError, match="column time: 'noon' is not a time in ISO 8601"):
+        model.predict(rows | {"time": ["2026-11-28", "noon", "2026-11-28"]})
+    with pytest.raises(DataError, match="column time: hour is derived from it: give integers"):
+        model.predict(rows | {"time": ["noon", "noon", "noon"]})
+
+
+def test_sources_of_which_all_values_are_missing_are_read(made):
+    trainer, model = made
+    rows = rows_of(2, 5)
+    for name in ("genres", "price", "views", "site", "time"):
+        none = rows | {name: [None, None]}
+        table = pa.table(rows).set_column([*rows].index(name), name, pa.nulls(2))
+        np.testing.assert_array_equal(model.predict(none), trainer.predict(table))
+
+
+def test_absent_columns_are_missing_values_where_this_was_asked_for(made):
+    trainer, model = made
+    lenient = Model(model.folder, absent="null")
+    rows = rows_of(2, 6)
+    none = {name: [None, None] for name in rows if name != "user"}
+    expected = model.predict({**none, "user": rows["user"]})
+    np.testing.assert_array_equal(lenient.predict({"user": rows["user"]}), expected)
+
+
 def test_a_source_that_is_missing_or_bad_is_named(made):
     rows = rows_of(2, 3)
     lacking = {name: values for name, values in rows.items() if name != "genres"}

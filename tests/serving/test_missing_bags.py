@@ -51,6 +51,19 @@ def test_a_missing_bag_and_its_weights_are_empty(exported, form):
     np.testing.assert_array_equal(found, expected_of(trainer))
 
 
+def test_absent_bags_and_vectors_are_empty_where_this_was_asked_for(exported):
+    trainer, folder = exported["bags"]
+    model = Model(folder, absent="null")
+    gone = {
+        "age": [None],
+        "seen": [[]],
+        "factor": [[]],
+        "taste": pa.nulls(1, pa.list_(pa.float32(), 3)),
+    }
+    expected = trainer.predict(pa.table(gone | {"user": [7]}))
+    np.testing.assert_array_equal(model.predict({"user": [7]}), expected)
+
+
 @pytest.mark.parametrize("seen", TYPES, ids=str)
 @pytest.mark.parametrize("factor", TYPES, ids=str)
 def test_a_missing_bag_of_an_arrow_stream_is_empty(exported, seen, factor):

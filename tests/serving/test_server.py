@@ -22,8 +22,10 @@ import pyarrow as pa
 import pytest
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.parsing.identity import UNSEEN
 from sparsetrain.serving.delta import apply
 from sparsetrain.serving.export import export
+from sparsetrain.serving.model import Model
 from tests.serving.attacks import CHUNKED, request, stream
 from tests.serving.attacks import rows_of as rows_json
 from tests.serving.logs import BAGS, SCHEMA, day_after, frame, rows_of
@@ -57,10 +59,11 @@ class Server:
         body: int = BODY,
         rows: int = ROWS,
         code: str = SERVE,
+        options: tuple[str, ...] = (),
     ) -> None:
         sizes = [f"--max-body={body}", f"--max-rows={rows}"]
         limits = [f"--timeout={seconds}", f"--connections={connections}", *sizes]
-        command = [sys.executable, "-c", code, "serve", str(folder), "--port=0", *limits]
+        command = [sys.executable, "-c", code, "serve", str(folder), "--port=0", *limits, *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, text=True, **pipes)
         line = self.process.stdout.readline()
@@ -215,7 +218,7 @@ from sparsetrain.serving import service
 class Model:
     columns, labels, width = ("age",), ("click",), 1
 
-    def __init__(self, folder):
+    def __init__(self, folder, absent):
         pass
 
     def predict_columns(self, columns):
@@ -329,7 +332,7 @@ class Waiting:
 
     columns, labels, width = ("age",), ("click",), 1
 
-    def __init__(self, _folder: Path) -> None:
+    def __init__(self, _folder: Path, absent: str) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
 
     def predict_columns(self, _columns: object) -> np.ndarray:
@@ -498,6 +501,38 @@ def test_metrics_count_every_answer_but_those_to_who_watches(exported):
     assert counted == dict.fromkeys(("200", "400", "404", "405", "408", "413", "415"), "1.0")
     assert "sparsetrain_rows_total 3.0" in text
     server.stop()
+
+
+def test_metrics_tell_version_age_and_unseen_values(exported):
+    trainer, folder = exported["ids"]
+    server, columns = Server(folder), rows_of(30, 8)
+    server.predict(as_rows(columns))
+    text = server.ask("/metrics")[1].decode()
+    server.stop()
+    found = dict(re.findall(r'sparsetrain_unseen_values_total{column="(\w+)"} (\S+)', text))
+    shares = trainer.encoder.encode(frame(columns, SCHEMA)).ids
+    expected = {"age": 0, "price": 0, "time": 0}
+    for name, ids in zip(trainer.encoder.columns, shares.T, strict=True):
+        expected["time" if name == "hour" else name] = int((ids == UNSEEN).sum())
+    assert {name: int(float(count)) for name, count in found.items()} == expected
+    assert f'sparsetrain_model_info{{version="{Model(folder).version}"}} 1.0' in text
+    age = float(re.search(r"\nsparsetrain_model_age_seconds (\S+)", text)[1])
+    assert 0 < age < time.time() - (folder / "manifest.txt").stat().st_mtime + 1
+
+
+def test_a_log_in_json_has_a_line_for_each_answer_and_event(exported):
+    folder = exported["ids"][1]
+    server = Server(folder, options=("--log=json", "--absent=null"))
+    assert server.predict([{"user": 7}])[0] == 200
+    server.ask("/health")
+    server.ask("/elsewhere")
+    server.process.send_signal(signal.SIGHUP)
+    first = [json.loads(server.process.stderr.readline()) for _ in range(3)]
+    server.stop()
+    assert [line["event"] for line in first] == ["answer", "answer", "opened"]
+    assert (first[0]["path"], first[0]["status"], first[1]["status"]) == ("/predict", 200, 404)
+    assert 0 < first[0]["seconds"] < 10 and first[0]["time"].endswith("+00:00")
+    assert first[2]["text"] == f"opened {folder} again"
 
 
 def test_deltas_arrive_under_load_and_each_answer_is_of_one_version(exported, tmp_path):

@@ -43,7 +43,7 @@ def test_the_version_that_was_asked_for_last_stays(monkeypatch):
     """Though a version before it takes longer to open."""
     names, opened = iter(["first", "slow", "newest"]), []
 
-    def model(_):
+    def model(*_, **__):
         name = next(names)
         if name == "slow":
             again.wait(5)
@@ -70,7 +70,7 @@ def test_the_version_that_was_asked_for_last_stays(monkeypatch):
 @pytest.mark.parametrize("error", [OSError("disk full"), ValueError("closed file")])
 def test_a_reload_works_after_a_message_that_cannot_be_written(monkeypatch, error):
     names = iter(["first", "second", "newest"])
-    monkeypatch.setattr(serving, "Model", lambda _: SimpleNamespace(name=next(names)))
+    monkeypatch.setattr(serving, "Model", lambda *_, **__: SimpleNamespace(name=next(names)))
     service = serving.Service("folder", asyncio.Event())
 
     async def ask_twice() -> None:
@@ -86,9 +86,9 @@ def test_a_reload_works_after_a_message_that_cannot_be_written(monkeypatch, erro
 
 
 def test_a_foreign_error_of_a_reload_is_named(monkeypatch, capsys):
-    monkeypatch.setattr(serving, "Model", lambda _: None)
+    monkeypatch.setattr(serving, "Model", lambda *_, **__: None)
     service = serving.Service("folder", asyncio.Event())
-    monkeypatch.setattr(serving, "Model", lambda _: {}["a column"])
+    monkeypatch.setattr(serving, "Model", lambda *_, **__: {}["a column"])
     asyncio.run(service._reload())
     expected = "sparsetrain: the old version stays: KeyError: 'a column'\n"
     assert capsys.readouterr().err == expected
@@ -100,7 +100,7 @@ from sparsetrain.serving import server, service
 from sparsetrain.serving.limits import Limits
 
 class Model:
-    def __init__(self, folder, signals=[signal.SIGHUP, signal.SIGTERM]):
+    def __init__(self, folder, absent, signals=[signal.SIGHUP, signal.SIGTERM]):
         os.kill(os.getpid(), signals.pop(0))
 
 service.Model = Model

@@ -31,7 +31,7 @@ static const struct {
   const char *name, *fields;
 } kinds[] = {{"cpu", "sss"},    {"file", "sisx--"},       {"program", "siiiiiiiii"},
              {"input", "ii"},   {"label", "ss"},          {"column", "s"},
-             {"dense", "siiiiiixxx"}, {"category", "siiiiiiiiiiiii--"},
+             {"dense", "siiiiiixxx"}, {"category", "siiiiiiiiiiiii---"},
              {"param", "siiIIII"}, {"table", "siiIIII"}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -237,6 +237,14 @@ ST_PUBLIC int st_num_columns(const st_model *model) { return model ? (int)model-
 
 ST_PUBLIC const char *st_column_name(const st_model *model, int index) {
   return index >= 0 && index < st_num_columns(model) ? model->columns[index] : NULL;
+}
+
+ST_PUBLIC int64_t st_unseen(const st_model *model, int index) {
+  int64_t count = 0;
+  for (int64_t f = 0; model && f < model->num_categories; f++)
+    if (model->categories[f].of.column == index)
+      count += __atomic_load_n(&model->categories[f].unseen, __ATOMIC_RELAXED);
+  return count;
 }
 
 ST_PUBLIC int st_num_labels(const st_model *model) {

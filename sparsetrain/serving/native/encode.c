@@ -297,15 +297,19 @@ void st_put_ids(const st_model *model, const st_inputs *inputs) {
   const int32_t *ids[] = {inputs->batches[0].ids, inputs->batches[1].ids};
   int64_t step = model->program->bags ? 1 : model->num_categories;
   for (int64_t f = 0; f < model->num_categories; f++) {
-    const st_category *category = &model->categories[f];
+    st_category *category = &model->categories[f];
     const int32_t **from = &ids[inputs->columns[category->of.column]->type == ST_TEXT];
-    int64_t place = model->program->bags ? category->start : f;
+    int64_t place = model->program->bags ? category->start : f, unseen = 0;
     for (int64_t left = category->count; left; left--, place += step) {
-      int64_t row = category->first + *(*from)++;
+      int32_t id = *(*from)++;
+      int64_t row = category->first + id;
+      unseen += id == ST_UNSEEN;
       if (model->program->index_bits == 32)
         ((int32_t *)inputs->located)[place] = (int32_t)row;
       else
         ((int64_t *)inputs->located)[place] = row;
     }
+    if (!model->program->is_encoded)
+      __atomic_fetch_add(&category->unseen, unseen, __ATOMIC_RELAXED);
   }
 }

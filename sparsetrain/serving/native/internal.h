@@ -10,6 +10,7 @@
 
 #define ST_FORMAT 4
 #define ST_ALIGNMENT 64 /* of whatever a kernel reads */
+#define ST_UNSEEN 1 /* the id of values without a row of their own */
 #define ST_PUBLIC __attribute__((visibility("default")))
 
 /* Records of the manifest. Each field has 8 bytes; `artefact.c` says how it is read. */
@@ -69,6 +70,7 @@ typedef struct {
   int64_t like;                  /* and as many as of that other feature; -1: of none */
   int64_t known;                 /* which column of the hash tables has its values */
   int64_t start, count;          /* of its ids in a request */
+  int64_t unseen;                /* values so far that have no row of their own */
 } st_category;
 
 typedef struct {

@@ -58,6 +58,9 @@ int st_num_columns(const st_model *model);
 const char *st_column_name(const st_model *model, int index);
 int st_num_labels(const st_model *model);
 
+/* Values of a column so far that the encoder had no row for: they were rare, or never seen. */
+int64_t st_unseen(const st_model *model, int index);
+
 /* Predictions (rows, labels) of the rows of some columns: probabilities of binary labels, values of
  * real ones. Columns may come in any order; those that the model does not know are not read.
  * Threads may share a model; they take turns. */
