@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sparsetrain.training import loggers as loggers
     from sparsetrain.training.fit import EarlyStopping as EarlyStopping
     from sparsetrain.training.fit import ReduceLROnPlateau as ReduceLROnPlateau
+    from sparsetrain.training.importance import permutation_importance as permutation_importance
     from sparsetrain.training.load import load as load
     from sparsetrain.training.load import load_predictor as load_predictor
     from sparsetrain.training.predictor import Predictor as Predictor

@@ -20,7 +20,8 @@ PUBLIC = {
         "Batch EarlyStopping Predictor Program QuantizedModel ReduceLROnPlateau RowSparse Run "
         "StepProfile Trainer __version__ "
         "ad compare data embedding errors from_torch load load_predictor loggers metrics models "
-        "optim parallel precision runtime set_num_threads torch value_and_grad"
+        "optim parallel permutation_importance precision runtime set_num_threads torch "
+        "value_and_grad"
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "

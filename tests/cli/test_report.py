@@ -4,6 +4,8 @@
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 from html.parser import HTMLParser
 
@@ -78,10 +80,33 @@ def test_a_report_shows_everything_of_two_runs_and_escapes_what_they_hold(folder
     page = Page(text)
     assert not page.tags & {"script", "img", "link", "b"} and "://" not in text
     headings = ["Runs", "Curves", "Scores of rows.parquet", "Columns", "Tables", "Time of a step"]
+    headings += ["Importance"]
     places = [page.texts.index(heading) for heading in [*headings, "Settings", "Environment"]]
     assert places == sorted(places)
     assert {HOSTILE, "<i>b", "outside kernels", "optimizer.lr", "numpy"} <= {*page.texts}
     assert "<mark>optimizer.lr</mark>" in text and "<mark>model.dim</mark>" not in text
+
+
+def test_a_report_begins_with_a_sentence_and_a_command_that_repeats_the_run(folder, tmp_path):
+    out = tmp_path / "out.html"
+    assert main(["report", str(folder / "a"), "--out", str(out)]) == 0
+    texts = Page(out.read_text()).texts
+    told = texts[next(n for n, text in enumerate(texts) if text.startswith("DLRM"))]
+    assert told.startswith(f"DLRM predicts label, trained by adagrad on {folder}/rows.parquet: ")
+    assert re.search(r"Last validation: AUC 0\.\d{4}, logloss 0\.\d{4}\.$", told)
+    again = shlex.split(next(text for text in texts if text.startswith("sparsetrain train")))
+    assert again[-2:] == ["--out", "again"]
+    assert main([*again[1:-1], str(tmp_path / "again")]) == 0
+    before, after = (st.Run(where).manifest() for where in (folder / "a", tmp_path / "again"))
+    assert before["extra"]["settings"] == after["extra"]["settings"]
+    assert before["run"]["scores"] == after["run"]["scores"]
+
+
+def test_settings_at_their_defaults_are_folded(folder, tmp_path):
+    out = tmp_path / "out.html"
+    assert main(["report", str(folder / "a"), "--out", str(out)]) == 0
+    shown, _, folded = out.read_text().partition("<details>")
+    assert "model.dim" in shown and "train.seed" not in shown and "train.seed" in folded
 
 
 def test_a_run_that_saved_nothing_yet_has_curves_alone(folder, tmp_path):

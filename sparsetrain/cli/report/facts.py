@@ -65,6 +65,8 @@ class Facts:
     scores : dict
         Of the scored rows, as `evaluate` returns them.
     predicted : list of Predicted
+    importance : dict from column to float
+        Of the scored rows, as `permutation_importance` returns it.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Facts:
     reserved: tuple[Any, ...] = ()
     scores: dict[str, Any] = field(default_factory=dict)
     predicted: list[Predicted] = field(default_factory=list)
+    importance: dict[str, float] = field(default_factory=dict)
 
 
 def read_facts(
@@ -141,10 +144,13 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
     dataset = st.data.Dataset(
         str(data), predictor.encoder, require_label=bool(kinds), read_weights=False
     )
-    facts.scores = predictor.evaluate(dataset)
+    plan = (facts.manifest.get("run") or {}).get("plan") or {}
+    facts.scores = predictor.evaluate(dataset, group_by=plan.get("group_by"))
     facts.reserved = dataset.reserved
     if not kinds:
         return
+    if predictor.encoder is not None:
+        facts.importance = st.permutation_importance(predictor, str(data))
     found, labels = [], []
     for batch in dataset.batches(4096):
         assert batch.labels is not None

@@ -14,6 +14,7 @@ from sparsetrain.cli.curves import SPEED, Chart, Series, charts_of, steady
 from sparsetrain.cli.output import by_label, escape_controls, flat
 from sparsetrain.cli.report.chart import svg
 from sparsetrain.cli.report.facts import Facts, Predicted
+from sparsetrain.cli.report.repeat import at_default, command, sentence
 from sparsetrain.cli.report.style import STYLE
 from sparsetrain.system.html import Markup, escape, table
 
@@ -40,7 +41,8 @@ def page(runs: Sequence[Facts], data: str | None) -> str:
         ("Columns", _each(runs, _columns)),
         ("Tables", _each(runs, _tables)),
         ("Time of a step", _each(runs, _profile)),
-        ("Settings", _compared(runs, [_settings(run.manifest) for run in runs])),
+        ("Importance", _each(runs, _importance)),
+        ("Settings", _settings(runs)),
         ("Environment", _compared(runs, [_environment(run.manifest) for run in runs])),
     ]
     body = "".join(
@@ -52,7 +54,7 @@ def page(runs: Sequence[Facts], data: str | None) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n{body}</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>\n{_each(runs, _told)}{body}</body></html>\n"
     )
 
 
@@ -69,6 +71,12 @@ def _each(runs: Sequence[Facts], describe: Callable[[Facts], str]) -> str:
         return "".join(content for _, content in found)
     parts = [f"<div><h3>{_name(runs, number)}</h3>{content}</div>" for number, content in found]
     return f'<div class="each">{"".join(parts)}</div>' if parts else ""
+
+
+def _told(run: Facts) -> str:
+    """Return a run in a sentence, and the command that repeats it."""
+    again = command(run)
+    return f"<p>{escape(sentence(run))}</p>" + (f"<pre>{escape(again)}</pre>" if again else "")
 
 
 def _summary(runs: Sequence[Facts]) -> str:
@@ -199,6 +207,12 @@ def _columns(run: Facts) -> str:
     return table(rows, ("column", "rare in training", *scored)) if rows else ""
 
 
+def _importance(run: Facts) -> str:
+    most = max([*run.importance.values(), 1e-12])
+    rows = [[name, _bar(rise / most, f"{rise:+.5f}")] for name, rise in run.importance.items()]
+    return table(rows, ("column", "rise of the loss, shuffled")) if rows else ""
+
+
 def _tables(run: Facts) -> str:
     most = max((one.bytes for one in run.tables), default=1)
     rows = [
@@ -240,14 +254,31 @@ def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str
     return table(rows, ("", *names)) if rows else ""
 
 
-def _settings(manifest: Mapping[str, Any]) -> dict[str, str]:
+def _settings(runs: Sequence[Facts]) -> str:
+    """Compare settings; those that all runs left at their defaults are folded below the others."""
+    values = [_set(_set_by(run.manifest)) for run in runs]
+    chosen = {
+        name
+        for run, own in zip(runs, values, strict=True)
+        for name in own.keys() - at_default(run.manifest)
+    }
+    shown = [{name: own[name] for name in own if name in chosen} for own in values]
+    left = [{name: own[name] for name in own if name not in chosen} for own in values]
+    content = _compared(runs, shown)
+    if folded := _compared(runs, left):
+        count = len({name for own in left for name in own})
+        content += f"<details><summary>{count} at their defaults</summary>{folded}</details>"
+    return content
+
+
+def _set_by(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a command, or what a manifest says where there was none."""
     extra = manifest.get("extra") or {}
     if isinstance(extra.get("settings"), dict):
-        return _set({"files": extra.get("files") or {}, **extra["settings"]})
+        return {"files": extra.get("files") or {}, **extra["settings"]}
     model, run = manifest.get("model") or {}, manifest.get("run") or {}
     optimizer = manifest.get("optimizer") or {}
-    return _set({"model": model, "optimizer": optimizer, "fit": run.get("plan") or {}})
+    return {"model": model, "optimizer": optimizer, "fit": run.get("plan") or {}}
 
 
 def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:

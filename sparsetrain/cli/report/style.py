@@ -22,6 +22,9 @@ body { margin: 0 auto; max-width: 1200px; padding: 1.5rem; background: var(--bac
 h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .6rem .8rem; font-size: 13px;
+  background: var(--shade); border-radius: 8px; }
+summary { margin: .6rem 0; color: var(--muted); cursor: pointer; }
 section { overflow-x: auto; }
 table + .charts { margin-top: 1rem; }
 .each { display: flex; flex-wrap: wrap; column-gap: 3rem; }
