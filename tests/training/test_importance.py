@@ -10,12 +10,13 @@ import sparsetrain as st
 
 def rows_of(count, seed):
     rng = np.random.default_rng(seed)
-    user, noise = rng.integers(0, 8, count), rng.integers(0, 8, count)
+    user, noise, hour = rng.integers(0, 8, (3, count))
     bags = [[f"t{n}" for n in rng.integers(0, 9, size)] for size in rng.integers(0, 4, count)]
     weights = [[1.0] * len(bag) for bag in bags]
-    label = (rng.random(count) < np.where(user < 4, 0.9, 0.1)).astype(int)
+    chance = 0.1 + 0.4 * (user < 4) + 0.4 * (hour < 4)
+    label = (rng.random(count) < chance).astype(int)
     return pd.DataFrame(
-        {"click": label, "user": user, "noise": noise, "tags": bags, "w": weights, "t": user * 3600}
+        {"click": label, "user": user, "noise": noise, "tags": bags, "w": weights, "t": hour * 3600}
     )
 
 
@@ -29,16 +30,16 @@ SCHEMA = st.data.Schema(
 
 @pytest.fixture(scope="module")
 def trainer():
-    encoder = st.data.Encoder.fit(rows_of(600, 0), schema_file=SCHEMA, min_count=1)
+    encoder = st.data.Encoder.fit(rows_of(4_000, 0), schema_file=SCHEMA, min_count=1)
     arguments = {**encoder.model_arguments, "dim": 2, "bottom": (4,), "top": (4,)}
     model = st.models.DLRM(**arguments)
     trainer = st.Trainer(model, st.optim.adagrad(0.2), encoder=encoder, target="cpu")
-    trainer.fit(rows_of(600, 0), epochs=3, batch_size=64, progress=None)
+    trainer.fit(rows_of(4_000, 0), epochs=3, batch_size=64, progress=None)
     return trainer
 
 
 def test_a_column_that_tells_the_label_matters_and_noise_does_not(trainer):
-    found = st.permutation_importance(trainer, rows_of(400, 1))
+    found = st.permutation_importance(trainer, rows_of(4_000, 1))
     assert set(found) == {"user", "noise", "tags", "t"}
     assert [*found.values()] == sorted(found.values(), reverse=True)
     noise = max(abs(found["noise"]), abs(found["tags"]))
