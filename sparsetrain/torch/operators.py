@@ -91,7 +91,56 @@ def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
     return importer.block_builder.emit(op.grad.no_grad(importer.env[node.args[0]]))
 
 
+def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Convolution (B, C, L) over positions as one product: each tap's slice, side by side."""
+    defaults = {"x": None, "weight": None, "bias": None, "stride": None, "padding": None}
+    defaults |= {"dilation": None, "transposed": False, "output_padding": None, "groups": 1}
+    given = _arguments(node, importer, defaults)
+    emit, x, weight = importer.block_builder.emit, given["x"], given["weight"]
+    if len(given["stride"]) > 1 or given["transposed"] or given["groups"] > 1:
+        raise ConfigError(
+            f"from_torch: {node.name!r}, {node.target}: only Conv1d with groups=1 has a translation"
+        )
+    (stride,), (padding,), (dilation,) = (given[n] for n in ("stride", "padding", "dilation"))
+    outputs, _, taps = (int(size) for size in weight.ty.shape)
+    if padding:
+        x = emit(op.nn.pad(x, [0, 0, 0, 0, padding, padding]))
+    reach = x.ty.shape[2] - dilation * (taps - 1)
+    begins = (dilation * tap for tap in range(taps))
+    slices = [emit(op.strided_slice(x, [2], [b], [b + reach], [stride])) for b in begins]
+    windows = emit(op.permute_dims(emit(op.concat(slices, 1)), [0, 2, 1]))  # (B, L, taps * C)
+    flat = emit(op.reshape(emit(op.permute_dims(weight, [2, 1, 0])), (-1, outputs)))
+    found = emit(op.permute_dims(emit(op.matmul(windows, flat)), [0, 2, 1]))
+    if given["bias"] is None:
+        return found
+    return emit(op.add(found, emit(op.reshape(given["bias"], (outputs, 1)))))
+
+
+def _largest(node: torch.fx.Node, importer: Any) -> relax.Expr:
+    """Maxima over axes; equal ones share the gradient, as in PyTorch."""
+    given = _arguments(node, importer, {"x": None, "dim": (), "keepdim": False})
+    axes = list(given["dim"]) or None
+    return importer.block_builder.emit(op.max(given["x"], axes, given["keepdim"]))
+
+
+def _first_largest(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr]:
+    """Maxima over an axis and where they are; the first of equal ones has the gradient."""
+    given = _arguments(node, importer, {"x": None, "dim": 0, "keepdim": False})
+    emit, x, axis, keepdim = importer.block_builder.emit, *given.values()
+    place = emit(op.argmax(x, axis, True))
+    axis %= len(x.ty.shape)
+    shape = [1] * axis + [-1] + [1] * (len(x.ty.shape) - axis - 1)
+    places = emit(op.reshape(emit(op.arange(0, x.ty.shape[axis], 1, "int64")), shape))
+    chosen = emit(op.where(emit(op.equal(places, place)), x, relax.const(0, x.ty.dtype.dtype)))
+    values = emit(op.sum(chosen, axis, keepdim))
+    return values, place if keepdim else emit(op.squeeze(place, [axis]))
+
+
 TRANSLATIONS: dict[str, Translation] = {
+    "convolution.default": _convolution,
+    "conv1d.default": _convolution,
+    "amax.default": _largest,
+    "max.dim": _first_largest,
     "embedding.default": _embedding,
     "_embedding_bag.default": _bag,
     "_embedding_bag_forward_only.default": _bag,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Six modules as PyTorch's users write them, each with a batch and a loss."""
+"""Modules as PyTorch's users write them, each with a batch and a loss."""
 
 from typing import NamedTuple
 
@@ -109,6 +109,35 @@ class BERT4Rec(nn.Module):
         return (x @ self.items.weight.T + self.bias).transpose(1, 2)
 
 
+class GRU4Rec(nn.Module):
+    def __init__(self, kind=nn.GRU):
+        super().__init__()
+        self.items = nn.Embedding(ROWS, DIM)
+        self.states = kind(DIM, DIM, batch_first=True)
+
+    def forward(self, seen, wanted):
+        return (self.states(self.items(seen))[0][:, -1] * self.items(wanted)).sum(1)
+
+
+class LSTM4Rec(GRU4Rec):
+    def __init__(self):
+        super().__init__(nn.LSTM)
+
+
+class Caser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = nn.Embedding(ROWS, DIM)
+        self.near = nn.Conv1d(DIM, DIM, 3, padding=1)
+        self.far = nn.Conv1d(DIM, DIM, 2, stride=2, dilation=2, bias=False)
+        self.top = nn.Linear(3 * DIM, 1)
+
+    def forward(self, seen):
+        x = self.items(seen).transpose(1, 2)
+        near, far = self.near(x), self.far(x)
+        return self.top(torch.cat([near.amax(-1), far.max(-1).values, x[:, :, -1]], 1))[:, 0]
+
+
 def ids(*shape, least=0):
     return lambda: torch.randint(least, ROWS, shape)
 
@@ -136,6 +165,9 @@ CASES = {
     "MLP with bags": Case(BagMLP, bags, clicks, BCE),
     "DeepFM": Case(DeepFM, each(ids(BATCH, 4)), clicks, BCE),
     "DIN": Case(DIN, each(ids(BATCH), ids(BATCH, LENGTH)), clicks, BCE),
+    "GRU4Rec": Case(GRU4Rec, each(ids(BATCH, LENGTH), ids(BATCH)), clicks, BCE),
+    "LSTM": Case(LSTM4Rec, each(ids(BATCH, LENGTH), ids(BATCH)), clicks, BCE),
+    "convolutions": Case(Caser, each(ids(BATCH, LENGTH)), clicks, BCE),
     "two towers": Case(
         TwoTowers,
         each(ids(BATCH), ids(BATCH)),

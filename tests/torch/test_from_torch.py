@@ -168,6 +168,11 @@ REFUSED = {
         ConfigError,
         "special_bessel_j0.* no translation",
     ),
+    "convolutions in two dimensions": (
+        lambda: imported(Apply(conv=nn.Conv2d(1, 1, 1)), torch.randn(4, 1, 3, DIM)),
+        ConfigError,
+        r"'convolution', aten.convolution.default: only Conv1d with groups=1",
+    ),
     "a branch on numbers": (
         lambda: imported(Apply(lambda x: x if x.sum() > 0 else -x)),
         ConfigError,
