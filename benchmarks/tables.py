@@ -32,7 +32,7 @@ from tvm import tirx
 
 import sparsetrain as st
 from sparsetrain.kernels.table_formats import TABLE_DTYPES, numpy_dtype
-from sparsetrain.optim import kernel_parts
+from sparsetrain.tables import kernel_parts
 
 ARMS = ("float32", "begun", "bfloat16", "float16", "nearest", "int8")
 STORED = {"begun": "float32", "nearest": "bfloat16"}  # of the arms not named for their dtype

@@ -46,6 +46,11 @@ PARTS = {
     "ad": Part(
         "reverse pass, rules, join and densify", "backend kernels ops sparse_tensor system", True
     ),
+    "tables": Part(
+        "the rows of a parameter: weights, slots, what they missed; formulas that update them",
+        "backend kernels runtime sparse_tensor system",
+        True,
+    ),
     "embedding": Part(
         "lookups and bags as operators, collections of tables",
         "ad backend kernels ops runtime sparse_tensor system",
@@ -58,7 +63,7 @@ PARTS = {
     ),
     "optim": Part(
         "formulas, the kernels made from them, the update of a step",
-        "backend checkpoint compiler kernels runtime sparse_tensor system",
+        "backend checkpoint compiler kernels runtime sparse_tensor system tables",
         True,
     ),
     "models": Part(
@@ -74,7 +79,7 @@ PARTS = {
     "backends": Part(
         "the CPU and CUDA, which register themselves",
         "backend compiler data embedding kernels models ops optim runtime sparse_tensor system "
-        "training",
+        "tables training",
         True,
     ),
     "torch": Part(
@@ -105,8 +110,7 @@ PARTS = {
     "parallel": Part(
         "training on several processes, with sharded tables",
         "ad backend checkpoint compiler data embedding kernels models optim runtime sparse_tensor "
-        "system "
-        "training",
+        "system tables training",
         True,
     ),
     "cli": Part(

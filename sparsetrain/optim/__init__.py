@@ -15,16 +15,6 @@ from sparsetrain import runtime as _runtime  # noqa: F401
 from sparsetrain.optim.average import averages as averages
 from sparsetrain.optim.average import ema as ema
 from sparsetrain.optim.average import swa as swa
-from sparsetrain.optim.formula import Formula as Formula
-from sparsetrain.optim.formula import RowMean as RowMean
-from sparsetrain.optim.formula import Slot as Slot
-from sparsetrain.optim.formula import abs as abs
-from sparsetrain.optim.formula import exp as exp
-from sparsetrain.optim.formula import maximum as maximum
-from sparsetrain.optim.formula import minimum as minimum
-from sparsetrain.optim.formula import sign as sign
-from sparsetrain.optim.formula import sqrt as sqrt
-from sparsetrain.optim.formula import where as where
 from sparsetrain.optim.formulas.adagrad import adagrad as adagrad
 from sparsetrain.optim.formulas.adam import adam as adam
 from sparsetrain.optim.formulas.adamw import adamw as adamw
@@ -49,6 +39,16 @@ from sparsetrain.optim.schedules import step_decay as step_decay
 from sparsetrain.optim.schedules import warmup as warmup
 from sparsetrain.optim.state import State as State
 from sparsetrain.system.exports import public_names as _public_names
+from sparsetrain.tables.formula import Formula as Formula
+from sparsetrain.tables.formula import RowMean as RowMean
+from sparsetrain.tables.formula import Slot as Slot
+from sparsetrain.tables.formula import abs as abs
+from sparsetrain.tables.formula import exp as exp
+from sparsetrain.tables.formula import maximum as maximum
+from sparsetrain.tables.formula import minimum as minimum
+from sparsetrain.tables.formula import sign as sign
+from sparsetrain.tables.formula import sqrt as sqrt
+from sparsetrain.tables.formula import where as where
 
 # Name, as in settings and saved runs -> constructor.
 OPTIMIZERS: dict[str, _Callable[..., Optimizer]] = {

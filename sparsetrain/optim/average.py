@@ -15,11 +15,11 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula, RowMean, Slot
-from sparsetrain.optim.multiply_add import fuse_multiply_adds
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import is_number, require_int
+from sparsetrain.tables.formula import Formula, RowMean, Slot
+from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
 AVERAGE = "average"  # the slot, and the number of a step: how much of the average so far stays
 

@@ -26,7 +26,6 @@ from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
 from sparsetrain.optim.check_formula import check_formula, uses_count
 from sparsetrain.optim.exact import rows as exact
-from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup, Tables
 from sparsetrain.optim.result import StepResult
@@ -43,6 +42,7 @@ from sparsetrain.optim.state_factory import adopt_state_, new_state
 from sparsetrain.optim.update.apply import apply_
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import as_float, require_mapping, require_type
+from sparsetrain.tables.formula import Formula
 
 ON_NONFINITE = ("stop", "skip")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_type_hi
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.average import Average
-from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.param_groups import ParamGroup
 from sparsetrain.optim.rule import Mode, Number, Update
 from sparsetrain.optim.schedules import Schedule
 from sparsetrain.system.argument_checks import is_number
+from sparsetrain.tables.formula import Formula
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack

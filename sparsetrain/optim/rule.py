@@ -10,9 +10,9 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula, KernelSpec
 from sparsetrain.optim.schedules import Function, Schedule
 from sparsetrain.system.argument_checks import is_number
+from sparsetrain.tables.formula import Formula, KernelSpec
 
 Number = float | Schedule | Callable[[int], float]
 Mode = Literal["lazy", "exact", "dense"]

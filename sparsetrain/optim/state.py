@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
 from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of, seen_as
-from sparsetrain.optim.exact.catch_up import History
-from sparsetrain.optim.formula import Formula, KernelSpec, Slot
 from sparsetrain.optim.param_groups import ParamGroup, RowRange, Tables, abbreviate_names
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
+from sparsetrain.tables.formula import Formula, KernelSpec, Slot
+from sparsetrain.tables.replay import History
 
 LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
 UNTOUCHED = -1  # in `last`: no step has touched this row

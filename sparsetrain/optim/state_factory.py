@@ -12,7 +12,6 @@ from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.average import AVERAGE
-from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import (
@@ -26,6 +25,7 @@ from sparsetrain.optim.state import (
 )
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.tables.formula import Formula
 
 # The rule of buffers, which are given new values in place of gradients.
 ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())

@@ -13,13 +13,13 @@ from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import ClickModel, Model
 from sparsetrain.models.initialize import drawn_rows
-from sparsetrain.optim.formula import Slot
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.cut import Lookups
 from sparsetrain.parallel.exchange import Exchange
 from sparsetrain.parallel.plan import Plan, describe, make_plan
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.memory import total_memory
+from sparsetrain.tables.formula import Slot
 
 
 class Shards:

@@ -9,9 +9,9 @@ from tvm.target import Target
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
-from sparsetrain.optim.multiply_add import fuse_multiply_adds
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
+from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
 A, B, C, D = (tirx.Var(name, "float32") for name in "abcd")
 

@@ -16,7 +16,6 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.optim.exact import catch_up
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.state import LAST, UNTOUCHED, State, Target, matrix_shape, set_last_
 from sparsetrain.runtime import NDArray
@@ -25,6 +24,7 @@ from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import editable_numpy, reshape_view, target_of, to_device
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
+from sparsetrain.tables import replay
 
 FOREVER = 2**31 - 1  # a limit that is never reached
 
@@ -212,7 +212,7 @@ def replay_range_(
         None if plan is None else str(plan.rows.dtype),
         limit is not None,
     )
-    tasks_of = backend_at(param).kernel("tasks of catching up rows", catch_up.tasks_of)
+    tasks_of = backend_at(param).kernel("tasks of catching up rows", replay.tasks_of)
     tasks = tasks_of(span[1] - span[0])
     replayed = scratch_tensor((tasks,), "int64", param)
     kernel(
@@ -263,4 +263,4 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[RowRange]) -> list[tuple[i
     return [*zip(below[::2], below[1::2], strict=True)]
 
 
-_catch_up_kernel = backend_kernel("catching up rows", catch_up.catch_up_kernel)
+_catch_up_kernel = backend_kernel("catching up rows", replay.catch_up_kernel)

@@ -6,10 +6,10 @@ A row that is not touched has gradient 0 and does not move, so row updates equal
 
 from __future__ import annotations
 
-from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.rule import Number
+from sparsetrain.tables.formula import Formula, Slot, sqrt
 
 
 def _step(w, g, slots, h):

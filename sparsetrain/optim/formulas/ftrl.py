@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.formula import Formula, Slot, maximum, minimum, sqrt
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Unpack, WithoutDecay, make_optimizer, require_initial
 from sparsetrain.optim.rule import Number
+from sparsetrain.tables.formula import Formula, Slot, maximum, minimum, sqrt
 
 
 def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparsetrain.optim.formula import Formula, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import (
     Options,
@@ -18,6 +17,7 @@ from sparsetrain.optim.options import (
     require_below_one,
 )
 from sparsetrain.optim.rule import Number
+from sparsetrain.tables.formula import Formula, Slot, sqrt
 
 
 def _per_step(hyper: Mapping[str, float], step: int) -> dict[str, float]:

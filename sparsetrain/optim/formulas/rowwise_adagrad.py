@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from sparsetrain.optim.formula import Formula, RowMean, Slot, sqrt
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.rule import Number
+from sparsetrain.tables.formula import Formula, RowMean, Slot, sqrt
 
 
 def _square(w, g, slots, h):

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.options import Options, Unpack, make_optimizer
 from sparsetrain.optim.rule import Number
+from sparsetrain.tables.formula import Formula
 
 
 def _step(w, g, slots, h):

@@ -15,7 +15,6 @@ from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.formula import Formula
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State, slot_shape
@@ -23,6 +22,7 @@ from sparsetrain.optim.state_factory import ASSIGNMENT, adopt_state_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_mapping
+from sparsetrain.tables.formula import Formula
 
 DTYPES = ("float32", "float64")
 

@@ -21,11 +21,11 @@ from tvm.tirx import PrimFunc, const
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm import each_in_turn, number_of, one_of
-from sparsetrain.optim.kernel_parts import flat
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
+from sparsetrain.tables.kernel_parts import flat
 
 CHUNKS = 16
 LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another

@@ -20,8 +20,8 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm import each_in_turn, one_of
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import (
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import (
     Parameter,
     bind_scalars,
     declare_numbers,

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.tables.formula import KernelSpec
 
 # Parameter -> None for a dense gradient, or a traced row-sparse one; in the order of the results.
 Structure = Mapping[str, RowSparse | None]

@@ -23,8 +23,8 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import (
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import (
     Parameter,
     bind_scalars,
     declare_numbers,

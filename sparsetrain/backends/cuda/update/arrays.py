@@ -18,9 +18,9 @@ from sparsetrain.backends.cuda.sparse.parts import THREADS, barrier, blocks_of_t
 from sparsetrain.backends.cuda.update.kernels import dense_rows
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import Number
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import Parameter, scalars
 from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import Parameter, scalars
 
 EACH = 16  # elements that a thread takes
 

@@ -31,11 +31,11 @@ from sparsetrain.backends.cuda.sparse.runs import Sums, clear
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import store_vector
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.exact import catch_up
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import Parameter, scalars
-from sparsetrain.optim.multiply_add import define_multiply_add
 from sparsetrain.optim.update.rows_kernel import Runs
+from sparsetrain.tables import replay
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import Parameter, scalars
+from sparsetrain.tables.multiply_add import define_multiply_add
 
 # `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
 # matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
@@ -242,12 +242,12 @@ def catch_up_kernel(
         parameter = Parameter.declare(spec, table, width, dtype)
         parameter.lanes = vector_lanes(width, dtype)
         last = buffer("last", (table,), "int32")
-        history = buffer("history", (steps, catch_up.columns(spec, dtype)), "float64")
+        history = buffer("history", (steps, replay.columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
         nothing = scalar("zero", computed_in(dtype))
         first, end = scalar("first", "int64"), scalar("end", "int64")
         base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
-        past = catch_up.PastSteps(history, base, spec, dtype)
+        past = replay.PastSteps(history, base, spec, dtype)
         with blocks_of_threads(tirx.ceildiv(end - first, THREADS)) as (block, thread):
             counts = T.alloc_buffer((THREADS,), "int64", scope="shared")
             mine = T.alloc_local((1,), "int64")
@@ -256,7 +256,7 @@ def catch_up_kernel(
             with T.If(place < end), T.Then():
                 row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
                 until = now, cap if capped else None
-                with catch_up.replay_row(parameter, row, last, past, until, nothing) as count:
+                with replay.replay_row(parameter, row, last, past, until, nothing) as count:
                     T.buffer_store(mine, count, [0])
             T.buffer_store(counts, mine[0], [thread])
             barrier()

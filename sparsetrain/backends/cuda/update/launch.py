@@ -15,7 +15,6 @@ from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
 from sparsetrain.backends.cuda.sparse.kernels import count_up_kernel, fill_kernel, spread_kernel
 from sparsetrain.backends.cuda.update import kernels
 from sparsetrain.backends.cuda.update.arrays import foreach_kernel, total_kernel
-from sparsetrain.optim.formula import KernelSpec
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import LAST, Target, matrix_shape
@@ -25,6 +24,7 @@ from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.tables.formula import KernelSpec
 
 
 class RowUpdate:

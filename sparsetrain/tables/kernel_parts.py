@@ -24,8 +24,8 @@ from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, holding, row_bits
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.multiply_add import fuse_multiply_adds
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
 
 def flat(array: Any) -> Any:

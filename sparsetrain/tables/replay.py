@@ -36,8 +36,8 @@ from tvm.tirx import PrimFunc
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.formula import KernelSpec
-from sparsetrain.optim.kernel_parts import Parameter, flat
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import Parameter, flat
 
 STRIPS = 64
 
