@@ -73,7 +73,7 @@ PARTS = {
     ),
     "training": Part(
         "Trainer: the step, the loop, runs, saved models",
-        "ad backend checkpoint compiler data kernels metrics models optim runtime system",
+        "ad backend checkpoint compiler data kernels metrics models optim runtime system tables",
         True,
     ),
     "backends": Part(
@@ -84,7 +84,7 @@ PARTS = {
     ),
     "torch": Part(
         "tables in loops of PyTorch, its modules as models here",
-        "ad compiler embedding models optim runtime sparse_tensor",
+        "ad compiler embedding models optim runtime sparse_tensor tables",
         True,
     ),
     "compare": Part(

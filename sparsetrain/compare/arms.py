@@ -56,8 +56,7 @@ def _update(update: Update, mode: Mode, case: Case) -> Step:
     state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
 
     def step(gradient: RowSparse) -> runtime.NDArray:
-        if state.histories:
-            optimizer.catch_up_(params, {"table": gradient.indices}, state)
+        optimizer.catch_up_(params, {"table": gradient.indices}, state)
         optimizer.apply_(params, {"table": gradient}, state)
         return params["table"]
 

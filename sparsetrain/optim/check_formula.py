@@ -12,8 +12,8 @@ import tvm
 from tvm import tirx
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.state import LAST
 from sparsetrain.tables.formula import Formula
+from sparsetrain.tables.slots import LAST
 
 RESERVED = ("count", "width", "weight_decay", "keep", "scale", "clip")  # added to `h` by a spec
 KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched", "never")}

@@ -25,7 +25,6 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
 from sparsetrain.optim.check_formula import check_formula, uses_count
-from sparsetrain.optim.exact import rows as exact
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup, Tables
 from sparsetrain.optim.result import StepResult
@@ -277,12 +276,14 @@ class Optimizer(RowOptions):
             If a row is outside its table.
         """
         adopt_state_(self, params, state)
-        return exact.catch_up_(params, rows, state)
+        state.hold(params)
+        return sum(state.tables[name].catch_up(ids) for name, ids in rows.items())
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
         """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
         adopt_state_(self, params, state)
-        return exact.flush_(params, state)
+        state.hold(params)
+        return sum(table.flush() for table in state.tables.values())
 
     def restored_(self, state: State) -> None:
         """Begin new histories after a checkpoint was loaded into the tensors of `state`.
@@ -292,7 +293,8 @@ class Optimizer(RowOptions):
         CheckpointError
             If a row is not current: the checkpoint was not made after `flush_`.
         """
-        exact.restored_(state)
+        for table in state.tables.values():
+            table.restored()
 
     def save(
         self,

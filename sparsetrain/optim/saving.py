@@ -14,17 +14,17 @@ from typing import Any
 
 from sparsetrain import checkpoint, runtime
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.state import State
-from sparsetrain.optim.state_dict import (
+from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import require_path
+from sparsetrain.tables.collection import weights_of
+from sparsetrain.tables.state_dict import (
     Finite,
     check_kinds,
     named_arrays,
     require_finite,
     writable_arrays,
 )
-from sparsetrain.runtime import NDArray
-from sparsetrain.system.argument_checks import require_path
 
 KIND = "sparsetrain.loop"
 _COUNTS = ("step", "skipped", "seed")
@@ -38,14 +38,14 @@ def save(
     extra: Mapping[str, Any],
 ) -> None:
     """Save for the formula of this name; all rows are current. See `Optimizer.save`."""
-    arrays = named_arrays(params, state, {})
+    arrays = named_arrays(weights_of(params), state, {})
     require_finite(arrays, state.step)
     manifest = {
         "kind": KIND,
         "formula": formula,
         **{name: int(getattr(state, name)) for name in _COUNTS},
         "tables": _spans(state),
-        "exact": exact_tables(state),
+        "exact": state.exact,
         "extra": dict(extra),
     }
     checkpoint.write(folder, arrays, manifest)
@@ -59,7 +59,7 @@ def load_(
 
     def fill_(saved: checkpoint.Saved) -> tuple[dict[str, int], dict[str, Any]]:
         counts_and_extra = _validated(saved.manifest, formula, state, path)
-        with writable_arrays(params, state, {}) as target:
+        with writable_arrays(weights_of(params), state, {}) as target:
             try:
                 check_kinds(target, saved.kinds)
             except CheckpointError as error:
@@ -104,7 +104,7 @@ def _validated(
             f"{path}: init was given other tables, {manifest.get('tables')!r:.200}; here "
             f"{spans!r:.200}: {_ALIKE}"
         )
-    exact, before = exact_tables(state), manifest.get("exact")
+    exact, before = state.exact, manifest.get("exact")
     if exact and before and exact != before:  # where one has none, its slot is missing
         raise CheckpointError(
             f"{path}: mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}: {_ALIKE}"
@@ -115,8 +115,9 @@ def _validated(
 def _spans(state: State) -> dict[str, dict[str, list[int]]]:
     """First row and end of each table, by storage."""
     return {
-        storage: {name: [int(rows.start), int(rows.stop)] for name, rows in tables.items()}
-        for storage, tables in state.tables.items()
+        storage: {name: [int(rows.start), int(rows.stop)] for name, rows in table.parts.items()}
+        for storage, table in state.tables.items()
+        if table.parts
     }
 
 

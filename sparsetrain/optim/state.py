@@ -2,7 +2,7 @@
 """Optimizer state: slots by parameter and name, the step count, and what steps keep for the next.
 
 It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs the slots and
-`count` alone: the histories of exact mode are empty after a flush, which comes before every save.
+`count` alone: tables have no history after a flush, which comes before every save.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
-from math import prod
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
-from sparsetrain.kernels.table_formats import computed_in, is_half, keys_of, seen_as
-from sparsetrain.optim.param_groups import ParamGroup, RowRange, Tables, abbreviate_names
+from sparsetrain.kernels.table_formats import is_half, keys_of
+from sparsetrain.optim.param_groups import ParamGroup, abbreviate_names
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
-from sparsetrain.runtime.tensors import editable_numpy, to_device
 from sparsetrain.sparse_tensor import CoalescePlan
-from sparsetrain.tables.formula import Formula, KernelSpec, Slot
-from sparsetrain.tables.replay import History
-
-LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
-UNTOUCHED = -1  # in `last`: no step has touched this row
+from sparsetrain.tables.collection import weights_of
+from sparsetrain.tables.formula import Formula
+from sparsetrain.tables.slots import LAST
+from sparsetrain.tables.table import Table
 
 
 class RuleSource(Protocol):
@@ -61,23 +58,17 @@ class State(dict[str, dict[str, NDArray]]):
     skipped : int
         Steps left out because a number was not finite.
     owner : Optimizer
-        The optimizer whose rules `ranges` holds.
-    ranges : dict of str to tuple of RowRange
-        The rules of each parameter.
-    tables : mapping
-        Parameter -> its tables by name, as slices of its rows.
-    dtypes : mapping of str to str
-        What each parameter is stored in.
+        The optimizer whose rules the tables hold.
+    tables : dict of str to Table
+        Each parameter with these slots and its rules; those that hold tables have `parts`.
     seed : int
         Of the random bits by which half-precision tables are rounded.
     scaled : bool
         Whether kernels multiply gradients by a factor.
     buffers : frozenset of str
         Parameters that are given new values in place of gradients.
-    histories : dict
-        Parameter and range number -> `History`, where rows are caught up.
-    caught : dict
-        Parameter -> what the last catch-up was for: its indices and their plan.
+    lagging : list of Table
+        Those whose rows can lag.
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
     backend : Backend
@@ -90,31 +81,24 @@ class State(dict[str, dict[str, NDArray]]):
 
     def __init__(
         self,
-        slots: dict[str, dict[str, NDArray]],
+        tables: dict[str, Table],
         owner: RuleSource,
-        ranges: dict[str, tuple[RowRange, ...]],
-        tables: Tables,
-        dtypes: Mapping[str, str],
+        count: NDArray,
         seed: int = 0,
         scaled: bool = False,
         buffers: frozenset[str] = frozenset(),
         backend: Backend | None = None,
     ) -> None:
-        super().__init__(slots)
+        super().__init__({name: table.slots for name, table in tables.items()})
+        self.tables, self.owner, self.count = tables, owner, count
         self.backend = backend or host()
-        self.owner, self.ranges, self.tables = owner, ranges, tables
-        self.dtypes, self.seed, self.scaled, self.buffers = dtypes, seed, scaled, buffers
-        self.count = runtime.zeros((1,), "int64")
-        self._counted = runtime.as_numpy(self.count, writable=True)
+        self.seed, self.scaled, self.buffers = seed, scaled, buffers
+        self._counted = runtime.as_numpy(count, writable=True)
         self.skipped, self.lr_scale = 0, 1.0
-        self.caught: dict[str, tuple[NDArray, CoalescePlan]] = {}
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.update_steps: dict[Any, Any] = {}
         self.programs: dict[Any, Any] = {}
-        self.histories = {
-            (name, number): History(spec, dtype=dtypes[name])
-            for (name, number), spec in tracked(slots, ranges).items()
-        }
+        self.lagging = [table for table in tables.values() if table.lags]
 
     def __reduce__(self) -> Any:
         # `count` has two views, and caches of the last step belong to its tensors.
@@ -137,97 +121,51 @@ class State(dict[str, dict[str, NDArray]]):
 
     def rules(self, names: Iterable[str]) -> tuple[Rule, ...]:
         """The rules of some parameters, each once."""
-        return tuple(dict.fromkeys(part.rule for name in names for part in self.ranges[name]))
+        return tuple(
+            dict.fromkeys(part.rule for name in names for part in self.tables[name].ranges)
+        )
 
     def tensors(self) -> list[NDArray]:
         """All slots."""
         return [*chain.from_iterable(map(dict.values, self.values()))]
 
-    def is_tracked(self, name: str) -> bool:
-        """Return whether rows of a parameter are caught up."""
-        return any((name, number) in self.histories for number in range(len(self.ranges[name])))
+    @property
+    def exact(self) -> dict[str, list[str]]:
+        """Names of the tables in exact mode, by parameter."""
+        return {name: table.exact for name, table in self.tables.items() if LAST in table.slots}
+
+    def hold(self, params: Mapping[str, NDArray]) -> None:
+        """Let rows lag in these tensors, with which steps are taken now."""
+        weights = weights_of(params)
+        for table in self.lagging:
+            table.weight = weights[table.name]
+
+    def note_step(
+        self, step: int, numbers: Mapping[Rule, tuple[float, ...]], gradients: Mapping[str, bool]
+    ) -> None:
+        """Let tables whose rows can lag record a step that was taken.
+
+        Parameters
+        ----------
+        step : int
+            Its number.
+        numbers : mapping
+            Those of each rule.
+        gradients : mapping of str to bool
+            The parameters that had one, and whether it was dense.
+        """
+        for table in self.lagging:
+            if table.name in gradients:
+                table.note_step(numbers, self.noise_keys(table.name, step), gradients[table.name])
+            table.read = None
 
     def is_half(self, name: str) -> bool:
         """Return whether a parameter is stored in half precision."""
-        return is_half(self.dtypes[name])
+        return is_half(self.tables[name].dtype)
 
     def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
         """Keys of the random bits of a step for a half-precision table; () for others."""
-        return keys_of(self.seed, name, step) if is_half(self.dtypes[name]) else ()
-
-
-def tracked(
-    slots: Mapping[str, Mapping[str, NDArray]], ranges: Mapping[str, tuple[RowRange, ...]]
-) -> dict[tuple[str, int], KernelSpec]:
-    """Specs of the ranges that are caught up, by parameter and number of the range."""
-    return {
-        (name, number): part.rule.spec
-        for name, parts in ranges.items()
-        for number, part in enumerate(parts)
-        if LAST in slots[name] and part.rule.catches_up
-    }
-
-
-def rows_of(shape: tuple[int, ...]) -> int:
-    """Rows of a parameter: all axes but the last; a vector has rows of one element."""
-    return prod(shape[:-1]) if len(shape) > 1 else prod(shape)
-
-
-def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a slot of a parameter of some shape."""
-    return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
-
-
-def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) -> dict[str, NDArray]:
-    """Slots of one parameter, with their initial values if `fill`."""
-    return {slot.name: _new_slot(name, slot, param, fill) for slot in formula.slots}
-
-
-def new_last(name: str, param: NDArray, parts: tuple[RowRange, ...], fill: bool = True) -> NDArray:
-    """The steps up to which rows are current, (V,) int32."""
-    shape = (rows_of(tuple(map(int, param.shape))),)
-    tensor = runtime.empty(shape, "int32", f"slot {LAST!r} of parameter {name!r}")
-    view = runtime.as_numpy(tensor, writable=True)
-    for part in parts if fill else ():
-        view[part.first : part.end] = (
-            UNTOUCHED if part.rule.spec.noop_on_zero_grad == "untouched" else 0
-        )
-    return to_device(tensor, param.device, f"slot {LAST!r} of parameter {name!r}")
-
-
-def set_last_(slots: Any, part: RowRange, step: int) -> None:
-    """Note that all rows of a range are current."""
-    with editable_numpy(slots[LAST]) as view:
-        view[part.first : part.end] = step
-
-
-def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
-    shape = slot_shape(slot, tuple(map(int, param.shape)))
-    what = f"slot {slot.name!r} of parameter {name!r}"
-    tensor = runtime.empty(shape, computed_in(str(param.dtype)), what)
-    if fill:
-        runtime.as_numpy(tensor, writable=True)[...] = slot.initial
-    return to_device(tensor, param.device, what)
-
-
-class Target(NamedTuple):
-    """A parameter and its slots, which kernels write."""
-
-    param: NDArray
-    slots: Mapping[str, NDArray]
-
-    def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
-        """Return weight and slots as (rows, columns), or (rows,) where a slot is per row."""
-        shapes = {"element": (rows, columns), "row": (rows,)}
-        slots = spec.formula.slots
-        weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
-        return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]
-
-
-def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns of a parameter; a vector has rows of one element."""
-    extents = tuple(map(int, shape))
-    return rows_of(extents), extents[-1] if len(extents) > 1 else 1
+        return keys_of(self.seed, name, step) if is_half(self.tables[name].dtype) else ()
 
 
 def describe_tables(state: State) -> list[str]:
@@ -246,8 +184,9 @@ def count_tables(state: State) -> str:
 
 def _tables_by_path(state: State) -> list[tuple[str, str]]:
     return [
-        (table, part.rule.path)
-        for name in state.tables
-        for part in state.ranges[name]
-        for table in part.names
+        (name, part.rule.path)
+        for table in state.tables.values()
+        if table.parts
+        for part in table.ranges
+        for name in part.names
     ]

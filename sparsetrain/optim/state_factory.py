@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparsetrain import runtime
 from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.average import AVERAGE
 from sparsetrain.optim.param_groups import RowRange, Tables, resolve
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import (
-    LAST,
-    RuleSource,
-    State,
-    new_last,
-    new_slots,
-    rows_of,
-    tracked,
-)
+from sparsetrain.optim.state import RuleSource, State
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.tables.collection import weights_of
 from sparsetrain.tables.formula import Formula
+from sparsetrain.tables.slots import LAST, new_slots, rows_of
+from sparsetrain.tables.table import Table, new_last
 
 # The rule of buffers, which are given new values in place of gradients.
 ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
@@ -52,9 +48,14 @@ def new_state(
     }
     for name in _names_with_last(params, ranges, tables):
         slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
-    dtypes = {name: str(param.dtype) for name, param in params.items()}
+    count = runtime.zeros((1,), "int64")
+    counted = runtime.as_numpy(count)
+    made = {
+        name: Table(name, param, slots[name], ranges[name], tables.get(name), counted)
+        for name, param in params.items()
+    }
     seed = require_int("seed", seed, 0)
-    return State(slots, optimizer, ranges, tables, dtypes, seed, scaled, buffers, backend)
+    return State(made, optimizer, count, seed, scaled, buffers, backend)
 
 
 def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
@@ -75,17 +76,19 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
         raise ConfigError("optimizer: use the state from this optimizer's init")
     if state.owner is optimizer:
         return
-    owned = {name: params[name] for name in state}
-    known_ = state.tables, state.scaled, state.buffers, state.backend
-    ranges = _resolved(optimizer, owned, *known_)
-    known = {key: history.spec for key, history in state.histories.items()}
+    owned = {name: weights_of(params)[name] for name in state}
+    tables = {name: table.parts for name, table in state.tables.items() if table.parts}
+    ranges = _resolved(optimizer, owned, tables, state.scaled, state.buffers, state.backend)
     books = {name for name, slots in state.items() if LAST in slots}
-    if tracked(state, ranges) != known or _names_with_last(params, ranges, state.tables) != books:
+    follow = [table.lags_by(ranges[name]) for name, table in state.tables.items()]
+    if not all(follow) or _names_with_last(owned, ranges, tables) != books:
         raise ConfigError(
             "optimizer: the state was made for other modes or groups; use the state from this "
             "optimizer's init"
         )
-    state.owner, state.ranges = optimizer, ranges
+    for name, table in state.tables.items():
+        table.ranges = ranges[name]
+    state.owner = optimizer
     state.update_steps.clear()
 
 

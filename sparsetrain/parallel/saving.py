@@ -22,10 +22,10 @@ from sparsetrain.checkpoint.array_file import file_size, write_blocks
 from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_shape
 from sparsetrain.checkpoint.writing import replacing
 from sparsetrain.errors import CheckpointError
-from sparsetrain.optim.state_dict import named_tables
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.parallel.plan import DEALT, Placed
 from sparsetrain.parallel.shards import Shards
+from sparsetrain.tables.state_dict import named_tables
 
 PIECE_BYTES = 32 << 20  # of a file
 BLOCK_BYTES = 1 << 20  # of a file, that ranks send at a time

@@ -149,12 +149,14 @@ class Shards:
 
     def fetch(
         self,
-        trainer: Any,
-        params: Mapping[str, NDArray],
+        weights: Callable[[Mapping[str, Any]], Mapping[str, NDArray]],
         inputs: list[dict[str, Any]],
         lookups: Lookups,
     ) -> dict[str, NDArray]:
-        """Rows of each storage that these inputs look up; changes what they look up to places."""
+        """Weights for these inputs, of storages the rows that are looked up; changes ids to places.
+
+        `weights` gives this rank's rows, of which those that are asked for are current.
+        """
         read = [dict(given) for given in inputs]
         for storage, exchange in self._exchanges.items():
             where = [(n, name) for n in range(len(inputs)) for name in lookups.get(storage, ())]
@@ -169,9 +171,8 @@ class Shards:
                 self._exchanges.items(), np.ascontiguousarray(answered.T), strict=True
             )
         }
-        if trainer.state.histories:
-            trainer.optimizer.catch_up_(trainer.params, asked, trainer.state)
-        return {s: each.fetch(params[s]) for s, each in self._exchanges.items()}
+        params = weights(asked)
+        return {**params, **{s: e.fetch(params[s]) for s, e in self._exchanges.items()}}
 
     def give(self, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
         """Send row-sparse gradients of this rank's parts to owners; return those of its rows."""

@@ -63,7 +63,7 @@ class ShardedStep:
         return [DenseSums(shapes) for _ in self._shards.own_parts]
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(map(int, self._trainer.params[name].shape))
+        return tuple(map(int, self._trainer.params.weights[name].shape))
 
     def run_(self, batch: Share) -> tuple[NDArray, StepResult]:
         """See `TrainingStep.run_`; every rank is given its share of the same batch."""
@@ -74,26 +74,25 @@ class ShardedStep:
             for part, own in batch.parts.items()
         }
         lookups = self._cut[1]
-        rows = self._shards.fetch(self._trainer, self._trainer.params, [*inputs.values()], lookups)
+        weights = self._shards.fetch(self._trainer.params.rows, [*inputs.values()], lookups)
         with np.errstate(over="ignore", invalid="ignore"):  # of which the step says more
-            sums, sparse = self._gradients(batch, inputs, rows)
+            sums, sparse = self._gradients(batch, inputs, weights)
             self._shards.comm.tree_sum_(sums.buffer)
         return self._apply_(sums, sparse)
 
     def _gradients(
-        self, batch: Share, inputs: dict[int, dict[str, Any]], rows: dict[str, NDArray]
+        self, batch: Share, inputs: dict[int, dict[str, Any]], weights: dict[str, NDArray]
     ) -> tuple[DenseSums, dict[str, list[Any]]]:
         """Dense sums of the rank's parts, and the row-sparse gradients of each part."""
         trainer, program = self._trainer, self._cut[0]
         scale = trainer.arithmetic.loss.scale
         own, buffers = self._shards.own_parts, trainer.state.buffers
-        params = {name: param for name, param in trainer.params.items() if name not in rows}
         sparse: dict[str, list[Any]] = {name: [None] * len(own) for name in self._shards.plan}
         filled: list[DenseSums | None] = [None] * len(own)
         for part, given in inputs.items():
             share, slot = batch.sizes[part] / len(batch), part - own.start
-            scaled = {**given, **rows, **scale.inputs(share)}
-            loss, gradients = program(params, scaled, checked=True)
+            scaled = {**given, **scale.inputs(share)}
+            loss, gradients = program(weights, scaled, checked=True)
             number = np.float32(share) * runtime.as_numpy(loss)
             # Buffers are values and no gradients of the loss, so that its scale is not in them.
             shares = dict.fromkeys(buffers, np.float32(share))

@@ -170,12 +170,10 @@ class ShardedTrainer(Trainer):
         program, lookups = self._cut_logits
         inputs = [] if batch is None else [self.model.inputs(batch)]
         with self._lock:
-            self._flush()
-            params = self._scored_params()
-            rows = self.parallel.fetch(self, params, inputs, lookups)
+            weights = self.parallel.fetch(self.weights, inputs, lookups)
             if not inputs:
                 return np.empty((0, self.model.num_logits), np.float32)
-            return self._finite(runtime.as_numpy(program({**params, **rows}, *inputs)))
+            return self._finite(runtime.as_numpy(program(weights, *inputs)))
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """See `Trainer.save`; on all ranks, to a folder that all see."""

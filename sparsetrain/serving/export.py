@@ -162,8 +162,7 @@ def _index_bits(program: Program, read: ModelInputs) -> str:
 
 def _params(model: Predictor, names: list[str]) -> list[tuple[str, Any]]:
     """Return the parameters of the program."""
-    model._flush()
-    params = model._scored_params()
+    params = model.weights()
     return [("param", params[name]) for name in names]
 
 

@@ -176,12 +176,11 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
         raise ConfigError(
             f"ONNX: the model reads {', '.join(inputs)}; one id for each feature is known, no bags"
         )
-    trained._flush()
     starts = graph.constant(first_rows(trained.model))
     names = ["dense", graph.add("Add", "ids", starts)]
     for param, name in zip(function.params, names, strict=False):
         graph.names[param] = name
-    params = trained._scored_params()
+    params = trained.weights()
     each = trained.model.named_parameters()
     for param, (name, _) in zip(function.params[count:], each, strict=True):
         array = runtime.as_numpy(params[name])

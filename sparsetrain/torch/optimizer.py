@@ -17,9 +17,9 @@ import torch
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.state_dict import check_finite
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.tables.state_dict import check_finite
 from sparsetrain.torch.sharing import require_shareable, to_torch, to_tvm
 from sparsetrain.torch.tracking import Reader, as_it_is, make_current_
 
@@ -168,7 +168,7 @@ class Group:
         self.state = optimizer.init(self.params)
         for name, parameter in self.parameters.items():
             parameter.row_sparse_reader = (
-                Reader(self, name) if self.state.is_tracked(name) else None
+                Reader(self.state.tables[name]) if self.state.tables[name].lags else None
             )
 
     def step_(self) -> None:
@@ -187,7 +187,8 @@ class Group:
 
     def flush_(self) -> None:
         """Make all rows current."""
-        self.optimizer.flush_(self.params, self.state)
+        for table in self.state.tables.values():
+            table.flush()
 
 
 def _gradient(name: str, parameter: torch.Tensor) -> Gradient:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
+from sparsetrain.tables.table import Table
+
 as_it_is = torch._C.DisableTorchFunctionSubclass
 
 
@@ -40,8 +42,7 @@ class TableParameter(torch.nn.Parameter):
 class Reader(NamedTuple):
     """What makes rows of a parameter current; it lives as long as the parameter does."""
 
-    group: Any
-    name: str
+    table: Table
 
     def __reduce__(self) -> Any:
         return type(None), ()  # of no use to a copy, which is current
@@ -52,12 +53,11 @@ def make_current_(parameter: Any, ids: torch.Tensor | None = None) -> None:
     reader = getattr(parameter, "row_sparse_reader", None)
     if reader is None:
         return
-    group, name = reader
     if ids is None:
-        group.flush_()
+        reader.table.current()
     else:
         parameter.__class__ = TableParameter  # the next step leaves the other rows behind
-        group.optimizer.catch_up_(group.params, {name: ids.numpy()}, group.state)
+        reader.table.rows(ids.numpy())
 
 
 _ATTRIBUTES = (

@@ -15,7 +15,7 @@ import numpy as np
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.model_checks import config_of
-from sparsetrain.optim.state import LAST, UNTOUCHED
+from sparsetrain.tables.slots import LAST, UNTOUCHED
 
 RARE = 1  # the row of rare and unknown values, of encoders of raw data
 

@@ -24,8 +24,8 @@ from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
 from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
-from sparsetrain.optim.state_dict import ENCODER, check_kinds, named_arrays
 from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.tables.state_dict import ENCODER, check_kinds, named_arrays, named_tables
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.quantized import QuantizedModel
 from sparsetrain.training.run import checkpoint_in, chosen
@@ -270,7 +270,7 @@ def _model_of(saved: Saved, given: type | None) -> Any:
             )
     model = _model(saved.manifest["model"], given)
     params = dict(model.named_parameters())
-    arrays = named_arrays(params, {}, model.tables(), view=_without_memory)
+    arrays = named_arrays(params, {}, named_tables(model.tables()), view=_without_memory)
     check_kinds(arrays, {name: saved.kinds[name] for name in arrays if name in saved.kinds})
     return model
 

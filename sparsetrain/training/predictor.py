@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,20 +32,21 @@ from sparsetrain.models.model_checks import (
     require_loadable,
     table_dtype_of,
 )
-from sparsetrain.optim.state_dict import (
-    ENCODER,
-    check_finite,
-    check_kinds,
-    describe_nonfinite,
-    named_arrays,
-    require_own_names,
-    writable_arrays,
-)
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.html import describe
 from sparsetrain.system.locks import new_lock, synchronized
+from sparsetrain.tables.collection import Tables
+from sparsetrain.tables.state_dict import (
+    ENCODER,
+    check_finite,
+    check_kinds,
+    describe_nonfinite,
+    named_tables,
+    require_own_names,
+)
+from sparsetrain.tables.table import Table
 from sparsetrain.training import retrieval
 
 
@@ -94,7 +96,7 @@ class Predictor:
         self._programs: dict[str, Program] = {}
         params = self._initial(seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())
-        self.params = self._on_device(params)
+        self.params = self._held(self._on_device(params))
 
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])
@@ -139,6 +141,11 @@ class Predictor:
             name: to_device(params.pop(name), device, f"parameter {name!r}")
             for name in list(params)
         }
+
+    def _held(self, weights: dict[str, runtime.NDArray]) -> Tables:
+        """The tables of these weights."""
+        parts = named_tables(self._tables())
+        return Tables({name: Table(name, w, parts=parts.get(name)) for name, w in weights.items()})
 
     @cached_property
     def _logits(self) -> Program:
@@ -327,15 +334,15 @@ class Predictor:
         """Logits of each row and label, (B, T) float32."""
         inputs = self.model.inputs(batch)
         with self._lock:
-            self._flush()
-            logits = runtime.as_numpy(self._logits(self._scored_params(), inputs))
+            weights = self.weights(self.model.rows_read(inputs))
+            logits = runtime.as_numpy(self._logits(weights, inputs))
         return self._finite(logits)
 
     def _finite(self, logits: np.ndarray) -> np.ndarray:
         """The scores; else an error that names a parameter that is not finite, if there is one."""
         finite = np.isfinite(logits)
         if not finite.all():
-            found = describe_nonfinite(named_arrays(self.params, {}, self._tables()))
+            found = describe_nonfinite(self.params.views(current=False))
             raise NumericalError(
                 f"the score of a row is {logits[~finite][0]}: "
                 f"{found or 'its inputs or weights are too large'}"
@@ -370,9 +377,7 @@ class Predictor:
             Whether rows that exact mode left behind are caught up first.
         """
         with self._lock:
-            if current:
-                self._flush()
-            yield TrainingState(named_arrays(*self._named), self._counts())
+            yield TrainingState(self.params.views(self._count, current=current), self._counts())
 
     @synchronized
     def restore_(self, saved: Saved) -> None:
@@ -394,14 +399,15 @@ class Predictor:
     @property
     def table_bytes(self) -> int:
         """Bytes of all embedding tables, without slots."""
-        return sum(runtime.as_numpy(self.params[name]).nbytes for name in self.model.tables())
+        return sum(runtime.as_numpy(self.params.weights[n]).nbytes for n in self.model.tables())
 
     @property
-    def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
-        return self.params, {}, self._tables(), None
+    def _count(self) -> runtime.NDArray | None:
+        """Steps taken, if a checkpoint needs the optimizer's own count of them."""
+        return None
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
-        return writable_arrays(*self._named)
+        return self.params.writing(self._count)
 
     def _counts(self) -> dict[str, Any]:
         """What changes with steps beside the arrays, as plain values."""
@@ -410,9 +416,12 @@ class Predictor:
     def _recount(self, counts: Mapping[str, Any]) -> None:
         self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
 
-    def _scored_params(self) -> dict[str, runtime.NDArray]:
-        """The parameters by which a current model scores."""
-        return self.params
+    def weights(self, read: Mapping[str, Any] = MappingProxyType({})) -> dict[str, runtime.NDArray]:
+        """The parameters by which it scores.
 
-    def _flush(self) -> None:
-        """Make every row current before it is read; for those who let rows fall behind."""
+        Parameters
+        ----------
+        read : mapping of str to integer array, optional
+            Storage -> the rows that will be read, which are current then; of others all are.
+        """
+        return self.params.rows(read)

@@ -15,8 +15,8 @@ from sparsetrain import checkpoint, runtime
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
-from sparsetrain.optim.state_dict import named_tables
 from sparsetrain.runtime.tensors import copy_, editable_numpy
+from sparsetrain.tables.state_dict import named_tables
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
@@ -44,7 +44,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     tables = named_tables(model.tables())
-    source = trained._scored_params()
+    source = trained.weights()
     for name, param in made.params.items():
         if name in tables:
             _quantize_(param, source[name], tables[name])

@@ -43,8 +43,8 @@ def _queries(predictor: Any, batch: Batch) -> np.ndarray:
 
 def _vectors(predictor: Any, function: str, inputs: dict[str, Any]) -> np.ndarray:
     with predictor._lock:
-        predictor._flush()
-        found = predictor._program(function)(predictor._scored_params(), inputs)
+        weights = predictor.weights(predictor.model.rows_read(inputs))
+        found = predictor._program(function)(weights, inputs)
         return runtime.as_numpy(found).copy()
 
 

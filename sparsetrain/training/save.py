@@ -20,9 +20,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparsetrain.data import Encoder
-from sparsetrain.optim.exact.rows import exact_tables
 from sparsetrain.optim.options import to_config
-from sparsetrain.optim.state_dict import ENCODER, require_finite
+from sparsetrain.tables.state_dict import ENCODER, require_finite
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.trained_model import TrainedModel
 
@@ -67,7 +66,7 @@ def describe_trainer(
             {
                 **described,
                 "optimizer": to_config(trainer.optimizer),
-                "exact": sorted(chain.from_iterable(exact_tables(trainer.state).values())),
+                "exact": sorted(chain.from_iterable(trainer.state.exact.values())),
                 "seed": int(trainer.seed),
                 "accumulate": trainer.accumulate,
                 "run": run,

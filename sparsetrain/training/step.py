@@ -27,6 +27,7 @@ from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.layout import Layout, layout_of
 from sparsetrain.optim.update.program import UpdateProgram, UpdateStep
 from sparsetrain.runtime import NDArray
+from sparsetrain.tables.collection import Tables
 
 
 class Trainable(Protocol):
@@ -34,7 +35,7 @@ class Trainable(Protocol):
 
     model: Any
     optimizer: Optimizer
-    params: dict[str, NDArray]
+    params: Tables
     state: State
     target: Any
     accumulate: int
@@ -74,7 +75,7 @@ class TrainingStep:
 
     def __init__(self, trainer: Trainable) -> None:
         self._trainer = trainer
-        self._ranges: Any = None  # of the state, when `_fused` was made
+        self._owner: Any = None  # of the state, when `_fused` was made
         self._fused: UpdateStep | None = None
         self._programs: dict[Layout, UpdateProgram] = {}
 
@@ -85,11 +86,11 @@ class TrainingStep:
             loss, gradients = self._gradients(batch)
             return self._apply_(loss, gradients)
         inputs, rows = self._inputs(batch)
-        lookups = 0
+        weights, lookups = trainer.params.rows(rows), 0
         for indices in rows.values():
             lookups = max(lookups, prod(indices.shape))
         scale = trainer.arithmetic.loss.scale
-        return self._fused_step().run_(trainer.params, inputs, trainer.state, lookups, scale)
+        return self._fused_step().run_(weights, inputs, trainer.state, lookups, scale)
 
     def compile(self) -> None:
         """Compile the program that a step begins with."""
@@ -112,7 +113,7 @@ class TrainingStep:
     def _fused_step(self) -> UpdateStep:
         """Return the program of gradients and updates, for the rules in force."""
         trainer, state = self._trainer, self._trainer.state
-        if self._fused is None or self._ranges is not state.ranges:
+        if self._fused is None or self._owner is not state.owner:
             found, structure = trainer.program, trainer.program.gradient.structure
             layout = layout_of(structure, state)
             if layout not in self._programs:
@@ -120,34 +121,37 @@ class TrainingStep:
                     found.module, found.function, structure, layout, trainer.target
                 )
             program = self._programs[layout]
-            self._ranges, self._fused = state.ranges, UpdateStep(program, state)
+            self._owner, self._fused = state.owner, UpdateStep(program, state)
         return self._fused
 
     def _inputs(self, batch: Batch, first_row: int = 0) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """Return the program's inputs, and the rows that it will read; they are current."""
+        """Return the program's inputs, and the rows that it will read."""
         trainer = self._trainer
         if trainer.state.owner is not trainer.optimizer:
             adopt_state_(trainer.optimizer, trainer.params, trainer.state)
         inputs = loss_inputs(trainer, batch, first_row, threads=True)
         rows: Mapping[str, Any] = trainer.model.rows_read(inputs)
-        if trainer.state.histories:
-            trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
         return inputs, rows
 
     def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
         """Return loss and gradients of a batch, computed in parts if so wanted."""
         trainer = self._trainer
         if trainer.accumulate == 1:
-            return trainer.program(trainer.params, self._inputs(batch)[0], checked=self.trusts)
+            return self._gradients_of(batch)
         total, summed, first_row = np.float64(0), dict[str, Any](), 0
         for part in micro_batches(batch, trainer.accumulate):
-            inputs = self._inputs(part, first_row)[0]
-            loss, gradients = trainer.program(trainer.params, inputs, checked=self.trusts)
+            loss, gradients = self._gradients_of(part, first_row)
             first_row += len(part)
             share = len(part) / len(batch)
             total += share * float(Loss(loss))
             accumulate_(gradients, summed, share, coalesce=False)
         return runtime.as_tensor(np.float32(total)), summed
+
+    def _gradients_of(self, batch: Batch, first_row: int = 0) -> tuple[NDArray, Mapping[str, Any]]:
+        """Loss and gradients of a part of a batch."""
+        inputs, rows = self._inputs(batch, first_row)
+        weights = self._trainer.params.rows(rows)
+        return self._trainer.program(weights, inputs, checked=self.trusts)
 
     def _apply_(self, loss: NDArray, gradients: Mapping[str, Any]) -> tuple[NDArray, StepResult]:
         trainer = self._trainer

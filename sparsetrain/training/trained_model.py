@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainedModel`: a model with parameters, slots and counts: steps, and copies of its state.
-
-In exact mode, rows are caught up before they are scored or copied.
-"""
+"""`TrainedModel`: a model with parameters, slots and counts: steps, and copies of its state."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,11 +29,11 @@ from sparsetrain.models.model_checks import (
     unused_parameters_error,
 )
 from sparsetrain.optim import Optimizer, StepResult, averages
-from sparsetrain.optim.exact.rows import check_saved, restored_
-from sparsetrain.optim.state_dict import COUNT, load_arrays_, named_tables
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
+from sparsetrain.tables.collection import Tables
+from sparsetrain.tables.state_dict import COUNT, load_arrays_, named_tables
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_
 from sparsetrain.training.run.state import RunState
@@ -78,7 +76,7 @@ class TrainedModel(Predictor):
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(self._tables())
         self.state = optimizer.init(
-            self.params,
+            self.params.weights,
             tables,
             fill=initialize,
             seed=seed,
@@ -86,6 +84,7 @@ class TrainedModel(Predictor):
             buffers=model.buffers(),
             target=target,
         )
+        self.params = Tables(self.state.tables)
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
@@ -246,7 +245,7 @@ class TrainedModel(Predictor):
         """
         program = self.program
         inputs = loss_inputs(self, batch)
-        arguments = program.arguments.bind(self.params, inputs)
+        arguments = program.arguments.bind(self.params.rows(self.model.rows_read(inputs)), inputs)
         return first_nonfinite(program.module, program.function, arguments)
 
     @synchronized
@@ -268,10 +267,14 @@ class TrainedModel(Predictor):
             mode are not all of one step; nothing is written then.
         """
         with self._writing() as target:
-            load_arrays_(target, arrays, partial(check_saved, self.state))
+            load_arrays_(target, arrays, self._check_saved)
         if counts is not None:
             self._recount(counts)
         self._restored()
+
+    def _check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
+        for table in self.state.tables.values():
+            table.check_saved(arrays)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -317,7 +320,7 @@ class TrainedModel(Predictor):
             If there is no such table, the shape is another one, or a number is not finite.
         """
         full, rows = self._table_name(name), np.asarray(rows)
-        self._flush()
+        self.params.current()
         with self._writing() as target:
             table = target[full]
             if rows.shape != table.shape or rows.dtype.kind != "f" and rows.dtype != table.dtype:
@@ -363,13 +366,13 @@ class TrainedModel(Predictor):
         self._averages = None
         return super()._writing()
 
-    def _scored_params(self) -> dict[str, runtime.NDArray]:
-        """The averages, if the optimizer keeps them: made once for all batches of a validation."""
+    def weights(self, read: Mapping[str, Any] = MappingProxyType({})) -> dict[str, runtime.NDArray]:
+        """See `Predictor.weights`; averages, if the optimizer keeps them: made once a step."""
         if self.optimizer.average is None:
-            return self.params
+            return super().weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
             self._averages = None  # before there are others
-            self._averages = self.state.step, averages(self.params, self.state)
+            self._averages = self.state.step, averages(self.params.current(), self.state)
         return self._averages[1]
 
     def _counts(self) -> dict[str, Any]:
@@ -381,21 +384,16 @@ class TrainedModel(Predictor):
         self.arithmetic.restore(counts)
 
     @property
-    def _named(self) -> tuple[Any, Any, Any, runtime.NDArray | None]:
-        count = self.state.count if self.optimizer.counts_steps else None
-        return self.params, self.state, self._tables(), count
+    def _count(self) -> runtime.NDArray | None:
+        return self.state.count if self.optimizer.counts_steps else None
 
     @property
     def _bytes(self) -> int:
         """Bytes of all parameters and slots: what a checkpoint holds at least."""
         return sum(
             prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
-            for tensor in (*self.params.values(), *self.state.tensors())
+            for tensor in (*self.params.weights.values(), *self.state.tensors())
         )
-
-    def _flush(self) -> None:
-        """Make every row current before it is read; only exact mode has something to do."""
-        self.optimizer.flush_(self.params, self.state)
 
     def _restored(self, exact: Collection[str] | None = None) -> None:
         """Let the optimizer go on from arrays that were just loaded.
@@ -404,4 +402,5 @@ class TrainedModel(Predictor):
         """
         if not self.optimizer.counts_steps:
             self.state.step = self.steps - self.state.skipped
-        restored_(self.state, exact)
+        for table in self.state.tables.values():
+            table.restored(exact)

@@ -314,7 +314,6 @@ class Trainer(TrainedModel):
         NumericalError
             If a row of a table is not finite.
         """
-        self._flush()
         return quantize(self)
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:

@@ -128,8 +128,7 @@ def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
     for batch in batches:
         inputs = loss_inputs(trainer, batch)
         read = trainer.model.rows_read(inputs)
-        trainer.optimizer.catch_up_(trainer.params, read, trainer.state)
-        loss, gradients = trainer.program(trainer.params, inputs)
+        loss, gradients = trainer.program(trainer.params.rows(read), inputs)
         trainer.optimizer.apply_(trainer.params, gradients, trainer.state, loss=loss)
     return trainer
 

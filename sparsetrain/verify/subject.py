@@ -107,7 +107,6 @@ def subject_of_run(run: Path, data: Path, model: type | None = None) -> Subject:
     saved = load(run, checkpoint="auto", target="cpu", precision="float32", model=model)
     if saved.encoder is None:
         raise CheckpointError(f"{run} has no encoder: its rows cannot be read")
-    saved.optimizer.flush_(saved.params, saved.state)
     return Subject(saved.model, saved.optimizer, saved.encoder, data, saved.params)
 
 

@@ -18,11 +18,11 @@ from tvm.te.tag import TagScope
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.compiler import program_cache
-from sparsetrain.optim.exact import rows as exact
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.host import host_target
 from sparsetrain.system import locks
 from sparsetrain.system.locks import new_lock
+from sparsetrain.tables.table import Table
 from tests import small_dlrm
 
 
@@ -101,13 +101,13 @@ def test_rows_of_exact_mode_are_made_current_by_one_thread(tmp_path, monkeypatch
     for trainer in (behind, expected):
         for seed in range(5):
             trainer.step(small_dlrm.batch(8, seed))
-    replay = exact.replay_range_
+    replay = Table._replay
 
     def slow(*arguments):
         time.sleep(0.05)  # the others may begin meanwhile
         return replay(*arguments)
 
-    monkeypatch.setattr(exact, "replay_range_", slow)
+    monkeypatch.setattr(Table, "_replay", slow)
     at_once(*[lambda: USES[what](behind, tmp_path)] * 3)
     small_dlrm.assert_same_state(behind.state_dict(), expected.state_dict())
 

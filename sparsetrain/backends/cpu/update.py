@@ -8,7 +8,6 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import Scale
-from sparsetrain.optim.exact.rows import require_all_current_, tracked_of
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.state import State
@@ -41,7 +40,7 @@ class HostStep:
             program = UpdateProgram(module, _FUNCTION, structure, layout)
             state.programs[kinds, layout] = program
         self._step, self._tables = UpdateStep(program, state), tables_of(structure)
-        self._tracked = tracked_of(self._tables, state)
+        self._lagging = [name for name in self._tables if state.tables[name].lags]
 
     @property
     def machines(self) -> list[Any]:
@@ -57,8 +56,11 @@ class HostStep:
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
-        if self._tracked:
-            require_all_current_(params, gradients, self._tracked, state)
+        if self._lagging:
+            state.hold(params)
+            for name in self._lagging:
+                table = state.tables[name]
+                table.require_current(table.plan_of(gradients[name]))
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:

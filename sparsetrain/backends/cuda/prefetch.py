@@ -135,7 +135,7 @@ class DevicePrefetcher:
         inputs = trainer.model.inputs(batch, room=slot.room, function="loss")
         arguments = trainer.program.arguments
         names = list(arguments.by_name)
-        bound = arguments.bind(trainer.params, inputs | step_inputs(trainer), checked=True)
+        bound = arguments.bind(trainer.params.weights, inputs | step_inputs(trainer), checked=True)
         arrays = {
             name: runtime.as_numpy(tensor)
             for name, tensor in zip(names, bound, strict=True)
@@ -143,7 +143,7 @@ class DevicePrefetcher:
         }
         rows = trainer.model.rows_read(inputs)
         sources = {name: _name_of(inputs, read) or f"{name}:ids" for name, read in rows.items()}
-        for name in filter(trainer.state.is_tracked, rows):
+        for name in (name for name in rows if trainer.params.table(name).lags):
             arrays.setdefault(sources[name], runtime.as_numpy(_flat(rows[name])))
         plans = self._plans({n: read for n, read in rows.items() if sources[n] in inputs})
         for name, plan in plans.items():
@@ -154,10 +154,10 @@ class DevicePrefetcher:
     def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
         """Plans made here; none where the step coalesces otherwise."""
         trainer = self._trainer
-        if trainer.optimizer.clip_norm is not None or trainer.state.histories:
+        if trainer.optimizer.clip_norm is not None or trainer.params.lag:
             return {}
         return {
-            name: make_plan(_flat(read), int(trainer.params[name].shape[0]), parallel=False)
+            name: make_plan(_flat(read), int(trainer.params.weights[name].shape[0]), parallel=False)
             for name, read in rows.items()
             if self._on_host(prod(read.shape))
         }
@@ -212,8 +212,8 @@ class DeviceTrainingStep(TrainingStep):
         trainer = self._trainer
         inputs = self._ahead.tensors(ready) | step_inputs(trainer)
         rows = {name: inputs[array] for name, array in ready.rows.items() if array in inputs}
-        trainer.optimizer.catch_up_(trainer.params, rows, trainer.state)
-        loss, gradients = trainer.program(trainer.params, inputs, checked=True)
+        weights = trainer.params.rows(rows)
+        loss, gradients = trainer.program(weights, inputs, checked=True)
         for name in ready.planned:
             plan = ready.plan(name, gradients[name].indices)
             if plan is not None:

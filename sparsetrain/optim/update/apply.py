@@ -17,12 +17,14 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
-from sparsetrain.optim.state import RuleSource, State, slot_shape
+from sparsetrain.optim.state import RuleSource, State
 from sparsetrain.optim.state_factory import ASSIGNMENT, adopt_state_
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_mapping
+from sparsetrain.tables.collection import weights_of
 from sparsetrain.tables.formula import Formula
+from sparsetrain.tables.slots import slot_shape
 
 DTYPES = ("float32", "float64")
 
@@ -62,6 +64,7 @@ def apply_(
     """Take a step; return the loss on the host, and the result. See `Optimizer.apply_`."""
     require_mapping("optimizer: params", params)
     require_mapping("optimizer: gradients", gradients)
+    params = weights_of(params)
     key = _kinds_of(gradients, loss)
     step: Step | None = None  # that of the last step with such gradients, unless the rules changed
     if isinstance(state, State) and state.owner is optimizer:

@@ -17,7 +17,6 @@ from tvm import relax
 
 from sparsetrain.compiler.free_rows import note_updates, rows_of
 from sparsetrain.kernels.table_formats import computed_in, seen_as
-from sparsetrain.optim.state import LAST, matrix_shape, slot_shape
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel
 from sparsetrain.optim.update.layout import (
@@ -40,6 +39,7 @@ from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.slots import LAST, matrix_shape, slot_shape
 
 
 def append_update(

@@ -18,10 +18,9 @@ from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import NO_SCALE, Scale
 from sparsetrain.compiler.program import Program
 from sparsetrain.errors import DataError
-from sparsetrain.optim.exact.rows import replay_range_
 from sparsetrain.optim.gradients import problem_of
 from sparsetrain.optim.result import StepResult, skip_step
-from sparsetrain.optim.state import State, set_last_
+from sparsetrain.optim.state import State
 from sparsetrain.optim.update.function import append_update
 from sparsetrain.optim.update.layout import (
     KEYS,
@@ -95,11 +94,13 @@ class UpdateStep:
         # Factors of all steps by rules that do not depend on the step, and the numbers then.
         self._steady: tuple[float, float] | None = None
         self._last: list[tuple[float, ...]] = []
-        ranges = ((name, n) for name in self._tables for n in range(len(state.ranges[name])))
+        self._is_dense = {name: name not in self._tables for name in structure}
+        tables = (state.tables[name] for name in self._tables)
+        ranges = ((table, number) for table in tables for number in range(len(table.ranges)))
         self._keyed = [
-            (place, name, number)
-            for place, (name, number) in enumerate(ranges)
-            if (name, number) in state.histories or state.is_half(name)
+            (place, table, number)
+            for place, (table, number) in enumerate(ranges)
+            if table.stamp(number) is not None or state.is_half(table.name)
         ]
         self._lookups = -1  # for which there is room
         self._bound: tuple[list[str], list[NDArray]] = [], []
@@ -134,16 +135,17 @@ class UpdateStep:
             If a gradient or the loss is not finite; nothing is written then.
         """
         number = state.step + 1
-        if state.histories:
-            self._catch_up_dense_(params, state)
+        if state.lagging:
+            state.hold(params)
+            self._catch_up_dense_(state)
         numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
         if self._keyed:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
-        if state.histories:
-            self._note_step_(state, numbers, number)
+        if state.lagging:
+            state.note_step(number, dict(zip(self._rules, numbers, strict=True)), self._is_dense)
         state.step = number
         return loss, StepResult(number, scale.norm)
 
@@ -167,10 +169,9 @@ class UpdateStep:
     def _write_keys_(self, state: State, step: int) -> None:
         """Write the noise keys of half-precision tables, and the steps that exact mode notes."""
         view = runtime.as_numpy(self._keys, writable=True)
-        for place, name, number in self._keyed:
-            history = state.histories.get((name, number))
-            view[place, :2] = state.noise_keys(name, step) or 0
-            view[place, 2] = 0 if history is None else history.now + 1
+        for place, table, number in self._keyed:
+            view[place, :2] = state.noise_keys(table.name, step) or 0
+            view[place, 2] = table.stamp(number) or 0
 
     def _bind(
         self, params: Mapping[str, NDArray], state: State, lookups: int
@@ -193,23 +194,11 @@ class UpdateStep:
             self._lookups = lookups
         return self._arguments
 
-    def _catch_up_dense_(self, params: Mapping[str, NDArray], state: State) -> None:
+    def _catch_up_dense_(self, state: State) -> None:
         """Make all rows current whose gradient is dense."""
-        for name, number in state.histories:
-            if name not in self._tables and name in self.program.structure:
-                replay_range_(params, state, name, number, None)
-
-    def _note_step_(self, state: State, numbers: list[tuple[float, ...]], step: int) -> None:
-        """Record the step in the histories of exact mode."""
-        numbers_of = dict(zip(self._rules, numbers, strict=True))
-        for (name, place), history in state.histories.items():
-            if name not in self.program.structure:
-                continue
-            part = state.ranges[name][place]
-            history.append(numbers_of[part.rule], state.noise_keys(name, step))
-            if name not in self._tables:
-                set_last_(state[name], part, history.now)
-        state.caught.clear()
+        for table in state.lagging:
+            if self._is_dense.get(table.name):
+                table.flush()
 
     def _problem(self, loss: NDArray) -> str:
         """Describe what is not finite.

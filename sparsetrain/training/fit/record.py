@@ -14,7 +14,7 @@ from typing import Any
 from sparsetrain import checkpoint
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.errors import NumericalError, ResourceError
-from sparsetrain.optim.state_dict import require_finite
+from sparsetrain.tables.state_dict import require_finite
 from sparsetrain.training.loggers import TensorBoard
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.folder import LOG_EVERY

@@ -215,7 +215,7 @@ class Watch:
 
     def _lookups(self, batch: Batch) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
-        params = self._trainer.params
+        params = self._trainer.params.weights
         rows_read = self._trainer.model.rows_read(loss_inputs(self._trainer, batch))
         return {int(params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 

@@ -17,7 +17,6 @@ from sparsetrain.backends.cuda.update import kernels
 from sparsetrain.backends.cuda.update.arrays import foreach_kernel, total_kernel
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import LAST, Target, matrix_shape
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
@@ -25,6 +24,7 @@ from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.slots import LAST, Target, matrix_shape
 
 
 class RowUpdate:
@@ -150,7 +150,7 @@ def densified(
 
 
 def note_current_(last: NDArray, part: RowRange, step: int) -> None:
-    """As `state.set_last_`, on the device."""
+    """Write into the slot `last` that rows of a range are current."""
     _fill(target_of(last), str(last.dtype))(last, step, part.first, part.end)
 
 

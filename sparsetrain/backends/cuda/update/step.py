@@ -23,21 +23,17 @@ from sparsetrain.backends.cuda.update.launch import (
     update_dense_,
 )
 from sparsetrain.compiler.precision.loss_scale import Scale
-from sparsetrain.optim.exact.rows import (
-    find_plan,
-    replay_range_,
-    require_current_,
-    segment_spans,
-)
 from sparsetrain.optim.gradients import Gradient, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.rule import Rule
-from sparsetrain.optim.state import LAST, State, Target
+from sparsetrain.optim.state import State
 from sparsetrain.optim.update.apply import check_arguments
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import leading_rows, on_host
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.tables.slots import LAST, Target
+from sparsetrain.tables.table import segment_spans
 
 
 class DeviceStep:
@@ -89,8 +85,9 @@ class DeviceStep:
         """Group dense parameters, except scalars, by rule and dtype."""
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name in self._dense:
-            parts, param = state.ranges[name], self._targets[name].param
-            if param.shape and len(parts) == 1 and (name, 0) not in state.histories:
+            table = state.tables[name]
+            parts, param = table.ranges, self._targets[name].param
+            if param.shape and len(parts) == 1 and not table.lags:
                 alike[parts[0].rule, str(param.dtype)].append(name)
         return [
             Foreach(rule, {name: self._targets[name] for name in names})
@@ -118,21 +115,18 @@ class DeviceStep:
         numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
         scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
         plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}
+        state.hold(params)
         for name, plan in plans.items():
-            require_current_(params, state, name, plan)
+            state.tables[name].require_current(plan)
         for group in self._foreach:
             group.update_(gradients, scalars[group.rule])
         for name in self._others:
             if name in plans:
                 self._update_rows_(name, gradients[name], plans[name], state, scalars)
             else:
-                self._update_dense_(name, gradients[name], params, state, scalars)
-        for (name, number), history in state.histories.items():
-            if name in self._targets:
-                keys = state.noise_keys(name, state.step + 1)
-                history.append(numbers[state.ranges[name][number].rule], keys)
+                self._update_dense_(name, gradients[name], state, scalars)
+        state.note_step(state.step + 1, numbers, dict.fromkeys(self._targets, False))
         self._sorts.update(sorts)
-        state.caught.clear()
         state.step += 1
         return loss, StepResult(state.step, scale.norm)
 
@@ -143,7 +137,7 @@ class DeviceStep:
         begun = {}
         for name in self._tables:
             gradient = gradients[name]
-            if gradient.coalesced or name in state.plans or name in state.caught:
+            if gradient.coalesced or name in state.plans or state.tables[name].read:
                 continue
             indices, num_rows = gradient.indices, gradient.num_rows
             sort = self._sorts.pop(name, None)
@@ -162,7 +156,9 @@ class DeviceStep:
         planned, plan = state.plans.get(name, (None, None))
         if plan is not None and planned is gradient:
             return plan
-        return trivial_plan(gradient) if gradient.coalesced else find_plan(state, name, gradient)
+        return (
+            trivial_plan(gradient) if gradient.coalesced else state.tables[name].plan_of(gradient)
+        )
 
     def _update_rows_(
         self,
@@ -173,7 +169,7 @@ class DeviceStep:
         scalars: Mapping[Rule, tuple[float, ...]],
     ) -> None:
         """Update one table, range by range."""
-        parts, keys = state.ranges[name], state.noise_keys(name, state.step + 1)
+        parts, keys = state.tables[name].ranges, state.noise_keys(name, state.step + 1)
         for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
             own = (*scalars[part.rule], *keys)
             if part.rule.dense:
@@ -184,25 +180,24 @@ class DeviceStep:
             key = name, number
             if key not in self._updates:
                 self._updates[key] = RowUpdate(self._targets[name], part.rule)
-            history = state.histories.get(key)
-            now = None if history is None else history.now + 1
+            now = state.tables[name].stamp(number)
             self._updates[key](gradient, plan, own, span, now)
 
     def _update_dense_(
         self,
         name: str,
         whole: NDArray,
-        params: Mapping[str, NDArray],
         state: State,
         scalars: Mapping[Rule, tuple[float, ...]],
     ) -> None:
         """Update one parameter by a dense gradient; all its rows are current afterwards."""
-        parts = state.ranges[name]
-        for number, part in enumerate(parts):
-            history = state.histories.get((name, number))
-            if history is not None:
-                replay_range_(params, state, name, number, None)
-                note_current_(state[name][LAST], part, history.now + 1)
+        table = state.tables[name]
+        if table.lags:
+            table.flush()
+        for number, part in enumerate(table.ranges):
+            now = table.stamp(number)
+            if now is not None:
+                note_current_(table.slots[LAST], part, now)
             rows = part.first, part.end
             update_dense_(
                 self._targets[name], whole, part.rule, scalars[part.rule], rows, part.first

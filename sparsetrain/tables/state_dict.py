@@ -59,7 +59,7 @@ def named_arrays(
     state : mapping
         Slots by parameter and slot name.
     tables : mapping
-        For the parameters that are storages: the rows of each table.
+        For the parameters that are storages: the rows of each table by logical name.
     count : Tensor (1,) int64, optional
         Steps taken, if the optimizer's numbers depend on them.
     view : callable
@@ -233,5 +233,5 @@ def _split(name: str, view: np.ndarray, tables: Tables) -> Iterator[tuple[str, n
     if name not in tables:
         yield name, view
         return
-    for logical, rows in named_tables(tables)[name].items():
+    for logical, rows in tables[name].items():
         yield logical, view[rows]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Tables`: the parameters of a model by name; whoever reads one finds all of its rows current."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.runtime import NDArray
+from sparsetrain.tables.state_dict import named_arrays, writable_arrays
+from sparsetrain.tables.table import Table
+
+
+class Tables(MutableMapping[str, NDArray]):
+    """Parameters by name, tables and others.
+
+    An entry that is read is current in all rows. A program that reads few rows asks for them by
+    `rows`, and binds `weights`.
+
+    Attributes
+    ----------
+    weights : dict of str to Tensor
+        As they lie: rows that no one asked for may lag.
+    """
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self._tables = dict(tables)
+        self.weights = {name: table.weight for name, table in tables.items()}
+        self._lagging = [table for table in tables.values() if table.lags]
+
+    def __getitem__(self, name: str) -> NDArray:
+        return self._tables[name].current()
+
+    def __setitem__(self, name: str, weight: NDArray) -> None:
+        self._tables[name].weight = self.weights[name] = weight
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"the parameter {name!r} is its model's: it cannot be removed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def table(self, name: str) -> Table:
+        """The table of this name."""
+        return self._tables[name]
+
+    @property
+    def lag(self) -> bool:
+        """Whether rows of some table can lag."""
+        return bool(self._lagging)
+
+    def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
+        """Return `weights` for a program that reads these rows, and of other tables all."""
+        for table in self._lagging:
+            if table.name in read:
+                table.catch_up(read[table.name])
+            else:
+                table.flush()
+        return self.weights
+
+    def current(self) -> dict[str, NDArray]:
+        """Return `weights`, in which all rows are current."""
+        return self.rows({})
+
+    def views(self, count: NDArray | None = None, *, current: bool = True) -> dict[str, np.ndarray]:
+        """Views of weights and slots by logical name, see `named_arrays`.
+
+        Parameters
+        ----------
+        count : Tensor (1,) int64, optional
+            Steps taken, to be among them.
+        current : bool
+            Whether rows that lag are caught up first.
+        """
+        if current:
+            self.current()
+        return named_arrays(*self._named, count)
+
+    def writing(
+        self, count: NDArray | None = None
+    ) -> AbstractContextManager[dict[str, np.ndarray]]:
+        """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
+        return writable_arrays(*self._named, count)
+
+    @property
+    def _named(self) -> tuple[Any, Any, Any]:
+        slots = {name: table.slots for name, table in self._tables.items()}
+        parts = {name: table.parts for name, table in self._tables.items() if table.parts}
+        return self.weights, slots, parts
+
+
+def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+    """Parameters as they lie, of a mapping of any kind."""
+    return params.weights if isinstance(params, Tables) else params

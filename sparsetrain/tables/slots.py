@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slots: the arrays of optimizer state beside the rows of a parameter, and their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from sparsetrain import runtime
+from sparsetrain.kernels.table_formats import computed_in, seen_as
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.tensors import to_device
+from sparsetrain.tables.formula import Formula, KernelSpec, Slot
+
+LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
+UNTOUCHED = -1  # in `last`: no step has touched this row
+
+
+def rows_of(shape: tuple[int, ...]) -> int:
+    """Rows of a parameter: all axes but the last; a vector has rows of one element."""
+    return prod(shape[:-1]) if len(shape) > 1 else prod(shape)
+
+
+def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and columns of a parameter; a vector has rows of one element."""
+    extents = tuple(map(int, shape))
+    return rows_of(extents), extents[-1] if len(extents) > 1 else 1
+
+
+def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a slot of a parameter of some shape."""
+    return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
+
+
+def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) -> dict[str, NDArray]:
+    """Slots of one parameter, with their initial values if `fill`."""
+    return {slot.name: _new_slot(name, slot, param, fill) for slot in formula.slots}
+
+
+def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
+    shape = slot_shape(slot, tuple(map(int, param.shape)))
+    what = f"slot {slot.name!r} of parameter {name!r}"
+    tensor = runtime.empty(shape, computed_in(str(param.dtype)), what)
+    if fill:
+        runtime.as_numpy(tensor, writable=True)[...] = slot.initial
+    return to_device(tensor, param.device, what)
+
+
+class Target(NamedTuple):
+    """A parameter and its slots, which kernels write."""
+
+    param: NDArray
+    slots: Mapping[str, NDArray]
+
+    def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
+        """Return weight and slots as (rows, columns), or (rows,) where a slot is per row."""
+        shapes = {"element": (rows, columns), "row": (rows,)}
+        slots = spec.formula.slots
+        weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
+        return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]

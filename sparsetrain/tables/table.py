@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Table`: the rows of a parameter with slots, rules and what each row has missed.
+
+In exact mode a step updates the rows that a batch names; the slot `last` holds the step up to which
+a row is current. Who reads rows asks the table for them, `rows(ids)` or `current()`, and it replays
+what they missed. Cost: the steps that they missed; nothing where no row lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.backend import backend_at, host
+from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.runtime import NDArray
+from sparsetrain.runtime.compiling import backend_kernel
+from sparsetrain.runtime.pool import scratch_tensor
+from sparsetrain.runtime.tensors import editable_numpy, reshape_view, target_of, to_device
+from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
+from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
+from sparsetrain.tables import replay
+from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.replay import History
+from sparsetrain.tables.slots import LAST, UNTOUCHED, Target, matrix_shape
+
+FOREVER = 2**31 - 1  # a limit that is never reached
+
+
+class Rule(Protocol):
+    """The part of an optimizer's rule that says what a row misses."""
+
+    @property
+    def spec(self) -> KernelSpec:
+        """The spec of the kernels."""
+
+    @property
+    def has_last(self) -> bool:
+        """Whether rows have the slot `last`."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether every row is updated in every step."""
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether rows fall behind, with missed steps to replay."""
+
+    @property
+    def max_replayed_steps(self) -> int | None:
+        """The most steps of a row that are replayed one by one."""
+
+
+class Range(Protocol):
+    """Rows [first, end) that follow one rule; `names` are the tables in it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tables whose rows these are."""
+
+    @property
+    def first(self) -> int:
+        """The first row."""
+
+    @property
+    def end(self) -> int:
+        """The row behind the last."""
+
+    @property
+    def rule(self) -> Rule:
+        """What a step does to them."""
+
+
+class Table:
+    """Rows of one parameter, which may hold several tables side by side.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    weight : Tensor
+        (V, D), or of any shape for a parameter that is no table.
+    slots : dict of str to Tensor
+        With `last` (V,) int32 if rows may lag.
+    ranges : sequence of Range
+        The rules of its rows.
+    parts : mapping of str to slice
+        The rows of each table by name; empty for a parameter that is none.
+    count : (1,) int64
+        Steps taken; read, never written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weight: NDArray,
+        slots: dict[str, NDArray] | None = None,
+        ranges: Sequence[Any] = (),
+        parts: Mapping[str, slice] | None = None,
+        count: np.ndarray | None = None,
+    ) -> None:
+        self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
+        self.ranges, self.parts, self._count = tuple(ranges), dict(parts or {}), count
+        self.dtype = str(weight.dtype)
+        self.histories = {
+            number: History(spec, dtype=self.dtype)
+            for number, spec in _lagging(self.slots, self.ranges).items()
+        }
+        self.read: tuple[NDArray, CoalescePlan] | None = None  # ids that were asked for last
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(int(extent)) for extent in self.weight.shape)
+        return f"<Table {self.name!r}: {shape} {self.dtype}, slots {', '.join(self.slots)}>"
+
+    @property
+    def lags(self) -> bool:
+        """Whether rows can lag, so that they are caught up before they are read."""
+        return bool(self.histories)
+
+    def rows(self, ids: Any) -> NDArray:
+        """Return the weight, in which these rows are current; see `catch_up`."""
+        self.catch_up(ids)
+        return self.weight
+
+    def current(self) -> NDArray:
+        """Return the weight, in which all rows are current."""
+        self.flush()
+        return self.weight
+
+    def catch_up(self, ids: Any) -> int:
+        """Make these rows current and keep their plan; return the steps replayed.
+
+        Parameters
+        ----------
+        ids : integer array
+            Any shape, duplicates welcome.
+
+        Raises
+        ------
+        DataError
+            If a row is outside the table.
+        """
+        if not self.histories:
+            return 0
+        height = matrix_shape(self.weight.shape)[0]
+        tensor = to_device(_checked_rows(self.name, ids, height), self.weight.device)
+        try:
+            plan = make_plan(tensor, height)
+        except DataError as error:
+            raise DataError(f"catch_up: {self.name!r}: {error}") from None
+        self.read = tensor, plan
+        return self._catch_up(plan)
+
+    def flush(self) -> int:
+        """Make all rows current and begin new histories; return the steps replayed."""
+        replayed = 0
+        for part in self.ranges if LAST in self.slots else ():
+            if part.rule.has_last and part.rule.dense:
+                self._note_current(part, self._step)
+        for number, history in self.histories.items():
+            if history.now > history.base:
+                replayed += self._replay(number, None)
+                history.restart()
+        return replayed
+
+    def plan_of(self, gradient: RowSparse) -> CoalescePlan:
+        """Return the plan of a gradient's rows: that of the rows read, if it is of the same ids."""
+        if self.read is not None and same_ids(self.read[0], gradient.indices):
+            return self.read[1]
+        return gradient.plan()
+
+    def require_current(self, plan: CoalescePlan) -> None:
+        """Refuse a gradient of rows that were read while they lagged.
+
+        Raises
+        ------
+        ConfigError
+            If there is such a row; they are current then.
+        """
+        if self.histories and not (self.read and self.read[1] is plan) and self._catch_up(plan):
+            raise ConfigError(
+                f"optimizer: rows of {self.name!r} were read while steps behind: in exact mode "
+                "call catch_up_ before the program; they are current now"
+            )
+
+    def stamp(self, number: int) -> int | None:
+        """The step that an update writes into `last` of a range; None where no row lags."""
+        history = self.histories.get(number)
+        return None if history is None else history.now + 1
+
+    def note_step(
+        self, numbers: Mapping[Any, tuple[float, ...]], keys: tuple[int, ...], dense: bool = False
+    ) -> None:
+        """Record a step that was taken.
+
+        Parameters
+        ----------
+        numbers : mapping
+            Those of each rule.
+        keys : tuple of int
+            Of the random bits, for a table in half precision.
+        dense : bool
+            Whether its gradient was dense, so that all rows are current.
+        """
+        for number, history in self.histories.items():
+            history.append(numbers[self.ranges[number].rule], keys)
+            if dense:
+                self._note_current(self.ranges[number], history.now)
+
+    def lags_by(self, ranges: Sequence[Any]) -> bool:
+        """Whether by these rules the same rows lag, and miss the same, as by those so far."""
+        known = {number: history.spec for number, history in self.histories.items()}
+        return known == _lagging(self.slots, ranges)
+
+    @property
+    def exact(self) -> list[str]:
+        """Names of the tables that have the slot `last`; for others it means nothing."""
+        names = (name for part in self.ranges if part.rule.has_last for name in part.names)
+        return sorted(names) if LAST in self.slots else []
+
+    def restored(self, before: Collection[str] | None = None) -> None:
+        """Begin new histories at the steps that were loaded.
+
+        All rows are current, as in every checkpoint. Those for which `last` does not say so are
+        noted as current: of a table that lags from now on, and where a row without a step had
+        nothing to catch up with before, but has from now on.
+
+        Parameters
+        ----------
+        before : collection of str, optional
+            The tables that lagged when these arrays were saved; by default those that do now.
+
+        Raises
+        ------
+        CheckpointError
+            If a row is not current.
+        """
+        for number, history in self.histories.items():
+            part = self.ranges[number]
+            pieces = self._pieces(part)
+            known = {
+                table: rows for table, rows in pieces.items() if before is None or table in before
+            }
+            last = runtime.as_numpy(self.slots[LAST])
+            now = self._step_of([last[rows] for rows in known.values()])
+            untold = [rows for table, rows in pieces.items() if table not in known]
+            waiting = part.rule.spec.noop_on_zero_grad != "untouched"
+            if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
+                with editable_numpy(self.slots[LAST]) as view:
+                    for rows in untold:
+                        view[rows] = now
+                    of_part = view[part.first : part.end]
+                    of_part[waiting & (of_part == UNTOUCHED)] = now
+            history.restart(now)
+        self.read = None
+
+    def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Check that all rows are current in arrays, by name, that are about to be loaded.
+
+        Raises
+        ------
+        CheckpointError
+            If a row is not.
+        """
+        begins = {table: rows.start for table, rows in self.parts.items()}
+        for number in self.histories:
+            self._step_of(
+                [
+                    arrays[f"{table}:{LAST}"][rows.start - begins.get(table, 0) :][
+                        : rows.stop - rows.start
+                    ]
+                    for table, rows in self._pieces(self.ranges[number]).items()
+                ]
+            )
+
+    @property
+    def _step(self) -> int:
+        return 0 if self._count is None else int(self._count[0])
+
+    def _pieces(self, part: Range) -> dict[str, slice]:
+        """The rows of a range, for each of the tables."""
+        return {
+            table: slice(max(part.first, rows.start), min(part.end, rows.stop))
+            for table, rows in (self.parts or {self.name: slice(0, part.end)}).items()
+            if rows.start < part.end and part.first < rows.stop
+        }
+
+    def _step_of(self, pieces: Sequence[np.ndarray]) -> int:
+        """The step up to which all touched rows are current."""
+        now = max((int(last.max(initial=0)) for last in pieces), default=0)
+        if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
+            raise CheckpointError(f"rows of {self.name!r} are saved at different steps")
+        return now
+
+    def _note_current(self, part: Range, step: int) -> None:
+        """Note that all rows of a range are current."""
+        with editable_numpy(self.slots[LAST]) as view:
+            view[part.first : part.end] = step
+
+    def _catch_up(self, plan: CoalescePlan) -> int:
+        spans = enumerate(segment_spans(plan, self.ranges))
+        return sum(self._replay(n, (plan, span)) for n, span in spans if n in self.histories)
+
+    def _replay(self, number: int, segments: tuple[CoalescePlan, tuple[int, int]] | None) -> int:
+        """Catch up the rows of a range in segments of a plan, or all; return the steps replayed."""
+        part, history = self.ranges[number], self.histories[number]
+        plan, span = (None, (part.first, part.end)) if segments is None else segments
+        param, limit = self.weight, part.rule.max_replayed_steps
+        rows, width = matrix_shape(param.shape)
+        kernel = _catch_up_kernel(
+            target_of(param),
+            history.spec.at_zero,
+            width,
+            self.dtype,
+            None if plan is None else str(plan.rows.dtype),
+            limit is not None,
+        )
+        tasks_of = backend_at(param).kernel("tasks of catching up rows", replay.tasks_of)
+        replayed = scratch_tensor((tasks_of(span[1] - span[0]),), "int64", param)
+        kernel(
+            *([] if plan is None else [plan.rows]),
+            *Target(param, self.slots).views(history.spec, rows, width),
+            self.slots[LAST],
+            to_device(history.tensor, param.device),
+            replayed,
+            0.0,
+            *span,
+            history.base,
+            history.now,
+            limit or FOREVER,
+        )
+        return int(backend_at(replayed).totals([replayed])[0])
+
+
+def new_last(name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True) -> NDArray:
+    """The steps up to which rows are current, (V,) int32."""
+    what = f"slot {LAST!r} of parameter {name!r}"
+    tensor = runtime.empty((matrix_shape(weight.shape)[0],), "int32", what)
+    view = runtime.as_numpy(tensor, writable=True)
+    for part in ranges if fill else ():
+        untouched = part.rule.spec.noop_on_zero_grad == "untouched"
+        view[part.first : part.end] = UNTOUCHED if untouched else 0
+    return to_device(tensor, weight.device, what)
+
+
+def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, int]]:
+    """For each range, the segments of the plan that lie in it; rows of a plan rise."""
+    if len(parts) == 1:
+        return [(0, plan.num_unique)]
+    below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
+    return [*zip(below[::2], below[1::2], strict=True)]
+
+
+def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:
+    """Specs of the ranges whose rows lag, by number."""
+    parts: Iterator[tuple[int, Any]] = enumerate(ranges if LAST in slots else ())
+    return {number: part.rule.spec for number, part in parts if part.rule.catches_up}
+
+
+def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
+    """Row numbers (N,) of a table, from an integer array of any shape.
+
+    Those that lie on a device are not read: their plan says if one is outside.
+    """
+    if isinstance(indices, runtime.NDArray) and backend_at(indices) is not host():
+        if indices.dtype not in ("int32", "int64"):
+            raise DataError(f"catch_up: rows of {name!r} are {indices.dtype}, not int32 or int64")
+        return reshape_view(indices, (prod(indices.shape),))
+    array = np.ravel(runtime.as_numpy(indices) if isinstance(indices, runtime.NDArray) else indices)
+    if array.size and (array.min() < 0 or array.max() >= rows):
+        bad = int(array[(array < 0) | (array >= rows)][0])
+        raise DataError(f"catch_up: row {bad} is outside the {rows} rows of {name!r}")
+    return runtime.as_tensor(array, "int32" if array.dtype == np.int32 else "int64")
+
+
+_catch_up_kernel = backend_kernel("catching up rows", replay.catch_up_kernel)
