@@ -24,12 +24,14 @@ class Tables(MutableMapping[str, NDArray]):
     ----------
     weights : dict of str to Tensor
         As they lie: rows that no one asked for may lag.
+    lagging : list of Table
+        Those whose rows can lag.
     """
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self._tables = dict(tables)
         self.weights = {name: table.weight for name, table in tables.items()}
-        self._lagging = [table for table in tables.values() if table.lags]
+        self.lagging = [table for table in tables.values() if table.lags]
 
     def __getitem__(self, name: str) -> NDArray:
         return self._tables[name].current()
@@ -50,14 +52,9 @@ class Tables(MutableMapping[str, NDArray]):
         """The table of this name."""
         return self._tables[name]
 
-    @property
-    def lag(self) -> bool:
-        """Whether rows of some table can lag."""
-        return bool(self._lagging)
-
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
         """Return `weights` for a program that reads these rows, and of other tables all."""
-        for table in self._lagging:
+        for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
             else:

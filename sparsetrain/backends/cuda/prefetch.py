@@ -154,7 +154,7 @@ class DevicePrefetcher:
     def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
         """Plans made here; none where the step coalesces otherwise."""
         trainer = self._trainer
-        if trainer.optimizer.clip_norm is not None or trainer.params.lag:
+        if trainer.optimizer.clip_norm is not None or trainer.params.lagging:
             return {}
         return {
             name: make_plan(_flat(read), int(trainer.params.weights[name].shape[0]), parallel=False)
