@@ -42,7 +42,7 @@ AXES = {
     ),
     "tables in half precision and int8": Axis(
         r"\bis_half\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
-        r"table_formats|quantized",
+        r"table_formats|quantized|^tables/",
         21,
     ),
     "precision of programs": Axis(
@@ -54,7 +54,7 @@ AXES = {
     "a factor of gradients": Axis(r"\bscaled(=|: bool)|\.scaled\b", r"^optim/formula", 9),
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
-        r"optim/exact",
+        r"^tables/",
         28,
     ),
     "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 30),

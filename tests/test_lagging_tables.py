@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.parallel.group import Group
 from sparsetrain.runtime import as_numpy
+from sparsetrain.serving.delta import apply, write_delta
 from tests import small_dlrm
 from tests.models import test_named_features as named
+from tests.parallel.threads import all_of, run_ranks
+from tests.serving import logs
+from tests.serving.conftest import exporting as exporting
 
 STEPS = 6
 DECAY = {"weight_decay": 0.01}
@@ -54,12 +59,6 @@ def saved(trainer: Any, place: Path) -> dict[str, np.ndarray]:
     return st.load_predictor(folder_of(trainer, place), target="cpu").state_dict()
 
 
-def exported(trainer: Any, place: Path) -> dict[str, np.ndarray]:
-    folder = folder_of(trainer, place)
-    st.serving.export(trainer, folder)
-    return {file.name: np.fromfile(file, np.uint8) for file in sorted(folder.glob("*.bin"))}
-
-
 def best_of(trainer: Any, _place: Path) -> dict[str, np.ndarray]:
     with trainer.snapshot() as state:
         return {name: array.copy() for name, array in state.arrays.items()}
@@ -74,7 +73,9 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
     "save": saved,
     "quantized": lambda trainer, _: trainer.quantized().state_dict(),
     "weights": lambda trainer, _: {n: as_numpy(w) for n, w in trainer.weights().items()},
-    "an entry of params": lambda trainer, _: as_numpy(trainer.params["embeddings.8.weight"]),
+    "an entry of params": lambda trainer, _: as_numpy(
+        trainer.params[next(iter(trainer.model.tables()))]
+    ),
     "all of params": lambda trainer, _: {n: as_numpy(w) for n, w in dict(trainer.params).items()},
     "a program of one's own": lambda trainer, _: as_numpy(
         trainer.program(trainer.params, trainer.model.inputs(small_dlrm.batch(16, 99)))[0]
@@ -87,6 +88,94 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
 def test_who_reads_finds_the_rows_of_the_dense_twin(tmp_path, way):
     exact, dense = lagging()
     assert_same(*(READS[way](trainer, tmp_path) for trainer in (exact, dense)))
+
+
+def test_scoring_catches_up_the_rows_that_it_reads_and_no_others():
+    exact, _ = lagging()
+    exact.predict([small_dlrm.batch(1, 99)])
+    assert any(lag(exact).values())
+    exact.state_dict()
+    assert not any(lag(exact).values())
+
+
+def test_ranks_read_the_rows_of_the_dense_twin(tmp_path):
+    def scores_and_rows(mode: str) -> Any:
+        def work(comm: Any) -> Any:
+            trainer = st.Trainer(
+                small_dlrm.model(),
+                st.optim.adam(0.05, mode=mode, update="sparse" if mode == "exact" else None),
+                target="cpu",
+                parallel=Group(comm, "row", 2),
+            )
+            for seed in range(STEPS):
+                trainer.step(small_dlrm.batch(4, seed))
+            assert mode == "dense" or any(lag(trainer).values())
+            scores = trainer.predict([small_dlrm.batch(16, 99)])
+            trainer.save(tmp_path / mode)
+            return scores
+
+        scores, _ = all_of(run_ranks(2, work))
+        return {"scores": scores, **st.load_predictor(tmp_path / mode, target="cpu").state_dict()}
+
+    assert_same(scores_and_rows("exact"), scores_and_rows("dense"))
+
+
+@pytest.mark.parametrize("reads", ["recommend", "item_vectors", "query_vectors", "evaluate"])
+def test_retrieval_reads_the_rows_of_the_dense_twin(reads):
+    rows = named.frame()
+    ways = {
+        "recommend": lambda t: dict(enumerate(t.recommend(rows.head(20), 5))),
+        "item_vectors": lambda t: t.item_vectors(),
+        "query_vectors": lambda t: t.query_vectors(rows.head(20)),
+        "evaluate": lambda t: t.evaluate(rows.head(20))["ndcg@10"],
+    }
+
+    def found(mode: str) -> Any:
+        update = "sparse" if mode == "exact" else None
+        optimizer = st.optim.adam(0.05, mode=mode, update=update, **DECAY)
+        trainer = named.trainer_for(st.models.TwoTowers, rows, optimizer=optimizer)
+        trainer.fit(rows.head(60), batch_size=10, progress=None)
+        return ways[reads](trainer)
+
+    assert_same(found("exact"), found("dense"))
+
+
+def test_exports_and_deltas_have_the_rows_of_the_dense_twin(tmp_path, exporting):
+    made, rows = logs.trained(logs.SCHEMA), logs.frame(logs.rows_of(80, 1), logs.SCHEMA)
+
+    def files(mode: str) -> Any:
+        update = "sparse" if mode == "exact" else None
+        optimizer = st.optim.adam(0.05, mode=mode, update=update, **DECAY)
+        trainer = st.Trainer(made.model, optimizer, encoder=made.encoder)
+        trainer.fit(rows, batch_size=10, progress=None)
+        older = exporting(trainer)
+        trainer.fit(rows.slice(0, 10), batch_size=10, progress=None)
+        assert mode == "dense" or any(lag(trainer).values())
+        newer = exporting(trainer)
+        write_delta(older, newer, tmp_path / f"{mode}-delta")
+        apply(older, tmp_path / f"{mode}-delta", tmp_path / mode)
+        return {
+            f"{folder.name} {file.name}": np.fromfile(file, np.uint8)
+            for folder in (older, tmp_path / mode)
+            for file in sorted(folder.glob("*.bin"))
+        }
+
+    found, expected = (list(files(mode).values()) for mode in ("exact", "dense"))
+    assert_same(dict(enumerate(found)), dict(enumerate(expected)))
+
+
+@pytest.mark.peers
+def test_onnx_has_the_rows_of_the_dense_twin(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    from sparsetrain.serving.onnx_model import export_onnx
+
+    found = []
+    for trainer in lagging():
+        path = tmp_path / f"{trainer.optimizer.mode}.onnx"
+        export_onnx(trainer, path)
+        constants = onnx.load(str(path)).graph.initializer
+        found.append({each.name: onnx.numpy_helper.to_array(each) for each in constants})
+    assert_same(*found)
 
 
 def assert_same(found: Any, expected: Any) -> None:

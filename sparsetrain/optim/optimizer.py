@@ -26,7 +26,7 @@ from sparsetrain.optim import saving
 from sparsetrain.optim.average import AVERAGE, Average, as_average, averaged
 from sparsetrain.optim.check_formula import check_formula, uses_count
 from sparsetrain.optim.gradients import Gradient
-from sparsetrain.optim.param_groups import ParamGroup, Tables
+from sparsetrain.optim.param_groups import ParamGroup
 from sparsetrain.optim.result import StepResult
 from sparsetrain.optim.rule import (
     Number,
@@ -42,6 +42,7 @@ from sparsetrain.optim.update.apply import apply_
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import as_float, require_mapping, require_type
 from sparsetrain.tables.formula import Formula
+from sparsetrain.tables.state_dict import Parts
 
 ON_NONFINITE = ("stop", "skip")
 
@@ -163,7 +164,7 @@ class Optimizer(RowOptions):
     def init(
         self,
         params: Mapping[str, NDArray],
-        tables: Tables | None = None,
+        tables: Parts | None = None,
         *,
         fill: bool = True,
         seed: int = 0,
@@ -276,14 +277,14 @@ class Optimizer(RowOptions):
             If a row is outside its table.
         """
         adopt_state_(self, params, state)
-        state.hold(params)
-        return sum(state.tables[name].catch_up(ids) for name, ids in rows.items())
+        state.tables.hold(params)
+        return sum(state.tables.table(name).catch_up(ids) for name, ids in rows.items())
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
         """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
         adopt_state_(self, params, state)
-        state.hold(params)
-        return sum(table.flush() for table in state.tables.values())
+        state.tables.hold(params)
+        return sum(table.flush() for table in state.tables.each())
 
     def restored_(self, state: State) -> None:
         """Begin new histories after a checkpoint was loaded into the tensors of `state`.
@@ -293,8 +294,7 @@ class Optimizer(RowOptions):
         CheckpointError
             If a row is not current: the checkpoint was not made after `flush_`.
         """
-        for table in state.tables.values():
-            table.restored()
+        state.tables.restored()
 
     def save(
         self,

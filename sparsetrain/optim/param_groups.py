@@ -19,9 +19,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, as_hyper_parameter
 from sparsetrain.optim.schedules import Function, Schedule, constant
 from sparsetrain.system.argument_checks import as_float, is_number
-
-# Parameter -> its tables by name, as slices of its rows.
-Tables = Mapping[str, Mapping[str, slice]]
+from sparsetrain.tables.state_dict import Parts
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def resolve(
     rule: Rule,
     groups: Sequence[ParamGroup],
     heights: Mapping[str, int],
-    tables: Tables,
+    tables: Parts,
     small: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[RowRange, ...]]:
     """Resolve groups to the ranges of each parameter.

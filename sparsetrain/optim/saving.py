@@ -44,8 +44,7 @@ def save(
         "kind": KIND,
         "formula": formula,
         **{name: int(getattr(state, name)) for name in _COUNTS},
-        "tables": _spans(state),
-        "exact": state.exact,
+        **state.tables.layout(),
         "extra": dict(extra),
     }
     checkpoint.write(folder, arrays, manifest)
@@ -98,27 +97,9 @@ def _validated(
             raise CheckpointError(f"{path}: its manifest lacks or garbles {name!r}")
     if not isinstance(extra, dict):
         raise CheckpointError(f"{path}: its manifest lacks or garbles 'extra'")
-    spans = _spans(state)
-    if manifest.get("tables") != spans:
-        raise CheckpointError(
-            f"{path}: init was given other tables, {manifest.get('tables')!r:.200}; here "
-            f"{spans!r:.200}: {_ALIKE}"
-        )
-    exact, before = state.exact, manifest.get("exact")
-    if exact and before and exact != before:  # where one has none, its slot is missing
-        raise CheckpointError(
-            f"{path}: mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}: {_ALIKE}"
-        )
+    if found := state.tables.differs(manifest):
+        raise CheckpointError(f"{path}: {found}: {_ALIKE}")
     return {name: int(count) for name, count in counts.items() if count is not None}, extra
-
-
-def _spans(state: State) -> dict[str, dict[str, list[int]]]:
-    """First row and end of each table, by storage."""
-    return {
-        storage: {name: [int(rows.start), int(rows.stop)] for name, rows in table.parts.items()}
-        for storage, table in state.tables.items()
-        if table.parts
-    }
 
 
 def require_tensors(params: Mapping[str, NDArray], state: State) -> None:

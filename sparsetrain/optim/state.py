@@ -14,15 +14,12 @@ from typing import Any, Literal, Protocol
 
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
-from sparsetrain.kernels.table_formats import is_half, keys_of
 from sparsetrain.optim.param_groups import ParamGroup, abbreviate_names
 from sparsetrain.optim.rule import Rule
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
-from sparsetrain.tables.collection import weights_of
+from sparsetrain.tables.collection import Tables
 from sparsetrain.tables.formula import Formula
-from sparsetrain.tables.slots import LAST
-from sparsetrain.tables.table import Table
 
 
 class RuleSource(Protocol):
@@ -59,7 +56,7 @@ class State(dict[str, dict[str, NDArray]]):
         Steps left out because a number was not finite.
     owner : Optimizer
         The optimizer whose rules the tables hold.
-    tables : dict of str to Table
+    tables : Tables
         Each parameter with these slots and its rules; those that hold tables have `parts`.
     seed : int
         Of the random bits by which half-precision tables are rounded.
@@ -67,8 +64,6 @@ class State(dict[str, dict[str, NDArray]]):
         Whether kernels multiply gradients by a factor.
     buffers : frozenset of str
         Parameters that are given new values in place of gradients.
-    lagging : list of Table
-        Those whose rows can lag.
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
     backend : Backend
@@ -81,7 +76,7 @@ class State(dict[str, dict[str, NDArray]]):
 
     def __init__(
         self,
-        tables: dict[str, Table],
+        tables: Tables,
         owner: RuleSource,
         count: NDArray,
         seed: int = 0,
@@ -89,7 +84,7 @@ class State(dict[str, dict[str, NDArray]]):
         buffers: frozenset[str] = frozenset(),
         backend: Backend | None = None,
     ) -> None:
-        super().__init__({name: table.slots for name, table in tables.items()})
+        super().__init__({table.name: table.slots for table in tables.each()})
         self.tables, self.owner, self.count = tables, owner, count
         self.backend = backend or host()
         self.seed, self.scaled, self.buffers = seed, scaled, buffers
@@ -98,7 +93,6 @@ class State(dict[str, dict[str, NDArray]]):
         self.plans: dict[str, tuple[Any, CoalescePlan]] = {}
         self.update_steps: dict[Any, Any] = {}
         self.programs: dict[Any, Any] = {}
-        self.lagging = [table for table in tables.values() if table.lags]
 
     def __reduce__(self) -> Any:
         # `count` has two views, and caches of the last step belong to its tensors.
@@ -122,23 +116,12 @@ class State(dict[str, dict[str, NDArray]]):
     def rules(self, names: Iterable[str]) -> tuple[Rule, ...]:
         """The rules of some parameters, each once."""
         return tuple(
-            dict.fromkeys(part.rule for name in names for part in self.tables[name].ranges)
+            dict.fromkeys(part.rule for name in names for part in self.tables.table(name).ranges)
         )
 
     def tensors(self) -> list[NDArray]:
         """All slots."""
         return [*chain.from_iterable(map(dict.values, self.values()))]
-
-    @property
-    def exact(self) -> dict[str, list[str]]:
-        """Names of the tables in exact mode, by parameter."""
-        return {name: table.exact for name, table in self.tables.items() if LAST in table.slots}
-
-    def hold(self, params: Mapping[str, NDArray]) -> None:
-        """Let rows lag in these tensors, with which steps are taken now."""
-        weights = weights_of(params)
-        for table in self.lagging:
-            table.weight = weights[table.name]
 
     def note_step(
         self, step: int, numbers: Mapping[Rule, tuple[float, ...]], gradients: Mapping[str, bool]
@@ -154,18 +137,10 @@ class State(dict[str, dict[str, NDArray]]):
         gradients : mapping of str to bool
             The parameters that had one, and whether it was dense.
         """
-        for table in self.lagging:
+        for table in self.tables.lagging:
             if table.name in gradients:
-                table.note_step(numbers, self.noise_keys(table.name, step), gradients[table.name])
+                table.note_step(numbers, table.keys(self.seed, step), gradients[table.name])
             table.read = None
-
-    def is_half(self, name: str) -> bool:
-        """Return whether a parameter is stored in half precision."""
-        return is_half(self.tables[name].dtype)
-
-    def noise_keys(self, name: str, step: int) -> tuple[int, ...]:
-        """Keys of the random bits of a step for a half-precision table; () for others."""
-        return keys_of(self.seed, name, step) if is_half(self.tables[name].dtype) else ()
 
 
 def describe_tables(state: State) -> list[str]:
@@ -185,7 +160,7 @@ def count_tables(state: State) -> str:
 def _tables_by_path(state: State) -> list[tuple[str, str]]:
     return [
         (name, part.rule.path)
-        for table in state.tables.values()
+        for table in state.tables.each()
         if table.parts
         for part in table.ranges
         for name in part.names

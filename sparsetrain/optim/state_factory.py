@@ -13,14 +13,15 @@ from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import is_half
 from sparsetrain.optim.average import AVERAGE
-from sparsetrain.optim.param_groups import RowRange, Tables, resolve
+from sparsetrain.optim.param_groups import RowRange, resolve
 from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import RuleSource, State
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
-from sparsetrain.tables.collection import weights_of
+from sparsetrain.tables.collection import Tables, weights_of
 from sparsetrain.tables.formula import Formula
 from sparsetrain.tables.slots import LAST, new_slots, rows_of
+from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
 # The rule of buffers, which are given new values in place of gradients.
@@ -30,7 +31,7 @@ ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 def new_state(
     optimizer: RuleSource,
     params: Mapping[str, NDArray],
-    tables: Tables,
+    tables: Parts,
     fill: bool,
     seed: int,
     scaled: bool,
@@ -55,7 +56,7 @@ def new_state(
         for name, param in params.items()
     }
     seed = require_int("seed", seed, 0)
-    return State(made, optimizer, count, seed, scaled, buffers, backend)
+    return State(Tables(made), optimizer, count, seed, scaled, buffers, backend)
 
 
 def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
@@ -77,17 +78,17 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     if state.owner is optimizer:
         return
     owned = {name: weights_of(params)[name] for name in state}
-    tables = {name: table.parts for name, table in state.tables.items() if table.parts}
+    tables = {table.name: table.parts for table in state.tables.each() if table.parts}
     ranges = _resolved(optimizer, owned, tables, state.scaled, state.buffers, state.backend)
     books = {name for name, slots in state.items() if LAST in slots}
-    follow = [table.lags_by(ranges[name]) for name, table in state.tables.items()]
+    follow = [table.lags_by(ranges[table.name]) for table in state.tables.each()]
     if not all(follow) or _names_with_last(owned, ranges, tables) != books:
         raise ConfigError(
             "optimizer: the state was made for other modes or groups; use the state from this "
             "optimizer's init"
         )
-    for name, table in state.tables.items():
-        table.ranges = ranges[name]
+    for table in state.tables.each():
+        table.ranges = ranges[table.name]
     state.owner = optimizer
     state.update_steps.clear()
 
@@ -95,7 +96,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
 def _resolved(
     optimizer: RuleSource,
     params: Mapping[str, NDArray],
-    tables: Tables,
+    tables: Parts,
     scaled: bool,
     buffers: frozenset[str],
     backend: Backend,
@@ -111,7 +112,7 @@ def _resolved(
 
 
 def _names_with_last(
-    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Tables
+    params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Parts
 ) -> set[str]:
     """Names of parameters that get the slot `last`."""
     return {
@@ -121,6 +122,6 @@ def _names_with_last(
     }
 
 
-def _is_table(name: str, param: NDArray, tables: Tables) -> bool:
+def _is_table(name: str, param: NDArray, tables: Parts) -> bool:
     """Return whether a parameter may get row-sparse gradients: without `tables`, any matrix."""
     return name in tables or (not tables and len(param.shape) > 1)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from sparsetrain.runtime import NDArray
+from sparsetrain.tables.slots import LAST
 from sparsetrain.tables.state_dict import named_arrays, writable_arrays
 from sparsetrain.tables.table import Table
 
@@ -48,6 +49,10 @@ class Tables(MutableMapping[str, NDArray]):
     def __len__(self) -> int:
         return len(self._tables)
 
+    def each(self) -> Iterable[Table]:
+        """All tables, and parameters that are none."""
+        return self._tables.values()
+
     def table(self, name: str) -> Table:
         """The table of this name."""
         return self._tables[name]
@@ -84,6 +89,50 @@ class Tables(MutableMapping[str, NDArray]):
     ) -> AbstractContextManager[dict[str, np.ndarray]]:
         """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
         return writable_arrays(*self._named, count)
+
+    def hold(self, params: Mapping[str, NDArray]) -> None:
+        """Let rows lag in these tensors, with which steps are taken now."""
+        weights = weights_of(params)
+        for table in self.lagging:
+            table.weight = self.weights[table.name] = weights[table.name]
+
+    @property
+    def exact(self) -> list[str]:
+        """Names of the tables in exact mode: for others the slot `last` means nothing."""
+        return sorted(name for table in self.each() for name in table.exact)
+
+    def layout(self) -> dict[str, Any]:
+        """Where tables lie in parameters and which are in exact mode, as plain values."""
+        spans = {
+            table.name: {n: [int(rows.start), int(rows.stop)] for n, rows in table.parts.items()}
+            for table in self.each()
+            if table.parts
+        }
+        exact = {table.name: table.exact for table in self.each() if LAST in table.slots}
+        return {"tables": spans, "exact": exact}
+
+    def differs(self, saved: Mapping[str, Any]) -> str | None:
+        """Say in what a saved `layout` is another one, if it is."""
+        own = self.layout()
+        if saved.get("tables") != own["tables"]:
+            return (
+                f"init was given other tables, {saved.get('tables')!r:.200}; here "
+                f"{own['tables']!r:.200}"
+            )
+        exact, before = own["exact"], saved.get("exact")
+        if exact and before and exact != before:  # where one has none, its slot is missing
+            return f"mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}"
+        return None
+
+    def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Check of each table that its rows are current in these arrays; see `Table`."""
+        for table in self.each():
+            table.check_saved(arrays)
+
+    def restored(self, before: Collection[str] | None = None) -> None:
+        """Go on from arrays that were just loaded; see `Table.restored`."""
+        for table in self.each():
+            table.restored(before)
 
     @property
     def _named(self) -> tuple[Any, Any, Any]:

@@ -17,13 +17,13 @@ from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
 from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
-Tables = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
+Parts = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
 COUNT = "optimizer:step"
 ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
 _BLOCK = 1 << 20  # numbers that are looked at together
 
 
-def require_own_names(model: str, params: Iterable[str], tables: Tables) -> None:
+def require_own_names(model: str, params: Iterable[str], tables: Parts) -> None:
     """Refuse names of parameters that checkpoints use for something else.
 
     Raises
@@ -46,7 +46,7 @@ def require_own_names(model: str, params: Iterable[str], tables: Tables) -> None
 def named_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
-    tables: Tables,
+    tables: Parts,
     count: runtime.NDArray | None = None,
     view: Callable[[runtime.NDArray], np.ndarray] = runtime.as_numpy,
 ) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def named_arrays(
 def writable_arrays(
     params: Mapping[str, runtime.NDArray],
     state: Mapping[str, Mapping[str, runtime.NDArray]],
-    tables: Tables,
+    tables: Parts,
     count: runtime.NDArray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Writable `named_arrays`; copied to a device when the block ends without an error."""
@@ -100,7 +100,7 @@ def writable_arrays(
         )
 
 
-def named_tables(tables: Tables) -> dict[str, dict[str, slice]]:
+def named_tables(tables: Parts) -> dict[str, dict[str, slice]]:
     """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``.
 
     A storage of one table that has its name keeps it: ``item.weight``.
@@ -229,7 +229,7 @@ def load_arrays_(
         view[...] = source[name]
 
 
-def _split(name: str, view: np.ndarray, tables: Tables) -> Iterator[tuple[str, np.ndarray]]:
+def _split(name: str, view: np.ndarray, tables: Parts) -> Iterator[tuple[str, np.ndarray]]:
     if name not in tables:
         yield name, view
         return

@@ -17,6 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.kernels.table_formats import is_half, keys_of
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -186,6 +187,10 @@ class Table:
                 f"optimizer: rows of {self.name!r} were read while steps behind: in exact mode "
                 "call catch_up_ before the program; they are current now"
             )
+
+    def keys(self, seed: int, step: int) -> tuple[int, ...]:
+        """Keys of the random bits by which a step rounds rows; () where none is rounded."""
+        return keys_of(seed, self.name, step) if is_half(self.dtype) else ()
 
     def stamp(self, number: int) -> int | None:
         """The step that an update writes into `last` of a range; None where no row lags."""

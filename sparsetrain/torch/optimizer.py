@@ -167,9 +167,8 @@ class Group:
         self.optimizer = optimizer
         self.state = optimizer.init(self.params)
         for name, parameter in self.parameters.items():
-            parameter.row_sparse_reader = (
-                Reader(self.state.tables[name]) if self.state.tables[name].lags else None
-            )
+            table = self.state.tables.table(name)
+            parameter.row_sparse_reader = Reader(table) if table.lags else None
 
     def step_(self) -> None:
         """Update the parameters that have gradients."""
@@ -187,7 +186,7 @@ class Group:
 
     def flush_(self) -> None:
         """Make all rows current."""
-        for table in self.state.tables.values():
+        for table in self.state.tables.each():
             table.flush()
 
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sparsetrain import checkpoint, runtime
+from sparsetrain import checkpoint
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
-from sparsetrain.errors import ConfigError, NumericalError
-from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable, quantize_rows_
-from sparsetrain.runtime.tensors import copy_, editable_numpy
-from sparsetrain.tables.state_dict import named_tables
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable
+from sparsetrain.runtime.tensors import copy_
+from sparsetrain.tables.int8 import quantize_
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
@@ -43,13 +43,12 @@ def quantize(trained: Predictor) -> QuantizedModel:
     arithmetic = Arithmetic(trained.precision, trained.target)
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
-    tables = named_tables(model.tables())
     source = trained.weights()
-    for name, param in made.params.items():
-        if name in tables:
-            _quantize_(param, source[name], tables[name])
+    for table in made.params.each():
+        if table.parts:
+            quantize_(table, source[table.name])
         else:
-            copy_(param, source[name])
+            copy_(table.weight, source[table.name])
     return made
 
 
@@ -67,15 +66,3 @@ def _for_prediction(model: Any) -> Any:
             "has super().config()"
         )
     return again
-
-
-def _quantize_(
-    param: runtime.NDArray, source: runtime.NDArray, tables: Mapping[str, slice]
-) -> None:
-    """Fill one storage; writes `param`."""
-    rows = runtime.as_numpy(source)
-    with editable_numpy(param) as into:
-        for table, part in tables.items():
-            problem = quantize_rows_(into[part], rows[part])
-            if problem is not None:
-                raise NumericalError(f"row {problem.row} of {table!r} is not finite, or above 1e38")

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
-from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,7 +65,7 @@ def describe_trainer(
             {
                 **described,
                 "optimizer": to_config(trainer.optimizer),
-                "exact": sorted(chain.from_iterable(trainer.state.exact.values())),
+                "exact": trainer.params.exact,
                 "seed": int(trainer.seed),
                 "accumulate": trainer.accumulate,
                 "run": run,

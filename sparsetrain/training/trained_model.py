@@ -32,7 +32,6 @@ from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
-from sparsetrain.tables.collection import Tables
 from sparsetrain.tables.state_dict import COUNT, load_arrays_, named_tables
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_
@@ -84,7 +83,7 @@ class TrainedModel(Predictor):
             buffers=model.buffers(),
             target=target,
         )
-        self.params = Tables(self.state.tables)
+        self.params = self.state.tables
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
@@ -267,14 +266,10 @@ class TrainedModel(Predictor):
             mode are not all of one step; nothing is written then.
         """
         with self._writing() as target:
-            load_arrays_(target, arrays, self._check_saved)
+            load_arrays_(target, arrays, self.params.check_saved)
         if counts is not None:
             self._recount(counts)
         self._restored()
-
-    def _check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
-        for table in self.state.tables.values():
-            table.check_saved(arrays)
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
@@ -402,5 +397,4 @@ class TrainedModel(Predictor):
         """
         if not self.optimizer.counts_steps:
             self.state.step = self.steps - self.state.skipped
-        for table in self.state.tables.values():
-            table.restored(exact)
+        self.params.restored(exact)

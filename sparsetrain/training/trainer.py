@@ -20,6 +20,7 @@ from sparsetrain.models.model_checks import check_group_feature, require_several
 from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.blas_threads import single_threaded_blas
 from sparsetrain.system.locks import synchronized
+from sparsetrain.tables.growth import copy_grown_
 from sparsetrain.training.fit import (
     EarlyStopping,
     Fit,
@@ -31,7 +32,7 @@ from sparsetrain.training.fit import (
     check_fit_arguments,
     seen_of,
 )
-from sparsetrain.training.grow_tables import copy_grown_, grown_model
+from sparsetrain.training.grown_model import grown_model
 from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
 from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run import Run

@@ -83,7 +83,7 @@ def test_rows_that_no_step_touched_are_not_replayed():
 @pytest.mark.parametrize("make", [optim.sgd, optim.adagrad, optim.rowwise_adagrad])
 def test_a_formula_that_is_exact_as_it_is_keeps_no_book_of_rows(make):
     table = Table(make(0.1, mode="exact"), 10, 4)
-    assert "last" not in table.state["t"] and not table.state.tables["t"].lags
+    assert "last" not in table.state["t"] and not table.state.tables.table("t").lags
     assert "exact is exact here" in table.optimizer.describe(table.state)[0]
 
 

@@ -216,7 +216,7 @@ def test_rows_are_current_in_parameters_that_were_listed_before_the_loop(make, n
 def test_a_loop_that_reads_no_values_leaves_rows_behind():
     layer = table()
     optimizer = st.torch.RowSparseOptimizer(layer.parameters(), DENSE["adam"][0])
-    history = optimizer._groups[0].state.tables["parameter 0"].histories[0]
+    history = optimizer._groups[0].state.tables.table("parameter 0").histories[0]
     for step, ids in enumerate(batches(5, 4), 1):
         optimizer.zero_grad()
         layer(ids).sum().backward()

@@ -6,7 +6,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError
-from sparsetrain.training.grow_tables import copy_grown_
+from sparsetrain.tables.growth import copy_grown_
 from tests import small_dlrm
 from tests.helpers import slow_except
 

@@ -40,7 +40,7 @@ class HostStep:
             program = UpdateProgram(module, _FUNCTION, structure, layout)
             state.programs[kinds, layout] = program
         self._step, self._tables = UpdateStep(program, state), tables_of(structure)
-        self._lagging = [name for name in self._tables if state.tables[name].lags]
+        self._lagging = [name for name in self._tables if state.tables.table(name).lags]
 
     @property
     def machines(self) -> list[Any]:
@@ -57,9 +57,9 @@ class HostStep:
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
         if self._lagging:
-            state.hold(params)
+            state.tables.hold(params)
             for name in self._lagging:
-                table = state.tables[name]
+                table = state.tables.table(name)
                 table.require_current(table.plan_of(gradients[name]))
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)

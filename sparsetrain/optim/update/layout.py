@@ -87,7 +87,7 @@ def layout_of(structure: Structure, state: State) -> Layout:
     dense: list[DenseUpdate] = []
     rows: list[RowsUpdate] = []
     for name, template in structure.items():
-        parts = [(rules.index(part.rule), part) for part in state.tables[name].ranges]
+        parts = [(rules.index(part.rule), part) for part in state.tables.table(name).ranges]
         if template is not None:
             rows += [
                 RowsUpdate(
@@ -96,12 +96,12 @@ def layout_of(structure: Structure, state: State) -> Layout:
                     part.first,
                     part.end,
                     part.rule.dense,
-                    number in state.tables[name].histories,
+                    state.tables.table(name).stamp(number) is not None,
                 )
                 for number, (rule, part) in enumerate(parts)
             ]
         elif len(parts) == 1:
-            together[parts[0][0], state.tables[name].dtype].append(name)
+            together[parts[0][0], state.tables.table(name).dtype].append(name)
         else:
             dense += [DenseUpdate(rule, (name,), (part.first, part.end)) for rule, part in parts]
     dense += [

@@ -38,6 +38,7 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor.coalesce import chunks_for
 from sparsetrain.sparse_tensor.plan_kernel import NOTES
+from sparsetrain.tables.collection import Tables
 
 
 class UpdateProgram(Program):
@@ -95,12 +96,12 @@ class UpdateStep:
         self._steady: tuple[float, float] | None = None
         self._last: list[tuple[float, ...]] = []
         self._is_dense = {name: name not in self._tables for name in structure}
-        tables = (state.tables[name] for name in self._tables)
+        tables = (state.tables.table(name) for name in self._tables)
         ranges = ((table, number) for table in tables for number in range(len(table.ranges)))
         self._keyed = [
             (place, table, number)
             for place, (table, number) in enumerate(ranges)
-            if table.stamp(number) is not None or state.is_half(table.name)
+            if table.stamp(number) is not None or table.keys(0, 0)
         ]
         self._lookups = -1  # for which there is room
         self._bound: tuple[list[str], list[NDArray]] = [], []
@@ -135,16 +136,16 @@ class UpdateStep:
             If a gradient or the loss is not finite; nothing is written then.
         """
         number = state.step + 1
-        if state.lagging:
-            state.hold(params)
-            self._catch_up_dense_(state)
+        if state.tables.lagging:
+            state.tables.hold(params)
+            self._make_current_(state.tables)
         numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
         if self._keyed:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
-        if state.lagging:
+        if state.tables.lagging:
             state.note_step(number, dict(zip(self._rules, numbers, strict=True)), self._is_dense)
         state.step = number
         return loss, StepResult(number, scale.norm)
@@ -170,7 +171,7 @@ class UpdateStep:
         """Write the noise keys of half-precision tables, and the steps that exact mode notes."""
         view = runtime.as_numpy(self._keys, writable=True)
         for place, table, number in self._keyed:
-            view[place, :2] = state.noise_keys(table.name, step) or 0
+            view[place, :2] = table.keys(state.seed, step) or 0
             view[place, 2] = table.stamp(number) or 0
 
     def _bind(
@@ -194,9 +195,9 @@ class UpdateStep:
             self._lookups = lookups
         return self._arguments
 
-    def _catch_up_dense_(self, state: State) -> None:
+    def _make_current_(self, tables: Tables) -> None:
         """Make all rows current whose gradient is dense."""
-        for table in state.lagging:
+        for table in tables.lagging:
             if self._is_dense.get(table.name):
                 table.flush()
 

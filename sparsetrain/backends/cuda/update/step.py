@@ -85,7 +85,7 @@ class DeviceStep:
         """Group dense parameters, except scalars, by rule and dtype."""
         alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
         for name in self._dense:
-            table = state.tables[name]
+            table = state.tables.table(name)
             parts, param = table.ranges, self._targets[name].param
             if param.shape and len(parts) == 1 and not table.lags:
                 alike[parts[0].rule, str(param.dtype)].append(name)
@@ -115,9 +115,9 @@ class DeviceStep:
         numbers = {rule: rule.numbers(state.step + 1, state.lr_scale) for rule in self._rules}
         scalars = {rule: rule.scalars(own, scale.factor) for rule, own in numbers.items()}
         plans = {name: self._plan(name, gradients[name], state, sorts) for name in self._tables}
-        state.hold(params)
+        state.tables.hold(params)
         for name, plan in plans.items():
-            state.tables[name].require_current(plan)
+            state.tables.table(name).require_current(plan)
         for group in self._foreach:
             group.update_(gradients, scalars[group.rule])
         for name in self._others:
@@ -137,7 +137,7 @@ class DeviceStep:
         begun = {}
         for name in self._tables:
             gradient = gradients[name]
-            if gradient.coalesced or name in state.plans or state.tables[name].read:
+            if gradient.coalesced or name in state.plans or state.tables.table(name).read:
                 continue
             indices, num_rows = gradient.indices, gradient.num_rows
             sort = self._sorts.pop(name, None)
@@ -156,9 +156,9 @@ class DeviceStep:
         planned, plan = state.plans.get(name, (None, None))
         if plan is not None and planned is gradient:
             return plan
-        return (
-            trivial_plan(gradient) if gradient.coalesced else state.tables[name].plan_of(gradient)
-        )
+        if gradient.coalesced:
+            return trivial_plan(gradient)
+        return state.tables.table(name).plan_of(gradient)
 
     def _update_rows_(
         self,
@@ -169,7 +169,8 @@ class DeviceStep:
         scalars: Mapping[Rule, tuple[float, ...]],
     ) -> None:
         """Update one table, range by range."""
-        parts, keys = state.tables[name].ranges, state.noise_keys(name, state.step + 1)
+        table = state.tables.table(name)
+        parts, keys = table.ranges, table.keys(state.seed, state.step + 1)
         for number, (part, span) in enumerate(zip(parts, segment_spans(plan, parts), strict=True)):
             own = (*scalars[part.rule], *keys)
             if part.rule.dense:
@@ -180,7 +181,7 @@ class DeviceStep:
             key = name, number
             if key not in self._updates:
                 self._updates[key] = RowUpdate(self._targets[name], part.rule)
-            now = state.tables[name].stamp(number)
+            now = table.stamp(number)
             self._updates[key](gradient, plan, own, span, now)
 
     def _update_dense_(
@@ -191,7 +192,7 @@ class DeviceStep:
         scalars: Mapping[Rule, tuple[float, ...]],
     ) -> None:
         """Update one parameter by a dense gradient; all its rows are current afterwards."""
-        table = state.tables[name]
+        table = state.tables.table(name)
         if table.lags:
             table.flush()
         for number, part in enumerate(table.ranges):

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model with as many rows as a newer encoder gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparsetrain.data import Encoder
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.model_checks import config_of
+
+
+def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
+    """A model like this one with as many rows as the encoder gives.
+
+    Raises
+    ------
+    ConfigError
+        If the model's encoder is another one than `encoder` was extended from, or it has no rows.
+    """
+    if known is None:
+        raise ConfigError("extended: the trainer has no encoder, which says what its rows are of")
+    if not encoder.extends(known):
+        raise ConfigError(
+            "extended: this encoder gives known values other rows, or reads rows differently; take "
+            "trainer.encoder.extended(newer data), not Encoder.fit"
+        )
+    config = config_of(model)
+    rows = config.get("rows", ())
+    before, after = ([each.rows, _by_column(each, rows)] for each in (known, encoder))
+    if rows not in before:
+        raise ConfigError(
+            f"extended: the rows of this {type(model).__name__} are not its encoder's"
+        )
+    return type(model)(**{**config, "rows": after[before.index(rows)]})
+
+
+def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:
+    """Rows by column, if a model has them so, of the columns that it names."""
+    sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
+    named = isinstance(like, Mapping) and like.keys() <= sizes.keys()
+    return {name: sizes[name] for name in like} if named else None
