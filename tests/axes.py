@@ -43,7 +43,7 @@ AXES = {
     "tables in half precision and int8": Axis(
         r"\bis_half\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
         r"table_formats|quantized|^tables/",
-        21,
+        16,
     ),
     "precision of programs": Axis(
         r"\bpolicy\b|policy_(for|of)|to_half|precision\.lacks|loss_scale|LOSS_SCALE|\bscaling\b"
@@ -55,7 +55,7 @@ AXES = {
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
         r"^tables/",
-        28,
+        12,
     ),
     "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 30),
     "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 22),

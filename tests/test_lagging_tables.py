@@ -72,7 +72,7 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
     "snapshot": best_of,
     "save": saved,
     "quantized": lambda trainer, _: trainer.quantized().state_dict(),
-    "weights": lambda trainer, _: {n: as_numpy(w) for n, w in trainer.weights().items()},
+    "weights": lambda trainer, _: {n: as_numpy(w) for n, w in trainer._weights().items()},
     "an entry of params": lambda trainer, _: as_numpy(
         trainer.params[next(iter(trainer.model.tables()))]
     ),

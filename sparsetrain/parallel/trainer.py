@@ -170,7 +170,7 @@ class ShardedTrainer(Trainer):
         program, lookups = self._cut_logits
         inputs = [] if batch is None else [self.model.inputs(batch)]
         with self._lock:
-            weights = self.parallel.fetch(self.weights, inputs, lookups)
+            weights = self.parallel.fetch(self._weights, inputs, lookups)
             if not inputs:
                 return np.empty((0, self.model.num_logits), np.float32)
             return self._finite(runtime.as_numpy(program(weights, *inputs)))

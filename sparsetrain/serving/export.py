@@ -162,7 +162,7 @@ def _index_bits(program: Program, read: ModelInputs) -> str:
 
 def _params(model: Predictor, names: list[str]) -> list[tuple[str, Any]]:
     """Return the parameters of the program."""
-    params = model.weights()
+    params = model._weights()
     return [("param", params[name]) for name in names]
 
 

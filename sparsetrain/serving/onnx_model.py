@@ -180,7 +180,7 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
     names = ["dense", graph.add("Add", "ids", starts)]
     for param, name in zip(function.params, names, strict=False):
         graph.names[param] = name
-    params = trained.weights()
+    params = trained._weights()
     each = trained.model.named_parameters()
     for param, (name, _) in zip(function.params[count:], each, strict=True):
         array = runtime.as_numpy(params[name])

@@ -334,7 +334,7 @@ class Predictor:
         """Logits of each row and label, (B, T) float32."""
         inputs = self.model.inputs(batch)
         with self._lock:
-            weights = self.weights(self.model.rows_read(inputs))
+            weights = self._weights(self.model.rows_read(inputs))
             logits = runtime.as_numpy(self._logits(weights, inputs))
         return self._finite(logits)
 
@@ -416,7 +416,9 @@ class Predictor:
     def _recount(self, counts: Mapping[str, Any]) -> None:
         self.steps, self.epochs = int(counts["steps"]), int(counts["epochs"])
 
-    def weights(self, read: Mapping[str, Any] = MappingProxyType({})) -> dict[str, runtime.NDArray]:
+    def _weights(
+        self, read: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, runtime.NDArray]:
         """The parameters by which it scores.
 
         Parameters

@@ -43,7 +43,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     arithmetic = Arithmetic(trained.precision, trained.target)
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
-    source = trained.weights()
+    source = trained._weights()
     for table in made.params.each():
         if table.parts:
             quantize_(table, source[table.name])

@@ -43,7 +43,7 @@ def _queries(predictor: Any, batch: Batch) -> np.ndarray:
 
 def _vectors(predictor: Any, function: str, inputs: dict[str, Any]) -> np.ndarray:
     with predictor._lock:
-        weights = predictor.weights(predictor.model.rows_read(inputs))
+        weights = predictor._weights(predictor.model.rows_read(inputs))
         found = predictor._program(function)(weights, inputs)
         return runtime.as_numpy(found).copy()
 

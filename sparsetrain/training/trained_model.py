@@ -361,10 +361,12 @@ class TrainedModel(Predictor):
         self._averages = None
         return super()._writing()
 
-    def weights(self, read: Mapping[str, Any] = MappingProxyType({})) -> dict[str, runtime.NDArray]:
-        """See `Predictor.weights`; averages, if the optimizer keeps them: made once a step."""
+    def _weights(
+        self, read: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, runtime.NDArray]:
+        """Averages, if the optimizer keeps them: made once a step."""
         if self.optimizer.average is None:
-            return super().weights(read)
+            return super()._weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
             self._averages = None  # before there are others
             self._averages = self.state.step, averages(self.params.current(), self.state)
