@@ -93,7 +93,7 @@ def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
     """Convolution (B, C, L) over positions as one product: each tap's slice, side by side."""
-    defaults = {"x": None, "weight": None, "bias": None, "stride": None, "padding": None}
+    defaults: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "stride", "padding"))
     defaults |= {"dilation": None, "transposed": False, "output_padding": None, "groups": 1}
     given = _arguments(node, importer, defaults)
     emit, x, weight = importer.block_builder.emit, given["x"], given["weight"]
