@@ -57,16 +57,18 @@ AXES = {
         r"^tables/",
         12,
     ),
-    "bags": Axis(r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged", 30),
-    "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 22),
+    "bags": Axis(
+        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 24
+    ),
+    "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 21),
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 19),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 18),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 16),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
     ),
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
-        r"converted_files|conversion/|columns/plain",
+        r"conversion/|columns/plain",
         21,
     ),
     "several processes": Axis(

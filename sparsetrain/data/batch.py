@@ -16,14 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsetrain.data.ragged import Ragged, check_bags
-from sparsetrain.data.values.arrays import (
-    Array,
-    first_negative,
-    to_dense,
-    to_ids,
-    to_row_weights,
-)
+from sparsetrain.data import ids as ids_of
+from sparsetrain.data.ids import Ids
+from sparsetrain.data.ragged import Ragged
+from sparsetrain.data.values.arrays import Array, to_dense, to_row_weights
 from sparsetrain.data.values.labels import to_labels
 from sparsetrain.errors import CheckpointError, DataError
 
@@ -104,7 +100,7 @@ class Batch:
     """
 
     dense: Array
-    ids: Array | tuple[Ragged, ...]
+    ids: Ids
     labels: Array | None
     weights: Array | None
     position: Position | None
@@ -121,7 +117,7 @@ class Batch:
             raise DataError("a batch needs at least one row, dense has none")
         self.__dict__.update(
             dense=owned,
-            ids=_checked_ids(ids, len(owned)),
+            ids=ids_of.checked(ids, len(owned)),
             labels=None if labels is None else to_labels(labels, len(owned)),
             weights=None if weights is None else to_row_weights(weights, len(owned)),
             position=None,
@@ -131,7 +127,7 @@ class Batch:
     def _trusted(
         cls,
         dense: Array,
-        ids: Array | tuple[Ragged, ...],
+        ids: Ids,
         labels: Array | None,
         weights: Array | None = None,
     ) -> Batch:
@@ -162,7 +158,7 @@ class Batch:
     @property
     def num_features(self) -> int:
         """Categorical features, F."""
-        return len(self.ids) if isinstance(self.ids, tuple) else int(self.ids.shape[1])
+        return ids_of.num_features(self.ids)
 
     def check_rows(self, rows: Sequence[int], names: Sequence[str] | None = None) -> None:
         """Check every id against the table it will look up.
@@ -183,8 +179,7 @@ class Batch:
             raise DataError(
                 f"the batch has {self.num_features} categorical features, the model {len(rows)}"
             )
-        ids = self.ids
-        fault = _first_ragged(ids, rows) if isinstance(ids, tuple) else _first_outside(ids, rows)
+        fault = ids_of.first_outside(self.ids, rows)
         if fault is None:
             return
         row, feature, id_ = fault
@@ -192,40 +187,6 @@ class Batch:
             f"row {row}, feature {names[feature] if names else feature}: id {id_} is outside its "
             f"table of {rows[feature]} rows; use the encoder of the model, or a larger table"
         )
-
-
-def _checked_ids(ids: object, num_rows: int) -> Array | tuple[Ragged, ...]:
-    if isinstance(ids, Ragged):
-        raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
-    if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
-        if not all(isinstance(item, Ragged) for item in ids):
-            raise DataError("ids mixes Ragged with something else; give a Ragged for each feature")
-        return tuple(check_bags(bags, feature, num_rows) for feature, bags in enumerate(ids))
-    array = to_ids(ids, "ids", 2)
-    if len(array) != num_rows:
-        raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")
-    where = first_negative(array)
-    if where is not None:
-        shown = np.asarray(ids)[where]
-        raise DataError(f"ids: row {where[0]}, feature {where[1]}: id {shown} is not in 0..2**63-1")
-    return array
-
-
-def _first_outside(ids: Array, rows: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return (row, feature, id) of the first id of a (B, F) array that no table row answers to."""
-    outside = ids >= np.asarray(rows, dtype=np.int64)
-    if not outside.any():
-        return None
-    row, feature = (int(i) for i in np.argwhere(outside)[0])
-    return row, feature, int(ids[row, feature])
-
-
-def _first_ragged(ids: tuple[Ragged, ...], rows: Sequence[int]) -> tuple[int, int, int] | None:
-    for feature, (bags, limit) in enumerate(zip(ids, rows, strict=True)):
-        if len(bags.ids) and bags.ids.max() >= limit:
-            position = int(np.argmax(bags.ids >= limit))
-            return bags.row_of(position), feature, int(bags.ids[position])
-    return None
 
 
 def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
@@ -238,10 +199,8 @@ def micro_batches(batch: Batch, parts: int) -> Iterator[Batch]:
 
 
 def _rows(batch: Batch, begin: int, end: int) -> Batch:
+    rows = slice(begin, end)
     labels, weights = (
-        None if array is None else array[begin:end] for array in (batch.labels, batch.weights)
+        None if array is None else array[rows] for array in (batch.labels, batch.weights)
     )
-    if isinstance(batch.ids, tuple):
-        bags = tuple(bags.take(slice(begin, end)) for bags in batch.ids)
-        return Batch._trusted(batch.dense[begin:end], bags, labels, weights)
-    return Batch._trusted(batch.dense[begin:end], batch.ids[begin:end], labels, weights)
+    return Batch._trusted(batch.dense[rows], ids_of.take(batch.ids, rows), labels, weights)

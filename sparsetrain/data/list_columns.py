@@ -20,7 +20,7 @@ from sparsetrain.data.schema.columns import require_vector
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.text import require_utf8
+from sparsetrain.data.values.arrow_types import require_utf8
 
 _SEPARATORS = ("|", "^", ";")
 _SHARE = 0.25  # of rows, at least, that have several values

@@ -16,16 +16,13 @@ from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
-from sparsetrain.data.encode.column_matching import label_names
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.learn import count_column
-from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.encode.reader import Reader, label_names
 from sparsetrain.data.read.open_source import open_rows
-from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.labels import read_labels
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.parsing.identity import HEXADECIMAL, UNSEEN
@@ -136,13 +133,13 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
     source = open_rows(data, schema)
     first = source.parts[0]
     encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
-    wanted = label_names(encoder.schema) if is_converted(first.schema) else encoder.labels
+    wanted = label_names(encoder.schema) if first.is_converted else encoder.labels
     there = {name.lower() for name in first.schema.names}
     bound = encoder.bind(source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)
-    pieces = ((c, *item) for part, c in bound for item in part.pieces(c.names))
-    for columns, location, piece in pieces:
-        seen.add(location, piece, columns)
+    pieces = ((each, *item) for part, each in bound for item in part.pieces(each.names))
+    for reader, location, piece in pieces:
+        seen.add(location, piece, reader)
         if seen.rows >= max_rows:
             break
     layout = bound[0][1].layout
@@ -160,17 +157,15 @@ class _Seen:
         self._counts = [ValueCounts() for _ in encoder.features]
         self._ids = [0] * len(encoder.features)
 
-    def add(self, location: Location, piece: pa.RecordBatch, columns: Columns) -> None:
+    def add(self, location: Location, piece: pa.RecordBatch, reader: Reader) -> None:
         """Count a piece."""
         self.rows += piece.num_rows
-        for name in columns.labels if self._encoder.schema.is_clicks else ():
-            labels = read_labels(piece.column(name), location.of_column(name))
+        for name, read in reader.labels if self._encoder.schema.is_clicks else ():
+            labels = read(piece.column(name), location.of_column(name))
             self.positive = (self.positive or 0) + int(np.count_nonzero(labels))
-        own = self._encoder.plain if columns.encoded else self._encoder
-        for name, column in zip(columns.all_dense, own.dense, strict=True):
-            here = location.of_column(name)
-            self._add_dense(name, *column.read(piece.column(name), here))
-        for index, name in enumerate(columns.categories):
+        for name, column in reader.dense:
+            self._add_dense(name, *column.read(piece.column(name), location.of_column(name)))
+        for index, (name, _, _) in enumerate(reader.categories):
             array = piece.column(name)
             self._ids[index] += len(array.flatten() if is_bag(array.type) else array)
             count_column(self._counts[index], array, _NAN, location.of_column(name))
@@ -187,21 +182,21 @@ class _Seen:
 
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
         """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
-        is_converted = not (self._encoder.is_blank or self._encoder.encoded)
+        has_ids = not (self._encoder.is_blank or self._encoder.encoded)
         dense = list(self._dense.values())
-        if is_converted:
+        if has_ids:
             dense = [column._replace(missing=None, negative=None) for column in dense]
         each = zip(self._encoder.features, self._ids, self._counts, strict=True)
-        return dense, [self._category(*column, is_converted) for column in each]
+        return dense, [self._category(*column, has_ids) for column in each]
 
     def _category(
-        self, column: Category, ids: int, counts: ValueCounts, is_converted: bool
+        self, column: Category, ids: int, counts: ValueCounts, has_ids: bool
     ) -> CategoryProfile:
         total = counts.total
         kind = kind_of_column(total)
         numbers, times, texts, text_times, _ = of_kind(total, kind)
         rare = None
-        if is_converted:  # missing and rare values have ids
+        if has_ids:  # missing and rare values have ids
             rare = int(times[numbers == UNSEEN].sum())
             times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparsetrain.data import Encoder, Linear, Schema
 from sparsetrain.data.encode.few_rows import encode_few
-from sparsetrain.data.read.converted_files import MARK
+from sparsetrain.data.read.source import MARK
 from sparsetrain.errors import DataError
 
 SCHEMA = Schema("y", ("price", "degrees"), ("user", "site"), linear={"degrees": Linear(3, 0.7)})

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparsetrain.data import Batch, Dataset, Encoder, Position
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read import parquet
 from sparsetrain.data.stream import dataset as stream
 from sparsetrain.errors import CheckpointError, DataError
@@ -74,8 +75,8 @@ def test_a_large_row_group_is_never_held_whole(tmp_path, monkeypatch):
     encoded = []
     learnt = Encoder.fit(path, treat_as="encoded")
     dataset = Dataset(path, learnt)
-    encode = Encoder.encode_piece
-    monkeypatch.setattr(Encoder, "encode_piece", lambda *given: encoded.append(1) or encode(*given))
+    encode = Reader.encode
+    monkeypatch.setattr(Reader, "encode", lambda *given: encoded.append(1) or encode(*given))
     for limit, most in ((WIDE - 1, 3), (WIDE, WIDE)):
         monkeypatch.setattr(stream, "HELD_ROWS", limit)
         encoded.clear()

@@ -3,6 +3,6 @@
 
 `category` is a column whose values have rows of a table: `arrow_values` reads them, `counts` counts
 them and tells the kind of column, `vocabulary` maps them to ids, `bags` reads lists of them.
-`dense` lists the columns of numbers: `number` and `vector`. `plain` are columns of already encoded
+`dense` are columns of numbers, `vector` of lists of them. `plain` are columns of already encoded
 data. `settings` hold for all columns.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags: list columns read and truncated, and written.
+"""Bags: list columns read and truncated.
 
 A null list is an empty bag, in a column of plain values too; a null inside a list is a missing
 value and gets the id that the column's rule gives to missing ones.
@@ -21,14 +21,11 @@ from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import texts_of
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.data.values.numeric import NanRule, read_numbers
-from sparsetrain.data.values.text import as_bytes
-from sparsetrain.data.values.text import lengths as text_lengths
-from sparsetrain.errors import DataError
 
 Read = TypeVar("Read")
-_MOST_IDS = 2**31 - 1  # that the offsets of a list column can count
 
 
 def read_bags(
@@ -61,7 +58,7 @@ def as_list_column(array: Any, nan: NanRule) -> Any:
     array = arrow_types.as_plain(array)  # in which a null may be a value
     missing = pc.is_null(array, nan_is_null=nan.name == "missing")
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
-        missing = pc.or_(missing, pa.array(text_lengths(as_bytes(array)) == 0))
+        missing = pc.or_(missing, pa.array(np.diff(texts_of(array).offsets) == 0))
     there = pc.invert(missing)
     offsets = pa.array(offsets_of(there.to_numpy(zero_copy_only=False)))
     return pa.LargeListArray.from_arrays(offsets, array.filter(there))
@@ -137,23 +134,3 @@ def _read_weights(values: Any, location: Location) -> Array:
     weights, missing = read_numbers(values, NanRule("error"), location)
     location.refuse(missing, lambda row: "a weight is null")
     return weights.astype(np.float32)
-
-
-def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
-    """Return the bags as list columns of int32 ids and, if there are any, float32 weights.
-
-    Raises
-    ------
-    DataError
-        If they hold more ids than the offsets of such a column can count.
-    """
-    if bags.offsets[-1] > _MOST_IDS:
-        raise DataError(
-            f"lists of {len(bags):,} rows hold {bags.offsets[-1]:,} ids, more than "
-            f"{_MOST_IDS:,}: limit them by max_length in a schema file"
-        )
-    offsets = pa.array(bags.offsets.astype(np.int32))
-    ids = pa.ListArray.from_arrays(offsets, pa.array(bags.ids.astype(np.int32)))
-    if bags.weights is None:
-        return ids, None
-    return ids, pa.ListArray.from_arrays(offsets, pa.array(bags.weights))

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Category`: a column whose values have rows of a table, from a value to an id.
 
-A blank one knows its name and its rules; one that has learned turns an array into ids or bags of
-them. Columns that share a table share their values.
+A blank one knows its name and its rules. It learns from counts of its values, grows by those of
+newer data, and turns an array into ids, or bags of them. Columns that share a table share their
+values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,19 +17,22 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import as_list_column, read_bags
+from sparsetrain.data.columns.counts import Counted, kind_of_column, of_kind
 from sparsetrain.data.columns.plain import PlainIds
+from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import is_unsigned
+from sparsetrain.data.values.arrow_types import is_bag, is_unsigned
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
-from sparsetrain.errors import ConfigError
-from sparsetrain.parsing.identity import Texts
+from sparsetrain.errors import ConfigError, DataWarning
+from sparsetrain.parsing.identity import TEXT, Texts
 
 Values = Vocabulary | PlainIds
+_MANY = 100  # values of a column none of which gets a row, that are worth a warning
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +90,32 @@ class Category:
         """Return the value of a key that is a number."""
         return number % 2**64 if self.is_unsigned else number
 
+    def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Vocabulary:
+        """Give ids to the values of its table; their kind is told by its rule, or by themselves."""
+        kind = self.rule.kind or kind_of_column(counts, is_criteo)
+        self._warn_of_text(kind, counts)
+        return Vocabulary.from_counts(counts, kind, *settings.limits(self.rule), settings.nan_rule)
+
+    def grown(self, counts: Counted, settings: Settings) -> Vocabulary:
+        """Give rows behind those of its table to the values that have none."""
+        assert isinstance(self.values, Vocabulary)
+        self._warn_of_text(self.values.kind, counts)
+        return self.values.extended(counts, *settings.limits(self.rule))
+
+    def _warn_of_text(self, kind: str, counts: Counted) -> None:
+        """Warn of a column of numbers all of whose values are other text, which is never known."""
+        if kind == TEXT or len(counts.numbers[0]) or not len(counts.texts[0]):
+            return
+        known = of_kind(counts, kind)
+        if known.foreign >= _MANY and not len(known.numbers):
+            warnings.warn(
+                f"column {self.name}: all of its {known.foreign:,} values are text that is no "
+                f"number in a column of kind {kind!r}, so none gets a row; learn it with "
+                "kind = 'text'",
+                DataWarning,
+                stacklevel=5,
+            )
+
     def extends(self, other: Category) -> bool:
         """Return whether this is the same column, and its values keep the rows they had there."""
         if (self.name, self.is_bag) != (other.name, other.is_bag):
@@ -98,33 +129,29 @@ class Category:
         same_texts = np.array_equal(now.find_texts(Texts.of(before.texts)), before.text_ids)
         return now.kind == before.kind and same_numbers and same_texts
 
-    def ids(self, array: Any, location: Location) -> Array:
-        """Return the ids (n,) int32 of an array."""
-        return self.known.encode(array, location)
+    def encode(self, array: Any, factors: Any | None, location: Location) -> Array | Ragged:
+        """Return the ids (n,) int32 of an array, of lists their bags; `factors` are their weights.
 
-    def bags(self, array: Any, factors: Any | None, nan: NanRule, location: Location) -> Ragged:
-        """Return the bags of an array of lists, `factors` their weights, or of single values."""
+        A column of lists may have single values, or nothing but nulls, in other data.
+        """
+        if not (self.is_bag or is_bag(array.type)):
+            return self.known.encode(array, location)
         return read_bags(
-            as_list_column(array, nan) if self.is_bag else array,
+            as_list_column(array, self.known.nan) if self.is_bag else array,
             None if factors is None else as_list_column(factors, NanRule("error")),
             self.rule,
-            self.ids,
+            self.known.encode,
             location,
         )
 
 
 def blank_categories(found: Columns, data: pa.Schema, schema: Schema) -> tuple[Category, ...]:
     """Return the category columns that were found in a file, by the rules of a schema."""
-    bags = found.bags or (False,) * len(found.categories)
+    share = schema.share_embedding
+    types = {name: data.field(name).type for name in found.categories}
     return tuple(
-        Category(
-            name,
-            schema.share_embedding.get(name, name),
-            schema.rule(name),
-            is_bag,
-            is_unsigned(data.field(name).type),
-        )
-        for name, is_bag in zip(found.categories, bags, strict=True)
+        Category(name, share.get(name, name), schema.rule(name), is_bag(type_), is_unsigned(type_))
+        for name, type_ in types.items()
     )
 
 
@@ -133,8 +160,3 @@ def with_values(
 ) -> tuple[Category, ...]:
     """Return the columns with the values of the tables that they look up, by their owners."""
     return tuple(replace(column, values=learned[column.owner]) for column in features)
-
-
-def found_in(features: Sequence[Category], columns: Columns) -> Iterator[tuple[Category, str]]:
-    """Yield each column, and its name in a file."""
-    return zip(features, columns.categories, strict=True)

@@ -19,7 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparsetrain.data.columns.arrow_values import (
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of, require_utf8
+from sparsetrain.data.values.arrow_values import (
     Integers,
     as_binary,
     has_names,
@@ -27,11 +29,8 @@ from sparsetrain.data.columns.arrow_values import (
     texts_of,
     values_of,
 )
-from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
-from sparsetrain.data.values.text import require_utf8
 from sparsetrain.parsing.identity import (
     ABSENT,
     HEX,

@@ -1,15 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns of an encoder, in the order of a model's inputs: numbers, their flags, vectors."""
+"""Dense columns: numbers as float32 inputs of a model; then their flags, and last of all vectors.
+
+Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
+`log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both
+are computed in float64 and rounded once, so a value gives the same bits whether stored as integer,
+float or text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sparsetrain.data.columns.number import Number
+import numpy as np
+
 from sparsetrain.data.columns.plain import PlainNumber
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vector import Vector
-from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.schema.schema import Linear, Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+
+FLOOR, _SHIFT = -2.0, 3.0
+
+
+def log_transform(values: Array) -> Array:
+    """Return log(max(x, -2) + 3) of float64 values."""
+    shifted = np.maximum(values, FLOOR)
+    shifted += _SHIFT
+    logarithms: Array = np.log(shifted, out=shifted)
+    return logarithms
+
+
+@dataclass(frozen=True)
+class Number:
+    """A raw column of numbers.
+
+    Attributes
+    ----------
+    name : str
+    place : int
+        Of its input among those of all columns.
+    flag : int or None
+        Of the 0/1 input that says what was missing.
+    linear : Linear or None
+        In place of the logarithm; `fill` is not for it.
+    fill : float
+        Stands for a missing value, in raw units: it is transformed like any other.
+    nan : NanRule
+    """
+
+    name: str
+    place: int
+    flag: int | None = None
+    linear: Linear | None = None
+    fill: float = 0.0
+    nan: NanRule = field(default_factory=NanRule)
+
+    @property
+    def inputs(self) -> dict[int, str]:
+        """The place of each input, and what it is called in converted data."""
+        flags = {} if self.flag is None else {self.flag: f"{self.name}{FLAG}"}
+        return {self.place: self.name, **flags}
+
+    def read(self, array: Any, location: Location) -> tuple[Array, Array]:
+        """Return numbers (n,) float64, 0 where missing, and which are missing (n,) bool."""
+        return read_numbers(array, self.nan, location)
+
+    def write(self, array: Any, location: Location, dense: Array) -> None:
+        """Write its inputs, rows of `dense` (F_dense, n) float32."""
+        values, missing = self.read(array, location)
+        if self.linear is None:
+            if self.fill:
+                values = values + missing * self.fill  # which are 0 there
+            dense[self.place] = log_transform(values)
+        else:
+            there = np.where(missing, self.linear.center, values)
+            dense[self.place] = _scaled(there, self.linear, location)
+        if self.flag is not None:
+            dense[self.flag] = missing
+
+
+FLAG = "_missing"  # what follows a column's name in that of its flag
+
+
+def _scaled(values: Array, law: Linear, location: Location) -> Array:
+    """Return (x - center) / scale of float64 values in float32."""
+    with np.errstate(over="ignore"):
+        scaled: Array = ((values - law.center) / law.scale).astype(np.float32)
+    location.refuse(
+        ~np.isfinite(scaled),
+        lambda row: f"{values[row]:g}, shifted and scaled, is too large for float32",
+    )
+    return scaled
+
+
+def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
+    """Return what the columns write of numbers (n, F) float64, NaN where they are missing.
+
+    None if one becomes too large for float32.
+    """
+    missing = np.isnan(values)
+    filled = np.where(missing, columns[0].fill if columns else 0.0, values)
+    dense = log_transform(filled).astype(np.float32, order="C")
+    for index, column in enumerate(columns):
+        if column.linear is not None:
+            there = np.where(missing[:, index], column.linear.center, values[:, index])
+            dense[:, index] = (there - column.linear.center) / column.linear.scale
+    if not np.isfinite(dense).all():
+        return None
+    has_flags = columns and columns[0].flag is not None
+    return np.hstack([dense, missing], dtype=np.float32) if has_flags else dense
+
 
 Dense = Number | PlainNumber | Vector
 

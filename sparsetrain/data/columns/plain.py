@@ -34,6 +34,7 @@ class PlainIds:
     first: ClassVar[int] = 0  # row of a value
     rare_share: ClassVar[None] = None  # no id stands for rare values
     kind: ClassVar[None] = None  # no text is read
+    nan: ClassVar[NanRule] = NanRule()
 
     rows: int
 

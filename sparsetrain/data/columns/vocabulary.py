@@ -20,18 +20,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.arrow_values import (
-    Integers,
-    has_names,
-    texts_of,
-    values_of,
-)
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import Digits, as_plain
+from sparsetrain.data.values.arrow_types import Digits, as_plain, require_utf8
+from sparsetrain.data.values.arrow_values import Integers, has_names, texts_of, values_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
-from sparsetrain.data.values.text import require_utf8
 from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, Texts, Values
 from sparsetrain.parsing.identity import MISSING as MISSING
 from sparsetrain.parsing.identity import UNSEEN as UNSEEN

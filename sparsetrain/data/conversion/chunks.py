@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.derived_columns import stored_names
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
@@ -21,7 +22,6 @@ from sparsetrain.data.read.hive_partitions import WithPartitions, with_partition
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
-from sparsetrain.data.schema.columns import Columns, check_same_row_weights
 from sparsetrain.data.values.location import Location
 
 CHUNK_ROWS = 1 << 18
@@ -34,11 +34,12 @@ class Chunk:
     """One task's input."""
 
     location: Location  # the file
-    columns: Columns  # to read
+    reader: Reader  # of its columns
     parts: tuple[Part, ...] = ()  # where to read them
     block: Block | None = None  # the lines of a text chunk
     dialect: Dialect | None = None
     file_rows: int = 0  # of the whole parquet file
+    has_partitions: bool = False  # columns in the path of the text file
 
     @property
     def rows(self) -> int:
@@ -52,42 +53,47 @@ class Chunk:
             return self.block.file_bytes
         return size_and_time(self.location.name)[0] * self.rows / max(1, self.file_rows)
 
-    def pieces(self, encoder: Encoder, numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
-        """Return the record batches with their locations, and the lines that are not rows.
+    def pieces(self, names: Sequence[str], numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
+        """Return columns as record batches with their locations, and the lines that are not rows.
 
         Derived columns are not there yet: whoever reads them from other columns may refuse a row.
         With `numbers`, those that text spells come as such; see `Part.pieces`.
         """
-        derived = encoder.schema.derived
-        names: Sequence[str] = self.columns.names
+        derived = self.reader.rules.schema.derived
         if derived:
             names = stored_names(names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:
             return (item for part in self.parts for item in part.pieces(names)), []
         # Whoever derives a column reads its text.
-        coded = self.columns.categories if numbers and not derived else ()
+        coded = self.reader.found.categories if numbers and not derived else ()
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
-        return with_partitions(part).pieces(names), parsed.bad
+        part = with_partitions(part) if self.has_partitions else part
+        return part.pieces(names), parsed.bad
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
     """Return a chunk for each file that stands for all of it: its location and its columns."""
-    chunks = [_open_input(file, encoder, label) for file in files]
-    check_same_row_weights({chunk.location.name: chunk.columns for chunk in chunks})
-    return chunks
+    opened = [tuple(file_parts(file, encoder.schema)) for file in files]
+    first = [
+        parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
+        for file, parts in zip(files, opened, strict=True)
+    ]
+    bound = encoder.bind(first, require_label=label)
+    return [
+        _whole(part, parts, reader)
+        for part, parts, (_, reader) in zip(first, opened, bound, strict=True)
+    ]
 
 
-def _open_input(file: str, encoder: Encoder, label: bool) -> Chunk:
-    parts = tuple(file_parts(file, encoder.schema))
-    first = parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
-    bound = encoder.bind(parts or [first], require_label=label)
+def _whole(first: Part, parts: tuple[Part, ...], reader: Reader) -> Chunk:
     full = tuple(part for part in parts if part.num_rows != 0)
     rows = sum(part.num_rows or 0 for part in full)
+    has_partitions = isinstance(first.read, WithPartitions)
     read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None
-    location = Location(file, unit=first.location.unit)
-    return Chunk(location, bound[0][1], full, None, dialect, rows)
+    location = Location(first.location.name, unit=first.location.unit)
+    return Chunk(location, reader, full, None, dialect, rows, has_partitions)
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:

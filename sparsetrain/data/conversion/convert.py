@@ -21,15 +21,13 @@ from sparsetrain.data.conversion.job import Job, Progress
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
 from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
-from sparsetrain.data.encode.column_matching import (
-    check_converted_names,
-)
 from sparsetrain.data.encode.encoder import Encoder, read_encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
 from sparsetrain.data.encode.learn import check_dense, warn_of_floor
-from sparsetrain.data.read.converted_files import DATASET_FILE
+from sparsetrain.data.encode.reader import check_converted_names
 from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Source
 from sparsetrain.data.schema.columns import check_row_weights, require_row_weights
 from sparsetrain.data.schema.schema import Schema

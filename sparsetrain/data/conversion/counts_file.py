@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.arrow_values import as_binary, texts_of
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_values import as_binary, texts_of
 from sparsetrain.errors import DataError
 from sparsetrain.parsing.identity import Texts
 from sparsetrain.system.file_locks import name_write_errors

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import write_manifest
-from sparsetrain.data.read.converted_files import DATASET_FILE
 from sparsetrain.data.read.file_systems import is_url, size_and_time
+from sparsetrain.data.read.parquet import DATASET_FILE
 
 
 class Progress(Protocol):

@@ -23,16 +23,19 @@ from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.counts_file import CountsFile
 from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.strict_reader import Statistics, StrictReader, read_good_rows
-from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.learn import learn_values, sizes_of
-from sparsetrain.data.encode.quantiles import (
-    Numbers,
-    learn_boundaries,
-    numbers_in,
+from sparsetrain.data.conversion.strict_reader import (
+    CategoryValues,
+    Statistics,
+    StrictReader,
+    read_good_rows,
+    strict_reader,
 )
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.learn import sizes_of
+from sparsetrain.data.encode.quantiles import Numbers, learn_boundaries, numbers_in
+from sparsetrain.data.encode.reader import Reader
+from sparsetrain.data.read.derived_columns import numbers_of
 from sparsetrain.data.read.file_systems import size_and_time
-from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.errors import DataError, ResourceError
 
@@ -94,12 +97,13 @@ def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
     rules = job.blank.schema.quantiles
     if not rules or job.known is not None:
         return job
-    only = Columns((), tuple(rules), (), False, "")
+    reads = [(name, partial(numbers_of, rule)) for name, rule in rules.items()]
+    only = StrictReader(tuple(rules), reads)
 
     def read(chunk: Chunk) -> tuple[int, float, list[Numbers]]:
         found, _ = read_good_rows(
-            replace(chunk, columns=only),
-            job.blank,
+            chunk,
+            only,
             job.bad_rows,
             lambda piece, location: (piece.num_rows, numbers_in(piece, rules, location)),
         )
@@ -149,10 +153,15 @@ def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
     learns = job.known is None and not blank.encoded
     values = {column.owner: ValueCounts() for column in blank.features}
     largest = np.full(len(blank.features), -1)
-    reader = StrictReader(chunk.columns, blank)
-    pieces, bad = read_good_rows(chunk, blank, job.bad_rows, reader.read)
-    for statistics, categories in pieces:
-        seen.update(statistics)
+    strict = strict_reader(Reader.of(blank, chunk.reader.found))
+    pieces, bad = read_good_rows(
+        chunk, strict, job.bad_rows, lambda piece, here: (piece.num_rows, strict.read(piece, here))
+    )
+    for rows, found in pieces:
+        categories = [each for each in found if isinstance(each, CategoryValues)]
+        seen["rows", ""] += rows
+        for each in found[: len(found) - len(categories)]:
+            seen.update(each)
         largest = np.maximum(largest, [category.largest for category in categories])
         for column, category in zip(blank.features, categories, strict=True):
             if learns and category.counted is not None:
@@ -173,7 +182,7 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]
     def learn_table(column: Category) -> tuple[Vocabulary, int]:
         total = counts.total(column.name)
         values = sum(len(values) for values, _ in total[:3])
-        return learn_values(column, total, blank.settings, blank.schema), values
+        return column.learnt(total, blank.settings, blank.schema.categories is None), values
 
     for column, (vocabulary, values) in zip(
         tables, ordered_map(learn_table, tables, job.workers), strict=True

@@ -9,7 +9,7 @@ one. That is slow for many bad rows, so the search stops when more than half of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,19 +18,19 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import read_bags
+from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import Counted, count_values
 from sparsetrain.data.columns.dense import Dense
 from sparsetrain.data.columns.plain import plain_ids
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
-from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.derived_columns import derived_column
 from sparsetrain.data.read.source import keep_rows
 from sparsetrain.data.read.text_rows import bad_line_error
-from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
 from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import DataError
 
 # Keys are ("missing", column), ("negative", column), ("rows", "") and, of labels, ("positive", "").
@@ -48,87 +48,89 @@ Read = Callable[[pa.RecordBatch, Location], Any]
 
 
 class StrictReader(NamedTuple):
-    """Reads pieces with these columns."""
+    """Columns to be read, and what reads each of them; it may refuse a row."""
 
-    columns: Columns
-    encoder: Encoder
+    names: Sequence[str]
+    readers: Sequence[tuple[str, Read]]
 
-    def read(
-        self, piece: pa.RecordBatch, location: Location
-    ) -> tuple[Statistics, list[CategoryValues]]:
-        """Read all columns; each may refuse a row."""
-        seen, categories = Statistics({("rows", ""): piece.num_rows}), list[CategoryValues]()
-        for name, read in self.readers():
-            found = read(piece, location.of_column(name))
-            if isinstance(found, CategoryValues):
-                categories.append(found)
-            else:
-                seen.update(found)
-        return seen, categories
+    def read(self, piece: pa.RecordBatch, location: Location) -> list[Any]:
+        """Return what is read of each column."""
+        return [read(piece, location.of_column(name)) for name, read in self.readers]
 
-    def readers(self) -> Iterator[tuple[str, Read]]:
-        """Yield every column and what reads it: its statistics or, of a category, its values."""
-        columns, kinds = self.columns, self.encoder.labels.values()
-        for name, kind in zip(columns.labels, kinds, strict=False):  # there may be none
-            yield name, partial(self._label, name, kind)
-        if columns.row_weights:
-            yield columns.row_weights, partial(self._weights, columns.row_weights)
-        own = self.encoder.plain if columns.encoded else self.encoder
-        for name, column in zip(columns.all_dense, own.dense, strict=False):  # nor these
-            yield name, partial(self._dense, name, column)
-        for index, name in enumerate(columns.categories):
-            yield name, partial(self._category, index)
 
-    def _array(self, name: str, piece: pa.RecordBatch, location: Location) -> Any:
+def strict_reader(reader: Reader) -> StrictReader:
+    """Return a reader of `Statistics` of columns and, of a category, its `CategoryValues`."""
+    derived, found = reader.rules.schema.derived, list[tuple[str, Read]]()
+
+    def column(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
+        if name is None:
+            return None
         place = piece.schema.get_field_index(name)
-        if place >= 0:
-            return piece.column(place)
-        return derived_column(piece, self.encoder.schema.derived[name], location)
+        return piece.column(place) if place >= 0 else derived_column(piece, derived[name], location)
 
-    def _label(
-        self, name: str, kind: LabelKind, piece: pa.RecordBatch, location: Location
-    ) -> Statistics:
-        array, several = self._array(name, piece, location), len(self.columns.labels) > 1
-        labels = read_labels(array, location, kind, several)
-        return Statistics({("positive", ""): int(np.count_nonzero(labels == 1))})
+    def add(read: Callable[..., Any], own: Any, name: str, *others: str | None) -> None:
+        def read_columns(piece: pa.RecordBatch, location: Location) -> Any:
+            arrays = (column(each, piece, location) for each in (name, *others))
+            return read(own, *arrays, location)
 
-    def _weights(self, name: str, piece: pa.RecordBatch, location: Location) -> Statistics:
-        read_row_weights(self._array(name, piece, location), location)
-        return Statistics()
+        found.append((name, read_columns))
 
-    def _dense(
-        self, name: str, column: Dense, piece: pa.RecordBatch, location: Location
-    ) -> Statistics:
-        values, missing = column.read(self._array(name, piece, location), location)
-        negative = np.atleast_2d(values.T < 0).any(axis=0)  # in a vector, any of its numbers
-        counts = {"missing": missing.sum(), "negative": negative.sum()}
-        return Statistics({(what, column.name): int(n) for what, n in counts.items()})
+    nan = reader.rules.settings.nan_rule
+    read_category = partial(_category, _largest if reader.is_plain else partial(_count, nan))
+    for name, read in reader.labels:
+        add(_label, read, name)
+    for name, read in reader.weights:
+        add(_weights, read, name)
+    for name, dense in reader.dense:
+        add(_dense, dense, name)
+    for name, factors, category in reader.categories:
+        add(read_category, category, name, factors)
+    return StrictReader(reader.names, found)
 
-    def _category(self, index: int, piece: pa.RecordBatch, location: Location) -> CategoryValues:
-        """Read a column of categories, and the weights of its ids."""
-        columns, seen = self.columns, list[CategoryValues]()
-        array = self._array(columns.categories[index], piece, location)
-        if not (columns.bags and columns.bags[index]):
-            return self._values(index, array, location)
 
-        def read(values: Any, here: Location) -> Array:
-            seen.append(self._values(index, values, here))
-            return np.zeros(len(values), dtype=np.int32)
+def _label(read: Callable[[Any, Location], Array], array: Any, location: Location) -> Statistics:
+    return Statistics({("positive", ""): int(np.count_nonzero(read(array, location) == 1))})
 
-        factors = columns.weights_of(index)
-        weights = None if factors is None else self._array(factors, piece, location)
-        read_bags(array, weights, self.encoder.features[index].rule, read, location)
-        return seen[0]
 
-    def _values(self, index: int, array: Any, location: Location) -> CategoryValues:
-        if not self.columns.encoded:
-            return CategoryValues(count_values(array, self.encoder.settings.nan_rule, location), -1)
-        column = self.encoder.features[index]
-        if column.values is None:
-            ids = plain_ids(array, location)
-        else:
-            ids = self.encoder.plain.features[index].ids(array, location)
-        return CategoryValues(None, int(ids.max(initial=-1)))
+def _weights(read: Callable[[Any, Location], Array], array: Any, location: Location) -> Statistics:
+    read(array, location)
+    return Statistics()
+
+
+def _dense(column: Dense, array: Any, location: Location) -> Statistics:
+    values, missing = column.read(array, location)
+    negative = np.atleast_2d(values.T < 0).any(axis=0)  # in a vector, any of its numbers
+    counts = {"missing": missing.sum(), "negative": negative.sum()}
+    return Statistics({(what, column.name): int(n) for what, n in counts.items()})
+
+
+def _category(
+    values: Callable[[Category, Any, Location], CategoryValues],
+    column: Category,
+    array: Any,
+    factors: Any | None,
+    location: Location,
+) -> CategoryValues:
+    """Read a column of categories, and the weights of its ids."""
+    if not arrow_types.is_bag(array.type):
+        return values(column, array, location)
+    seen = list[CategoryValues]()
+
+    def read(flat: Any, here: Location) -> Array:
+        seen.append(values(column, flat, here))
+        return np.zeros(len(flat), dtype=np.int32)
+
+    read_bags(array, factors, column.rule, read, location)
+    return seen[0]
+
+
+def _count(nan: NanRule, column: Category, array: Any, location: Location) -> CategoryValues:
+    return CategoryValues(count_values(array, nan, location), -1)
+
+
+def _largest(column: Category, array: Any, location: Location) -> CategoryValues:
+    read = plain_ids if column.values is None else column.values.encode
+    return CategoryValues(None, int(read(array, location).max(initial=-1)))
 
 
 POLICIES = ("error", "skip", "quarantine")
@@ -138,28 +140,29 @@ Result = TypeVar("Result")
 
 def read_good_rows(
     chunk: Chunk,
-    encoder: Encoder,
+    strict: StrictReader,
     bad_rows: str,
     read: Callable[[pa.RecordBatch, Location], Result],
 ) -> tuple[Iterable[Result], list[dict[str, Any]]]:
     """Return what `read` makes of each piece, and reports of the bad rows left out of them.
 
-    The list of reports is whole once all pieces are read. `bad_rows` is one of `POLICIES`. Text is
-    read by the numbers it spells; if a row is bad, again as text, which is reported.
+    `strict` finds these, of the same columns. The list of reports is whole once all pieces are
+    read. `bad_rows` is one of `POLICIES`. Text is read by the numbers it spells; if a row is bad,
+    again as text, which is reported.
     """
     if chunk.block is not None:
         with suppress(DataError):
-            pieces, bad_lines = chunk.pieces(encoder, numbers=True)
+            pieces, bad_lines = chunk.pieces(strict.names, numbers=True)
             if not bad_lines:
                 return [read(piece, here) for here, piece in pieces], []
-    pieces, bad_lines = chunk.pieces(encoder)
+    pieces, bad_lines = chunk.pieces(strict.names)
     reports = list[dict[str, Any]]()
     for line in bad_lines:
         error = bad_line_error(chunk.location.name, line)
         if bad_rows == "error":
             raise error
         reports.append(_report(chunk.location, line.number, None, str(error), text=line.text))
-    reader = None if bad_rows == "error" else StrictReader(chunk.columns, encoder)
+    reader = None if bad_rows == "error" else strict
     return _read_pieces(pieces, read, reader, reports), reports
 
 
@@ -208,8 +211,8 @@ def _shown(array: Any) -> Any:
     try:
         value = array[0].as_py()
     except UnicodeDecodeError:
-        bags = arrow_types.is_bag(array.type)
-        value = array.cast(pa.list_(pa.binary()) if bags else pa.binary())[0].as_py()
+        type_ = pa.list_(pa.binary()) if arrow_types.is_bag(array.type) else pa.binary()
+        value = array.cast(type_)[0].as_py()
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value if isinstance(value, (int, str, type(None))) else str(value)
@@ -220,7 +223,7 @@ def _find_bad(
 ) -> dict[int, tuple[str, str]]:
     """Return the first bad column of each bad row, and why; refuse if more than half are bad."""
     faults: dict[int, tuple[str, str]] = {}
-    for name, read in reader.readers():
+    for name, read in reader.readers:
         for row, reason in _in_column(piece, read, location.of_column(name)):
             faults.setdefault(row, (name, reason))
             if 2 * len(faults) > piece.num_rows > 1:

@@ -19,20 +19,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write, write_json
-from sparsetrain.data.columns.bags import as_lists
 from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.job import Job
-from sparsetrain.data.conversion.strict_reader import read_good_rows
-from sparsetrain.data.encode.column_matching import label_names, weight_names
+from sparsetrain.data.conversion.strict_reader import read_good_rows, strict_reader
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reader import Reader, label_names, weight_names
 from sparsetrain.data.encode.reserved import ReservedMeter
-from sparsetrain.data.read.converted_files import MARK, footer_checksum
+from sparsetrain.data.ids import as_columns
 from sparsetrain.data.read.derived_columns import derive_columns
-from sparsetrain.data.read.parquet import read_footer
-from sparsetrain.data.read.source import HELD_ROWS
-from sparsetrain.data.schema.columns import Columns
+from sparsetrain.data.read.parquet import footer_checksum, read_footer
+from sparsetrain.data.read.source import HELD_ROWS, MARK
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
@@ -49,7 +47,7 @@ def write_files(job: Job, encoder: Encoder, inputs: Sequence[Chunk], state: dict
     begun, written = (sum(column) for column in zip((0, 0), *groups[:done], strict=True))
     left = islice(split_chunks(inputs), begun, None)
     encoded = ordered_map(partial(_encode, job, encoder), left, job.workers)
-    schema = _schema(encoder, inputs[0].columns)
+    schema = _schema(encoder, inputs[0].reader)
     if done:
         job.progress("writing", 0, written / state["rows"])
     for number, (chunks, rows) in enumerate(groups[done:], done):
@@ -86,13 +84,14 @@ def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
     """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
+    reader = Reader.of(encoder, chunk.reader.found)
 
     def encode(piece: pa.RecordBatch, location: Location) -> Rows:
         if encoder.schema.derived:
-            piece = derive_columns(piece, encoder.schema.derived, chunk.columns.names, location)
-        return encoder.encode_piece(piece, chunk.columns, location)
+            piece = derive_columns(piece, encoder.schema.derived, reader.names, location)
+        return reader.encode(piece, location)
 
-    rows, _ = read_good_rows(chunk, encoder, job.bad_rows, encode)
+    rows, _ = read_good_rows(chunk, strict_reader(reader), job.bad_rows, encode)
     return rows if chunk.rows > HELD_ROWS else [*rows]
 
 
@@ -115,10 +114,11 @@ def _write(
     return count
 
 
-def _schema(encoder: Encoder, found: Columns) -> pa.Schema:
-    columns = {name: pa.float32() for name in label_names(encoder.schema) if found.labels}
-    columns |= {found.row_weights: pa.float32()} if found.row_weights else {}
-    columns |= {name: pa.float32() for name in input_names(encoder.dense)}
+def _schema(encoder: Encoder, reader: Reader) -> pa.Schema:
+    labels = label_names(encoder.schema) if reader.labels else ()
+    weights = (name for name, _ in reader.weights)
+    names = (*labels, *weights, *input_names(encoder.dense))
+    columns = dict.fromkeys(names, pa.float32())
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
     for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):
         columns[name] = ids
@@ -146,11 +146,7 @@ def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.T
     of_rows = (array for array in (rows.labels, rows.weights) if array is not None)
     arrays = [pa.array(np.ascontiguousarray(c)) for a in of_rows for c in np.atleast_2d(a.T)]
     arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.dense.T]
-    if isinstance(rows.ids, tuple):
+    for (ids, factors), name in zip(as_columns(rows.ids), weights, strict=True):
         # Where a column has no weights of its own, the ones that fill in are not stored.
-        for bags, weighted in zip(rows.ids, weights, strict=True):
-            ids, factors = as_lists(bags)
-            arrays += [ids, factors] if weighted else [ids]
-    else:
-        arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.ids.T]
+        arrays += [ids] if name is None else [ids, factors]
     return pa.Table.from_arrays(arrays, schema=schema)

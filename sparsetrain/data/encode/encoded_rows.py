@@ -12,11 +12,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from sparsetrain.data import ids as ids_of
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.ragged import Ragged, concat_bags
+from sparsetrain.data.ids import Ids, rows_at
 from sparsetrain.data.values.arrays import Array
-
-Ids = Array | tuple[Ragged, ...]
 
 
 class Rows(NamedTuple):
@@ -42,15 +41,11 @@ class Rows(NamedTuple):
 
     def at(self, index: Array | slice) -> Rows:
         """Return the rows at `index`: a view for a slice where that can be, a copy for an array."""
-        ids: Ids = (
-            tuple(bags.take(index) for bags in self.ids)
-            if isinstance(self.ids, tuple)
-            else _at(self.ids, index)
-        )
         labels, weights = (
-            None if array is None else _at(array, index) for array in (self.labels, self.weights)
+            None if array is None else rows_at(array, index)
+            for array in (self.labels, self.weights)
         )
-        return Rows(_at(self.dense, index), ids, labels, weights)
+        return Rows(rows_at(self.dense, index), ids_of.take(self.ids, index), labels, weights)
 
     def plain(self) -> Rows:
         """Return the rows themselves; see `PermutedRows`."""
@@ -58,10 +53,8 @@ class Rows(NamedTuple):
 
     def batch(self) -> Batch:
         """Return the rows as a batch; all but the ids may share their memory."""
-        dense, of_rows = np.ascontiguousarray(self.dense), (self.labels, self.weights)
-        if isinstance(self.ids, tuple):
-            return Batch._trusted(dense, tuple(bags.owned() for bags in self.ids), *of_rows)
-        return Batch._trusted(dense, self.ids.astype(np.int64, order="C"), *of_rows)
+        dense = np.ascontiguousarray(self.dense)
+        return Batch._trusted(dense, ids_of.owned(self.ids), self.labels, self.weights)
 
 
 class PermutedRows(NamedTuple):
@@ -93,11 +86,6 @@ class PermutedRows(NamedTuple):
         return self.window.at(self.order)
 
 
-def _at(array: Array, index: Array | slice) -> Array:
-    # `array[index]` gathers a row of some numbers a number at a time: it takes four times as long.
-    return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
-
-
 Piece = TypeVar("Piece", Rows, PermutedRows)
 
 
@@ -108,9 +96,7 @@ def concat_rows(pieces: list[Rows]) -> Rows:
     dense, ids, labels, weights = zip(*pieces, strict=True)
     return Rows(
         np.concatenate(dense),
-        tuple(concat_bags(list(feature)) for feature in zip(*ids, strict=True))
-        if isinstance(ids[0], tuple)
-        else np.concatenate(ids),
+        ids_of.concat(ids),
         None if labels[0] is None else np.concatenate(labels),
         None if weights[0] is None else np.concatenate(weights),
     )

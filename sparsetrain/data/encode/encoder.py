@@ -16,16 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.category import (
-    Values,
-    blank_categories,
-    with_values,
-)
+from sparsetrain.data.columns.category import Values, blank_categories, with_values
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.encode.column_matching import (
-    converted_columns,
-    match_columns,
-)
 from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import (
     ENCODER_FILE,
@@ -37,19 +29,17 @@ from sparsetrain.data.encode.encoder_state import (
 )
 from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
 from sparsetrain.data.encode.quantiles import read_boundaries
+from sparsetrain.data.encode.reader import Reader, match
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
-from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.source import Part, encoder_fingerprint
 from sparsetrain.data.read.tables import as_table, names_in, table_parts
 from sparsetrain.data.schema.columns import (
-    Columns,
     check_row_weights,
     check_same_row_weights,
     find_columns,
     require_row_weights,
-    with_row_weights,
 )
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
@@ -150,7 +140,7 @@ class Encoder(Rules):
                 schema, known.schema, "the data are converted", "convert the raw data"
             )
             known._check_shared(schema.share_embedding)
-        for part in opened.parts:
+        for part in opened.parts if schema.weights else ():
             names = names_in(source) or part.schema.names  # not only those that can matter
             require_row_weights(names, schema, part.location)
         if known is not None:
@@ -176,7 +166,7 @@ class Encoder(Rules):
     def read_converted(cls, part: Part) -> Encoder | None:
         """Return the encoder that lies in the folder of a converted file; None for other data."""
         path = Path(part.location.name).with_name(ENCODER_FILE)
-        return read_encoder(path) if is_converted(part.schema) and path.is_file() else None
+        return read_encoder(path) if part.is_converted and path.is_file() else None
 
     @classmethod
     def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
@@ -194,7 +184,7 @@ class Encoder(Rules):
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         features = blank_categories(first, part.schema, schema)
         made = cls(settings, first.encoded, first.dense, features, first.layout, schema)
-        made._matched[False, None] = part.schema, first
+        made._matched[False, None] = part.schema, Reader(made, first)
         return made
 
     def with_values(self, learned: Mapping[str, Values]) -> Encoder:
@@ -228,7 +218,7 @@ class Encoder(Rules):
             settings = replace(settings, min_count=require_int("min_count", min_count))
         opened = open_rows(source, self.schema)
         for part in opened.parts:
-            if is_converted(part.schema):
+            if part.is_converted:
                 raise DataError(
                     f"{part.location.name}: it was converted, which left new values out; give the "
                     "raw data"
@@ -276,8 +266,8 @@ class Encoder(Rules):
 
     def bind(
         self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
-    ) -> list[tuple[Part, Columns]]:
-        """Pair every part with its columns; weights of rows are read only with their labels.
+    ) -> list[tuple[Part, Reader]]:
+        """Pair every part with a reader of it; weights of rows are read only with their labels.
 
         Each file's schema is looked at once; what is converted has its derived columns already.
 
@@ -287,35 +277,36 @@ class Encoder(Rules):
             If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
         """
         weights = self.schema.weights if require_label and read_weights else None
-        found: dict[str, Columns] = {}
+        readers: dict[str, Reader] = {}
         bound = []
         for part in parts:
             where = part.location.name
-            if self.schema.derived and not is_converted(part.schema):
+            if self.schema.derived and not part.is_converted:
                 part = with_derived(part, self.schema.derived)
-            if where not in found:
-                found[where] = self._match(part.schema, where, require_label, weights)
-            bound.append((part, found[where]))
-        check_same_row_weights(found)
+            if where not in readers:
+                readers[where] = self._reader(part, require_label, weights)
+            bound.append((part, readers[where]))
+        if len(readers) > 1:
+            check_same_row_weights({where: reader.found for where, reader in readers.items()})
         return bound
 
-    def _match(
-        self, schema: pa.Schema, where: str, require_label: bool, weights: str | None
-    ) -> Columns:
-        """Find the columns in a schema; those of the last one are known."""
+    def _reader(self, part: Part, require_label: bool, weights: str | None) -> Reader:
+        """Return a reader of a part; that of the last schema is kept."""
         known = self._matched.get((require_label, weights))
-        if known is None or not known[0].equals(schema, check_metadata=True):
-            if is_converted(schema):
-                columns = converted_columns(self, self.fingerprint, schema, where, require_label)
-            else:
-                columns = match_columns(self, schema, where, require_label)
-            known = schema, with_row_weights(columns, weights, schema, where)
+        if known is None or not known[0].equals(part.schema, check_metadata=True):
+            fingerprint = encoder_fingerprint(part.schema)
+            if fingerprint is not None and fingerprint != self.fingerprint:
+                raise DataError(
+                    f"{part.location.name}: converted with another encoder than this one; convert "
+                    "the raw data with this one (convert --encoder), or train on this data"
+                )
+            known = part.schema, match(self, part, require_label, weights)
             self._matched[require_label, weights] = known
         return known[1]
 
     @cached_property
-    def _matched(self) -> dict[tuple[bool, str | None], tuple[pa.Schema, Columns]]:
-        """Whether labels and which weights were read -> the last schema, and what was found."""
+    def _matched(self) -> dict[tuple[bool, str | None], tuple[pa.Schema, Reader]]:
+        """Whether labels and which weights were read -> the last schema, and its reader."""
         return {}
 
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
@@ -350,9 +341,9 @@ class Encoder(Rules):
             raise DataError(f"{where}: no rows")
         bound = self.bind([*table_parts(arrow, where)], require_label=require_label)
         rows = [
-            self.encode_piece(piece, columns, location)
-            for part, columns in bound
-            for location, piece in part.pieces(columns.names)
+            reader.encode(piece, location)
+            for part, reader in bound
+            for location, piece in part.pieces(reader.names)
         ]
         return concat_rows(rows).batch()
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.number import inputs_of_numbers
+from sparsetrain.data.columns.dense import inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.converted_files import is_converted
+from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
 from sparsetrain.data.schema.column_names import candidate_columns
 from sparsetrain.data.schema.columns import AUTO
@@ -46,9 +46,8 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 def _encode(rules: Rules, rows: list[Any] | None) -> Batch | None:
     if not rows or len(rows) > _MOST or not all(type(row) is dict for row in rows):
         return None
-    if not _are_own(set().union(*rows) if len(rows) > 1 else rows[0], rules) or _may_be_encoded(
-        rows, rules
-    ):
+    names = set().union(*rows) if len(rows) > 1 else rows[0]
+    if not _are_own(names, rules) or _may_be_encoded(rows, rules):
         return None
     numbers = _numbers(rows, rules.dense_columns)
     ids = _ids(rows, rules)
@@ -79,7 +78,7 @@ def _rows_of_lists(data: dict[Any, Any]) -> list[Any] | None:
 
 
 def _rows_of_arrow(data: Any, rules: Rules) -> list[Any] | None:
-    if data.num_rows > _MOST or is_converted(data.schema):
+    if data.num_rows > _MOST or encoder_fingerprint(data.schema):
         return None
     if not _are_plain(data.schema.names, data.schema.types, rules):
         return None

@@ -17,31 +17,26 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.data.columns.bags import read_values
-from sparsetrain.data.columns.category import Category, found_in, with_values
+from sparsetrain.data.columns.category import Category, with_values
 from sparsetrain.data.columns.counts import (
-    Counted,
     ValueCounts,
     count_values,
-    kind_of_column,
-    of_kind,
 )
-from sparsetrain.data.columns.number import FLOOR
+from sparsetrain.data.columns.dense import FLOOR
 from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats, plain_ids
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.source import Part
-from sparsetrain.data.schema.columns import AUTO, Columns
+from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import ConfigError, DataError, DataWarning
-from sparsetrain.parsing.identity import TEXT
 
-Bound = Sequence[tuple[Part, Columns]]
+Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 
 _EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
-_MANY = 100  # values of a column none of which gets a row, that are worth a warning
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
@@ -53,7 +48,7 @@ def learn(
     sizes: Sizes | None,
 ) -> tuple[Category, ...]:
     """Return blank columns with what they learn from the training data."""
-    if parts[0][1].encoded:
+    if parts[0][1].is_plain:
         settings.check_encoded()
         if schema.linear:
             name = next(iter(schema.linear))
@@ -70,32 +65,10 @@ def learn(
         )
     counts = count_columns(features, parts, settings.nan_rule)
     tables = (column for column in features if column.has_table)
+    is_criteo = schema.categories is None
     return with_values(
-        features, {c.name: learn_values(c, counts[c.name].total, settings, schema) for c in tables}
+        features, {c.name: c.learnt(counts[c.name].total, settings, is_criteo) for c in tables}
     )
-
-
-def learn_values(
-    column: Category, counts: Counted, settings: Settings, schema: Schema
-) -> Vocabulary:
-    """Give ids to the values of one table, by its column's own rule where it has one."""
-    kind = column.rule.kind or kind_of_column(counts, is_criteo=schema.categories is None)
-    _warn_of_text(column, kind, counts)
-    return Vocabulary.from_counts(counts, kind, *settings.limits(column.rule), settings.nan_rule)
-
-
-def _warn_of_text(column: Category, kind: str, counts: Counted) -> None:
-    """Warn of a column of numbers all of whose values are other text, which is never known."""
-    if kind == TEXT or len(counts.numbers[0]) or not len(counts.texts[0]):
-        return
-    known = of_kind(counts, kind)
-    if known.foreign >= _MANY and not len(known.numbers):
-        warnings.warn(
-            f"column {column.name}: all of its {known.foreign:,} values are text that is no number "
-            f"in a column of kind {kind!r}, so none gets a row; learn it with kind = 'text'",
-            DataWarning,
-            stacklevel=4,
-        )
 
 
 def count_columns(
@@ -104,10 +77,11 @@ def count_columns(
     """Count the values of every table, by the column that it is named after."""
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
-    for part, columns in parts:
-        for location, piece in part.pieces(columns.categories, columns.categories):
+    for part, reader in parts:
+        names = [name for name, _, _ in reader.categories]
+        for location, piece in part.pieces(names, names):
             rows += piece.num_rows
-            for column, name in found_in(features, columns):
+            for column, name in zip(features, names, strict=True):
                 here = location.of_column(name)
                 count_column(counts[column.owner], piece.column(name), nan, here)
     if not rows:  # of text that shows only now
@@ -126,9 +100,10 @@ def learn_sizes(
     """Take the largest id of each table's columns plus one as its rows."""
     check_dense(*parts[0], settings)
     largest = [0] * len(features)
-    for part, columns in parts:
-        for location, piece in part.pieces(columns.categories):
-            for index, name in enumerate(columns.categories):
+    for part, reader in parts:
+        names = [name for name, _, _ in reader.categories]
+        for location, piece in part.pieces(names):
+            for index, name in enumerate(names):
                 ids, _ = read_values(piece.column(name), plain_ids, location.of_column(name))
                 largest[index] = max(largest[index], int(ids.max(initial=0)))
     return sizes_of(features, largest)
@@ -166,15 +141,16 @@ def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainId
     return {name: PlainIds(int(rows)) for name, rows in stated.items()}
 
 
-def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
+def check_dense(part: Part, reader: Reader, settings: Settings) -> None:
     """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
-    if settings.treat_as != AUTO or not columns.dense:
+    names = reader.found.dense
+    if settings.treat_as != AUTO or not names:
         return
-    first = next(part.pieces(columns.dense), None)
+    first = next(part.pieces(names), None)
     if first is None:
         return
     location, piece = first
-    dense = np.array([plain_floats(piece.column(n), location.of_column(n)) for n in columns.dense])
+    dense = np.array([plain_floats(piece.column(n), location.of_column(n)) for n in names])
     top = dense.max()
     if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
         raise location.error(
@@ -183,18 +159,18 @@ def check_dense(part: Part, columns: Columns, settings: Settings) -> None:
         )
 
 
-def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Schema) -> None:
+def warn_of_floor(part: Part, reader: Reader, settings: Settings, schema: Schema) -> None:
     """Warn of dense columns many of whose numbers, in the first piece, become equal.
 
     Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
     to warn: whoever reads them next refuses them or leaves them out.
     """
-    names = [name for name in columns.dense if name not in schema.linear]
-    if columns.encoded or not names or part.is_stream:
+    names = [name for name in reader.found.dense if name not in schema.linear]
+    if reader.is_plain or not names or part.is_stream:
         return
     pieces = []
     with suppress(DataError):
-        pieces = [*islice(part.pieces(names, columns.categories), 1)]
+        pieces = [*islice(part.pieces(names, reader.found.categories), 1)]
     for name, (location, piece) in product(names, pieces):
         try:
             values, missing = read_numbers(
@@ -218,16 +194,9 @@ def warn_of_floor(part: Part, columns: Columns, settings: Settings, schema: Sche
 def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:
     """Return columns that also give rows to the values of `parts`."""
     tables = [column for column in features if column.has_table]
-    if parts[0][1].encoded:
+    if parts[0][1].is_plain:
         found = learn_sizes(features, parts, settings)
         rows = {c.name: PlainIds(max(c.rows, found[c.name].rows)) for c in tables}
         return with_values(features, rows)
     counts = count_columns(features, parts, settings.nan_rule)
-    grown = dict[str, Vocabulary]()
-    for column in tables:
-        assert isinstance(column.values, Vocabulary)
-        limits = settings.limits(column.rule)
-        total = counts[column.name].total
-        _warn_of_text(column, column.values.kind, total)
-        grown[column.name] = column.values.extended(total, *limits)
-    return with_values(features, grown)
+    return with_values(features, {c.name: c.grown(counts[c.name].total, settings) for c in tables})

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from sparsetrain.data.columns.arrow_values import as_binary, hex_digits
 from sparsetrain.data.columns.counts import are_integers, as_decimals
 from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.values.arrow_values import as_binary, hex_digits
 from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 
 

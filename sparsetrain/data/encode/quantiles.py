@@ -54,7 +54,7 @@ def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Numbe
 
 def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location) -> Numbers:
     """Return the numbers of a piece that each rule puts into buckets."""
-    return {name: numbers_of(piece, rule, location) for name, rule in rules.items()}
+    return {name: numbers_of(rule, piece, location) for name, rule in rules.items()}
 
 
 def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:

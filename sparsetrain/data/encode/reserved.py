@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain.data.encode.encoded_rows import Rows
+from sparsetrain.data.ids import by_feature
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataWarning
 from sparsetrain.parsing.identity import MISSING, UNSEEN
@@ -85,8 +86,7 @@ class ReservedMeter:
         """Count the ids of some rows."""
         if not self._columns:
             return
-        features = [bags.ids for bags in rows.ids] if isinstance(rows.ids, tuple) else rows.ids.T
-        for index, ids in enumerate(features):
+        for index, ids in enumerate(by_feature(rows.ids)):
             self._counts[:, index] += _count(ids)
 
     @property

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: the columns of an encoder, and their application to a record batch.
-
-Every id produced is below its table's rows and every number finite, so results are not checked
-again. Cost: one pass over each column, nothing per row.
-"""
+"""`Rules`: the columns of an encoder, and what all that is learnt or told says of them."""
 
 from __future__ import annotations
 
@@ -11,22 +7,15 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from sparsetrain.data.columns.category import Category, found_in
+from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
-from sparsetrain.data.encode.encoded_rows import Rows
-from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.labels import LabelKind, read_labels, read_row_weights
-from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.labels import LabelKind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,6 +100,11 @@ class Rules:
         """Whether nothing was learned yet."""
         return any(column.values is None for column in self.features)
 
+    @cached_property
+    def reserving(self) -> tuple[str, ...]:
+        """Names of the category columns where ids stand for missing and rare values, else none."""
+        return () if self.encoded else self.columns
+
     @property
     def rare_shares(self) -> list[float | None]:
         """For each category column, which share of its training values was rare, if known."""
@@ -142,15 +136,11 @@ class Rules:
         """Whether batches hold `Ragged` bags rather than one id per feature."""
         return any(column.is_bag for column in self.features)
 
-    @cached_property
-    def has_weights(self) -> bool:
-        """Whether the bags have per-sample weights."""
-        return any(column.rule.weights for column in self.features)
-
     @property
     def model_arguments(self) -> dict[str, Any]:
         """What the constructor of a `ClickModel` has to know of the batches."""
-        bags = {"pooling": "sum", "weighted": self.has_weights} if self.has_bags else {}
+        weighted = any(column.rule.weights for column in self.features)
+        bags = {"pooling": "sum", "weighted": weighted} if self.has_bags else {}
         return {
             "rows": self.rows,
             "names": self.columns,
@@ -160,52 +150,3 @@ class Rules:
             "labels": self.labels,
             **bags,
         }
-
-    def encode_piece(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Rows:
-        """Encode a record batch whose columns are known; the loader's inner step."""
-        if columns.encoded and not self.encoded:
-            return self.plain.encode_piece(piece, columns, location)
-        dense = np.empty((self.num_dense, piece.num_rows), np.float32)  # each column contiguous
-        for column, name in zip(self.dense, columns.all_dense, strict=True):
-            column.write(piece.column(name), location.of_column(name), dense)
-        factors = columns.row_weights
-        labels = self._read_labels(piece, columns, location) if columns.labels else None
-        weights = (
-            read_row_weights(piece.column(factors), location.of_column(factors))
-            if factors
-            else None
-        )
-        ids = (self._read_bags if self.has_bags else self._read_ids)(piece, columns, location)
-        return Rows(dense.T, ids, labels, weights)
-
-    def _read_labels(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
-        """Return the labels (n,), or (n, T) with NaN where one of several is missing."""
-        kinds = self.schema.label_kinds.values()
-        several = len(kinds) > 1
-        read = [
-            read_labels(piece.column(name), location.of_column(name), kind, several)
-            for name, kind in zip(columns.labels, kinds, strict=True)
-        ]
-        return np.stack(read, axis=1) if several else read[0]
-
-    def _read_ids(self, piece: pa.RecordBatch, columns: Columns, location: Location) -> Array:
-        ids = np.empty((len(self.features), piece.num_rows), dtype=np.int32)
-        for number, (column, name) in enumerate(found_in(self.features, columns)):
-            array, here = piece.column(name), location.of_column(name)
-            ids[number] = column.ids(array, here)
-        return ids.T
-
-    def _read_bags(
-        self, piece: pa.RecordBatch, columns: Columns, location: Location
-    ) -> tuple[Ragged, ...]:
-        bags = []
-        for number, (column, name) in enumerate(found_in(self.features, columns)):
-            factors = columns.weights_of(number)
-            read = column.bags(
-                piece.column(name),
-                None if factors is None else piece.column(factors),
-                self.settings.nan_rule,
-                location.of_column(name),
-            )
-            bags.append(read.weighted() if self.has_weights else read)
-        return tuple(bags)

@@ -29,6 +29,7 @@ from sparsetrain.data.read.source import Part, with_numbers
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import require_utf8
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import (
     EXACT,
@@ -38,7 +39,6 @@ from sparsetrain.data.values.numeric import (
     read_numbers,
     to_microseconds,
 )
-from sparsetrain.data.values.text import require_utf8
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -99,7 +99,7 @@ def derived_column(piece: pa.RecordBatch, rule: Derived, location: Location) -> 
     return RULES[rule.kind].make(rule, *_sources(piece, rule, location))
 
 
-def numbers_of(piece: pa.RecordBatch, rule: Derived, location: Location) -> Array:
+def numbers_of(rule: Derived, piece: pa.RecordBatch, location: Location) -> Array:
     """Return the numbers that a rule puts into buckets, (n,) float64, without missing ones."""
     ((array, here),) = _sources(piece, rule, location)
     values, missing = read_numbers(array, NanRule("missing"), here)

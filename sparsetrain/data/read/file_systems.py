@@ -15,6 +15,7 @@ import pyarrow as pa
 from sparsetrain.errors import DataError, first_line
 
 _OF_ARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _PLAIN = "/:@!$&'()*+,;="  # what needs no escape in a URL's path
 _SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # what a `Path` makes of a URL
 
@@ -31,6 +32,12 @@ def normalized(path: str | os.PathLike[str]) -> str:
     if "\0" in text:
         raise DataError(f"{text!r}: no path has a null byte")
     return _SINGLE_SLASH.sub(r"\1://", text)
+
+
+def suffix_of(file: str) -> str:
+    """Return the suffix of a file's name, that of the unpacked file if it is compressed."""
+    name, suffix = os.path.splitext(file)
+    return os.path.splitext(name if suffix in _PACKED else file)[1].lower()
 
 
 def is_url(path: str) -> bool:

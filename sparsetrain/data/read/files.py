@@ -12,14 +12,23 @@ import fnmatch
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from sparsetrain.data.read.file_systems import escaped, files_in, is_url, normalized, open_file
+from sparsetrain.data.read.file_systems import (
+    escaped,
+    files_in,
+    is_url,
+    normalized,
+    open_file,
+    plain_path,
+    suffix_of,
+)
 from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
-from sparsetrain.data.read.text_blocks import DELIMITERS, is_text, suffix_of
+from sparsetrain.data.read.text_blocks import DELIMITERS, is_text
 from sparsetrain.data.read.text_rows import text_parts
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import DataError
@@ -78,10 +87,10 @@ def file_parts(file: str, schema: Schema) -> Iterator[Part]:
     for magic, (what, fix) in _FOREIGN_FORMATS.items():
         if head.startswith(magic):
             raise DataError(f"{file}: is {what}; {fix}")
-    named = [form for form in FORMATS if suffix_of(file) in form.suffixes]
-    begun = [form for form in FORMATS if form.begins(head)]
-    for part in next(iter([*named, *begun, *FORMATS])).parts(file, schema):
-        yield with_partitions(part)
+    named = (form for form in FORMATS if suffix_of(file) in form.suffixes)
+    begun = (form for form in FORMATS if form.begins(head))
+    parts = next(chain(named, begun, FORMATS)).parts(file, schema)
+    yield from map(with_partitions, parts) if "=" in plain_path(file) else parts
 
 
 def _files(path: str) -> Iterator[str]:

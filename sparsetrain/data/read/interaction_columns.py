@@ -18,10 +18,9 @@ from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
 from sparsetrain.data.schema.column_names import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.arrow_types import as_plain, is_bag
+from sparsetrain.data.values.arrow_types import as_plain, is_bag, require_utf8
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
-from sparsetrain.data.values.text import require_utf8
 from sparsetrain.errors import DataError
 
 # Role -> names that a column of it often has, in any case and with `_` or without; columns without

@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.files import are_paths, file_parts, list_files
 from sparsetrain.data.read.source import BatchSource, Source
 from sparsetrain.data.read.tables import ONE_COLUMN, is_table, table_source
@@ -121,7 +120,7 @@ def require_labels(source: Source | BatchSource, schema: Schema | None = None) -
     if isinstance(source, BatchSource):
         return
     for name, part in {part.location.name: part for part in source.parts}.items():
-        if not is_converted(part.schema):
+        if not part.is_converted:
             find_labels(part.schema.names, schema, Location(name))
 
 

@@ -15,7 +15,9 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from sparsetrain.data.read.converted_files import check_footer
+from sparsetrain.data.atomic_write import read_json
 from sparsetrain.data.read.file_systems import is_url, open_file, size_and_time
 from sparsetrain.data.read.source import CODED_ROWS, PIECE_ROWS, Part, Range
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of
@@ -107,8 +109,42 @@ def _check_frame(file: str) -> bytes:
         raise DataError(
             f"{file}: the parquet file is truncated (its end is missing); copy or write it again"
         )
-    check_footer(file, footer)
+    _compare_footer(file, footer)
     return footer
+
+
+DATASET_FILE = "dataset.json"  # what `convert` writes beside its files, with a checksum of each
+
+
+def _compare_footer(file: str, footer: bytes) -> None:
+    """Compare the footer of a converted file with what the `dataset.json` beside it says.
+
+    Page checksums guard the data; this guards what says where and of which type it is.
+    """
+    known = _footers(os.path.dirname(file)).get(os.path.basename(file))
+    if known is not None and known != footer_checksum(footer):
+        raise DataError(f"{file}: the footer is damaged or another file's; convert the data again")
+
+
+def footer_checksum(footer: bytes) -> str:
+    """Return the checksum of a footer, as `dataset.json` has it."""
+    return f"{zlib.crc32(footer):08x}"
+
+
+def _footers(folder: str) -> dict[str, str]:
+    path = os.path.join(folder, DATASET_FILE)
+    try:
+        return _read_footers(path, os.stat(path).st_mtime_ns)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+@lru_cache(maxsize=16)
+def _read_footers(path: str, changed: int) -> dict[str, str]:
+    try:
+        return {entry["name"]: entry["footer"] for entry in read_json(Path(path))["files"]}
+    except (KeyError, TypeError):
+        raise DataError(f"{path}: not a whole dataset.json; convert the data again") from None
 
 
 @dataclass(frozen=True)

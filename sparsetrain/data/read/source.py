@@ -28,7 +28,16 @@ HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
 # one another, as after a filter or a bad line. No user's column can be called so.
 ROW_NUMBERS = "\x00row"
 
+# In the metadata of a file that `convert` wrote: the fingerprint of its encoder.
+MARK = b"sparsetrain.converted"
+
 Range = tuple[Any, Any]
+
+
+def encoder_fingerprint(schema: pa.Schema) -> str | None:
+    """Return the fingerprint of the encoder that rows were converted with, if they were."""
+    mark = (schema.metadata or {}).get(MARK)
+    return None if mark is None else mark.decode()
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,11 @@ class Part:
                 _check_codes(piece, here)
                 yield here, _without_views(piece, here)
             location = location.moved(piece.num_rows)
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether `convert` wrote it: its values are what an encoder made of raw ones."""
+        return encoder_fingerprint(self.schema) is not None
 
     def range_of(self, name: str) -> Range | None:
         """Return the least and greatest value of a column if they are known without reading."""

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.converted_files import is_converted
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part, Source, with_numbers
 from sparsetrain.data.schema.schema import Schema
@@ -160,7 +159,7 @@ def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
 def require_times(part: Part, column: str) -> None:
     """Raise `DataError` if a part lacks the time column."""
     if column not in part.schema.names:
-        hint = "; convert leaves it out, split the raw data" if is_converted(part.schema) else ""
+        hint = "; convert leaves it out, split the raw data" if part.is_converted else ""
         raise Location(part.location.name, column=column).error(f"the time column is missing{hint}")
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.file_systems import open_file
+from sparsetrain.data.read.file_systems import open_file, suffix_of
 from sparsetrain.data.schema.schema import TextFormat
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import DataError, first_line
@@ -30,7 +30,6 @@ from sparsetrain.system.memory import aligned_empty
 BLOCK_BYTES = 1 << 25
 _PART = 1 << 17
 DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-_PACKED_NAMES = (".gz", ".bz2", ".xz", ".zst")
 # How compressed files begin, and what unpacks them.
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
@@ -39,12 +38,6 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x28\xb5\x2f\xfd": lambda raw: pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"),
 }
 NEWLINE, RETURN, QUOTE = 10, 13, 34
-
-
-def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name, that of the unpacked file if it is compressed."""
-    name, suffix = os.path.splitext(file)
-    return os.path.splitext(name if suffix in _PACKED_NAMES else file)[1].lower()
 
 
 def is_text(head: bytes) -> bool:

@@ -54,8 +54,6 @@ class Columns:
         Whether the values go to the model as they are.
     layout : str
         One line for people.
-    bags : tuple of bool
-        Which categories are list columns; none of them if empty.
     weights : tuple of str or None
         For each category, the list column with the weights of its ids.
     row_weights : str or None
@@ -69,7 +67,6 @@ class Columns:
     labels: tuple[str, ...]
     encoded: bool
     layout: str
-    bags: tuple[bool, ...] = ()
     weights: tuple[str | None, ...] = ()
     row_weights: str | None = None
     vectors: tuple[str, ...] = ()
@@ -80,15 +77,6 @@ class Columns:
         factors = (self.row_weights,) if self.row_weights else ()
         weights = (name for name in self.weights if name)
         return (*self.labels, *factors, *self.dense, *self.vectors, *self.categories, *weights)
-
-    @property
-    def all_dense(self) -> tuple[str, ...]:
-        """The dense columns, those of vectors last."""
-        return (*self.dense, *self.vectors)
-
-    def weights_of(self, index: int) -> str | None:
-        """Return the column with the weights of category `index`."""
-        return self.weights[index] if self.weights else None
 
 
 def find_columns(
@@ -147,16 +135,14 @@ def find_columns(
     encoded = _is_encoded(dense, categories, kinds, treat_as, location)
     for name in described.vectors:
         require_vector(schema.field(name).type, location.of_column(name))
-    bags = tuple(is_bag(schema.field(name).type) for name in categories)
+    lists = sum(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
-    layout += f", {sum(bags)} of them lists" if any(bags) else ""
+    layout += f", {lists} of them lists" if lists else ""
     share, vectors = described.share_embedding, described.vectors
     layout += "".join(f", {width} numbers in {name}" for name, width in vectors.items())
     layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
     layout += describe_labels(labels)
-    return Columns(
-        dense, categories, labels, encoded, layout, bags, weights, vectors=tuple(vectors)
-    )
+    return Columns(dense, categories, labels, encoded, layout, weights, vectors=tuple(vectors))
 
 
 def find_labels(

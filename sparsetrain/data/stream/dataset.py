@@ -23,14 +23,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
-from sparsetrain.data.columns.bags import read_values, with_distinct
-from sparsetrain.data.columns.plain import PlainIds
+from sparsetrain.data.columns.bags import with_distinct
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
-from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.data.values.checksum import crc32_of
@@ -38,15 +37,15 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int, require_type
 
 
-def check_ranges(parts: Sequence[tuple[Part, Columns]], rows: Sequence[int]) -> None:
+def check_ranges(parts: Sequence[tuple[Part, Reader]]) -> None:
     """Refuse encoded ids that, by the statistics of their file, are outside their table."""
-    for part, columns in parts:
-        for name, limit in zip(columns.categories, rows, strict=True) if columns.encoded else ():
+    for part, reader in parts:
+        for name, _, column in reader.categories if reader.is_plain else ():
             known = part.range_of(name)
-            if known is None or all(0 <= id_ < limit for id_ in known):
+            if known is None or all(0 <= id_ < column.rows for id_ in known):
                 continue
             for location, piece in part.pieces([name]):  # which row it is, for the message
-                read_values(piece.column(name), PlainIds(limit).encode, location.of_column(name))
+                column.encode(piece.column(name), None, location.of_column(name))
             raise part.location.of_column(name).error(
                 "its statistics do not fit its data; write the file again"
             )
@@ -119,8 +118,8 @@ class Dataset:
     ) -> None:
         self._source = open_source(source, encoder.schema if encoder else None)
         self._encoder = encoder
-        self._parts: list[tuple[Part, Columns]] = []
-        self._meter = ReservedMeter(encoder.columns if encoder and not encoder.encoded else ())
+        self._parts: list[tuple[Part, Reader]] = []
+        self._meter = ReservedMeter(encoder.reserving if encoder else ())
         if isinstance(self._source, BatchSource):
             return
         if encoder is None:
@@ -130,7 +129,7 @@ class Dataset:
         self._parts = encoder.bind(
             self._source.parts, require_label=require_label, read_weights=read_weights
         )
-        check_ranges(self._parts, encoder.rows)
+        check_ranges(self._parts)
 
     @property
     def num_rows(self) -> int | None:
@@ -140,26 +139,23 @@ class Dataset:
     @property
     def is_raw(self) -> bool:
         """Whether all values are encoded as they are read."""
-        return bool(self._parts) and not any(columns.encoded for _, columns in self._parts)
+        return bool(self._parts) and not any(reader.is_plain for _, reader in self._parts)
 
     def with_distinct(self, number: int) -> Dataset:
         """Return these rows, a list in category column `number` with each raw value once."""
         made = copy(self)
         made._parts = [
-            (part, columns)
-            if columns.encoded  # where rare values have one id
-            else (
-                with_distinct(part, columns.categories[number], columns.weights_of(number)),
-                columns,
-            )
-            for part, columns in self._parts
+            (part, reader)
+            if reader.is_plain  # where rare values have one id
+            else (with_distinct(part, *reader.categories[number][:2]), reader)
+            for part, reader in self._parts
         ]
         return made
 
     @property
     def layout(self) -> str:
         """One line that says which columns were found; of several layouts, each."""
-        seen = dict.fromkeys(columns.layout for _, columns in self._parts)
+        seen = dict.fromkeys(reader.layout for _, reader in self._parts)
         return "; ".join(seen) or "batches, used as they are"
 
     @property
@@ -170,8 +166,8 @@ class Dataset:
     def checksum(self) -> int:
         """Checksum of all values of the columns that are read; costs a pass over them."""
         found = 0
-        for part, columns in self._parts:
-            table = pa.Table.from_batches([piece for _, piece in part.pieces(columns.names)])
+        for part, reader in self._parts:
+            table = pa.Table.from_batches([piece for _, piece in part.pieces(reader.names)])
             for column in table.columns:
                 found = crc32_of(column, found)
         return found
@@ -289,10 +285,8 @@ class Dataset:
         yield from left if rows is None else first_rows(left, len(rows) - plan.first_row)
 
     def _part(self, index: int) -> Iterator[Rows]:
-        encoder = self._encoder
-        assert encoder is not None
-        part, columns = self._parts[index]
-        for location, piece in part.pieces(columns.names, columns.categories):
-            rows = encoder.encode_piece(piece, columns, location)
+        part, reader = self._parts[index]
+        for location, piece in part.pieces(reader.names, reader.found.categories):
+            rows = reader.encode(piece, location)
             self._meter.add(rows)
             yield rows

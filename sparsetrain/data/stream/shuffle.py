@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from sparsetrain.data.encode.encoded_rows import Ids, PermutedRows, Rows
-from sparsetrain.data.ragged import Ragged, concat_bags
+from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows
+from sparsetrain.data.ids import concat
+from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.values.arrays import Array
 
 
@@ -83,11 +84,7 @@ class _Window:
     def rows(self) -> Rows:
         """Return all rows, as views where they are not bags."""
         found = {name: array[: self.size] for name, array in self._arrays.items()}
-        ids: Ids = (
-            tuple(concat_bags(list(feature)) for feature in zip(*self._bags, strict=True))
-            if self._bags
-            else found["ids"]
-        )
+        ids = concat(self._bags) if self._bags else found["ids"]
         return Rows(found["dense"], ids, found.get("labels"), found.get("weights"))
 
 

@@ -2,7 +2,7 @@
 """Arrow types that columns may have, classified as integers, floats, text, timestamps or nulls.
 
 All code that depends on a column's type uses this table, so a type is accepted or refused
-everywhere alike.
+everywhere alike. Beside it is the check of texts that Arrow leaves out: of views, and of UTF-8.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+
+from sparsetrain.data.values.location import Location
 
 INTEGER, FLOAT, TEXT, EMPTY = "integers", "floats", "text", "nulls"
 MOMENT = "timestamps"  # dates too
@@ -128,3 +130,33 @@ def view_lengths(array: Any) -> np.ndarray:
         return np.zeros(0, np.int64)
     views = np.frombuffer(inside.buffers()[1], "<i4")  # of four each, the first its length
     return views[4 * inside.offset : 4 * (inside.offset + len(inside)) : 4].astype(np.int64)
+
+
+def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> None:
+    """Refuse text (n,), as a dictionary or not, that is not UTF-8; columns of bytes only if asked.
+
+    Arrow looks at no byte of it when it reads parquet.
+    """
+    is_coded = pt.is_dictionary(array.type)
+    texts = array.dictionary if is_coded else array
+    type_ = texts.type
+    is_text = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
+    if not (is_text or bytes_too) or not len(texts):
+        return
+    try:  # all at once, which takes 10 ns a value
+        (texts if is_text else texts.cast(pa.large_string(), safe=False)).validate(full=True)
+        return
+    except pa.ArrowInvalid:
+        pass
+    bad = np.array([not _is_utf8(value) for value in texts.cast(pa.large_binary()).to_pylist()])
+    if is_coded and bad.any():
+        codes = array.indices.cast(pa.int64()).fill_null(len(bad)).to_numpy()
+        bad = np.append(bad, False)[codes]
+    location.refuse(bad, lambda row: "the text is not UTF-8; write it so, or read it as bytes")
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or bool(value.decode() or True)
+    except UnicodeDecodeError:
+        return False

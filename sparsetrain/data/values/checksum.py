@@ -14,7 +14,7 @@ import pyarrow.types as pt
 
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import TEXT, is_bag, kind_of, without_views
-from sparsetrain.data.values.text import as_bytes, bytes_of, lengths
+from sparsetrain.data.values.arrow_values import texts_of
 
 
 def crc32_of(column: Any, found: int = 0) -> int:
@@ -36,8 +36,9 @@ def _parts(array: Any) -> Iterator[Array]:
         yield pc.list_value_length(array).to_numpy()
         yield from _parts(array.flatten())
     elif kind_of(array.type) == TEXT:
-        yield lengths(as_bytes(array))
-        yield bytes_of(as_bytes(array))
+        texts = texts_of(array)
+        yield np.diff(texts.offsets)
+        yield texts.data
     elif pt.is_primitive(array.type):
         yield array.to_numpy(zero_copy_only=False)
     else:  # decimal numbers

@@ -22,8 +22,8 @@ import pyarrow.types as pt
 
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import require_utf8
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.text import require_utf8
 from sparsetrain.errors import ConfigError
 
 

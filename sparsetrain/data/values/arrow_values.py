@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow arrays of categories as the integers or texts that the key kernel reads."""
+"""Arrow arrays of categories as the integers or texts that the key kernel reads, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from sparsetrain.data.values.numeric import (
     fill_nulls,
     to_microseconds,
 )
-from sparsetrain.data.values.text import as_bytes, text_offsets
 from sparsetrain.parsing.identity import Texts
 
 
@@ -81,12 +80,15 @@ def texts_of(array: Any) -> Texts:
     """Return an Arrow array of text or bytes of any type, without a copy where it is no view."""
     if not len(array):
         return Texts(np.zeros(0, np.uint8), np.zeros(1, np.int32))
-    array = as_bytes(array)
-    offsets = text_offsets(array)
+    if pt.is_string_view(array.type) or pt.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    large = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    _, places, data = array.buffers()
+    offsets = np.frombuffer(places, dtype, len(array) + 1, array.offset * dtype.itemsize)
     first, end = int(offsets[0]), int(offsets[-1])
-    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[first:end]
     missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return Texts(data, offsets - first, missing)
+    return Texts(np.frombuffer(data or b"", np.uint8)[first:end], offsets - first, missing)
 
 
 def as_binary(texts: Texts) -> Any:

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Reader`: the columns of an encoder as data of one schema have them, and what rows become.
+
+Columns match by their position within a naming family: an encoder fitted on `I1..`, `C1..` also
+reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold what it
+would make of the raw rows, so a model trained on them scores raw rows too; any other encoder
+refuses them. A column of row weights must agree between data, schema and encoder.
+
+Every id is below its table's rows and every number finite, so results are not checked again. Cost:
+one pass over each column, nothing per row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data import ids as ids_of
+from sparsetrain.data.columns.category import Category
+from sparsetrain.data.columns.dense import FLAG, Dense, input_names
+from sparsetrain.data.encode.encoded_rows import Rows
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.source import Part
+from sparsetrain.data.schema.column_names import require_columns
+from sparsetrain.data.schema.columns import (
+    Columns,
+    describe_labels,
+    find_columns,
+    with_row_weights,
+)
+from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import is_bag
+from sparsetrain.data.values.labels import read_labels, read_row_weights
+from sparsetrain.data.values.location import Location
+from sparsetrain.errors import ConfigError, DataError
+
+Read = Callable[[Any, Location], Array]  # of an array (n,) and its location, (n,) float32
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """The columns of an encoder, and what data of one schema call them.
+
+    Attributes
+    ----------
+    rules : Rules
+        Its columns read the data; see `of`.
+    found : Columns
+    """
+
+    rules: Rules
+    found: Columns
+
+    @classmethod
+    def of(cls, rules: Rules, found: Columns) -> Reader:
+        """Return a reader; columns of data that the encoder converted are read as they are."""
+        return cls(rules.plain if found.encoded else rules, found)
+
+    @property
+    def layout(self) -> str:
+        """One line that says which columns were found."""
+        return self.found.layout
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every column to be read."""
+        return self.found.names
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ids and numbers are used as they are."""
+        return self.found.encoded
+
+    @cached_property
+    def labels(self) -> list[tuple[str, Read]]:
+        """The name of each label to be read, and what reads it, NaN where one of several lacks."""
+        kinds = self.rules.labels.values()
+        pairs = zip(self.found.labels, kinds, strict=True) if self.found.labels else ()
+        several = len(kinds) > 1
+        return [(n, partial(read_labels, kind=kind, missing=several)) for n, kind in pairs]
+
+    @property
+    def weights(self) -> list[tuple[str, Read]]:
+        """The name of the column with the weights of rows, if there is one, and what reads it."""
+        name = self.found.row_weights
+        return [(name, read_row_weights)] if name else []
+
+    @cached_property
+    def dense(self) -> list[tuple[str, Dense]]:
+        """The name of each dense column, and the column."""
+        names = (*self.found.dense, *self.found.vectors)
+        return [*zip(names, self.rules.dense, strict=True)]
+
+    @cached_property
+    def categories(self) -> list[tuple[str, str | None, Category]]:
+        """The name of each category column, of the one with the weights of its ids, the column."""
+        found = self.found
+        factors = found.weights or (None,) * len(found.categories)
+        return [*zip(found.categories, factors, self.rules.features, strict=True)]
+
+    def encode(self, piece: pa.RecordBatch, location: Location) -> Rows:
+        """Encode a record batch; the loader's inner step."""
+
+        def read(columns: Sequence[tuple[str, Read]]) -> list[Array]:
+            return [each(piece.column(name), location.of_column(name)) for name, each in columns]
+
+        dense = np.empty((self.rules.num_dense, piece.num_rows), np.float32)  # by column
+        for name, column in self.dense:
+            column.write(piece.column(name), location.of_column(name), dense)
+        labels, weights = read(self.labels), read(self.weights)
+        ids = [
+            column.encode(
+                piece.column(name), piece.column(f) if f else None, location.of_column(name)
+            )
+            for name, f, column in self.categories
+        ]
+        return Rows(
+            dense.T,
+            ids_of.joined(ids),
+            (np.stack(labels, axis=1) if len(labels) > 1 else labels[0]) if labels else None,
+            weights[0] if weights else None,
+        )
+
+
+def match(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:
+    """Find the columns of an encoder in a part, and that of `weights` of rows if it is there.
+
+    Raises
+    ------
+    DataError
+        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+    """
+    find = _converted_columns if part.is_converted else _columns
+    found = find(rules, part.schema, part.location.name, require_label)
+    return Reader.of(rules, with_row_weights(found, weights, part.schema, part.location.name))
+
+
+LABEL = "label"
+WEIGHTS = "_weights"  # what follows a column's name in that of the weights of its lists
+
+
+def label_names(schema: Schema) -> tuple[str, ...]:
+    """Return the names of the label columns of converted data."""
+    return tuple(schema.labels) if len(schema.labels) > 1 else (LABEL,)
+
+
+def weight_names(rules: Rules) -> tuple[str | None, ...]:
+    """Return, for each category column of converted data, the column of its weights."""
+    return tuple(f"{c.name}{WEIGHTS}" if c.rule.weights else None for c in rules.features)
+
+
+def check_converted_names(rules: Rules) -> None:
+    """Refuse columns that converted data could not tell apart, by their names."""
+    more = (*weight_names(rules), rules.schema.weights, *label_names(rules.schema))
+    names = Counter([*input_names(rules.dense), *rules.columns, *(name for name in more if name)])
+    for name, count in names.items():
+        if count > 1 and name == LABEL:
+            raise ConfigError(
+                f"{name!r} is a feature here, and what converted data call the label: rename the "
+                "column, or train on the raw data"
+            )
+        if count > 1:
+            raise ConfigError(
+                f"converted data would have two columns {name!r}: {FLAG} stands for the flags of a "
+                f"dense column, {WEIGHTS} for the weights of a list; rename one"
+            )
+
+
+def _converted_columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
+    """Return the columns of a converted file."""
+    labels = label_names(rules.schema) if require_label else ()
+    require_columns(schema.names, labels, "label", Location(where))
+    dense, weights = input_names(rules.dense), weight_names(rules)
+    there = {*schema.names}
+    for name in (*dense, *rules.columns, *(name for name in weights if name)):
+        if name not in there:
+            raise Location(where, column=name).error(
+                "the column is missing; convert the data again"
+            )
+    layout = f"converted: {len(dense)} dense, {len(rules.columns)} ids, used as they are"
+    layout += describe_labels(labels)
+    return Columns(dense, rules.columns, labels, True, layout, weights=weights)
+
+
+def _columns(rules: Rules, schema: pa.Schema, where: str, require_label: bool) -> Columns:
+    """Return the columns of other data."""
+    found = find_columns(
+        schema,
+        where,
+        label=require_label,
+        num_dense=len(rules.dense_columns),
+        num_categories=len(rules.features),
+        treat_as=rules.settings.treat_as,
+        described=rules.schema,
+    )
+    if found.encoded != rules.encoded:
+        words = ("raw", "already encoded")
+        raise DataError(
+            f"{where}: {found.layout}; the encoder was fitted on {words[rules.encoded]} data, "
+            "give the same kind (or fit with treat_as)"
+        )
+    for column, name in zip(rules.features, found.categories, strict=True):
+        if is_bag(schema.field(name).type) and not column.is_bag:
+            raise Location(where, column=name).error(
+                "holds lists, which it did not in the training data"
+            )
+    return found

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ids of rows: one of each feature in an array (n, F), or F `Ragged` of n bags each.
+
+Readers, batches and writers of rows cut, join and check them here, and need not ask which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.ragged import Ragged, check_bags, concat_bags, one_each
+from sparsetrain.data.values.arrays import Array, first_negative, to_ids
+from sparsetrain.errors import DataError
+
+Ids = Array | tuple[Ragged, ...]
+
+
+def joined(features: Sequence[Array | Ragged]) -> Ids:
+    """Return the ids of all features; with bags of one, all are bags, and weighted if one is."""
+    if not any(isinstance(ids, Ragged) for ids in features):
+        return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
+    bags = [ids if isinstance(ids, Ragged) else one_each(ids) for ids in features]
+    if any(each.weights is not None for each in bags):
+        bags = [each.weighted() for each in bags]
+    return tuple(bags)
+
+
+def num_features(ids: Ids) -> int:
+    """Return F."""
+    return len(ids) if isinstance(ids, tuple) else int(ids.shape[1])
+
+
+def by_feature(ids: Ids) -> Sequence[Array]:
+    """Return all ids of each feature, those of bags one after the other."""
+    return [bags.ids for bags in ids] if isinstance(ids, tuple) else ids.T
+
+
+def take(ids: Ids, index: Array | slice) -> Ids:
+    """Return the ids of the rows at `index`: a view for a slice where that can be."""
+    if isinstance(ids, tuple):
+        return tuple(bags.take(index) for bags in ids)
+    return rows_at(ids, index)
+
+
+def rows_at(array: Array, index: Array | slice) -> Array:
+    """Return rows of an array: a view for a slice, a copy for an array."""
+    # `array[index]` gathers a row of some numbers a number at a time: it takes four times as long.
+    return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
+
+
+def concat(pieces: Sequence[Ids]) -> Ids:
+    """Return the ids of the rows of all pieces, in order."""
+    if isinstance(pieces[0], tuple):
+        return tuple(concat_bags(feature) for feature in zip(*pieces, strict=True))
+    return np.concatenate(pieces)
+
+
+def owned(ids: Ids) -> Ids:
+    """Return a copy in int64, as a batch holds it."""
+    if isinstance(ids, tuple):
+        return tuple(bags.owned() for bags in ids)
+    return ids.astype(np.int64, order="C")
+
+
+def checked(ids: Any, num_rows: int) -> Ids:
+    """Return what a user gives as ids of so many rows: a copy in int64, none below 0."""
+    if isinstance(ids, Ragged):
+        raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
+    if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
+        if not all(isinstance(item, Ragged) for item in ids):
+            raise DataError("ids mixes Ragged with something else; give a Ragged for each feature")
+        return tuple(check_bags(bags, feature, num_rows) for feature, bags in enumerate(ids))
+    array = to_ids(ids, "ids", 2)
+    if len(array) != num_rows:
+        raise DataError(f"ids have {len(array)} rows, dense has {num_rows}")
+    where = first_negative(array)
+    if where is not None:
+        shown = np.asarray(ids)[where]
+        raise DataError(f"ids: row {where[0]}, feature {where[1]}: id {shown} is not in 0..2**63-1")
+    return array
+
+
+def first_outside(ids: Ids, rows: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return (row, feature, id) of an id that is not below the rows of its table, if there is one.
+
+    Of single ids it is that of the first row, of bags that of the first feature.
+    """
+    if isinstance(ids, tuple):
+        for feature, (bags, limit) in enumerate(zip(ids, rows, strict=True)):
+            if len(bags.ids) and bags.ids.max() >= limit:
+                place = int(np.argmax(bags.ids >= limit))
+                return bags.row_of(place), feature, int(bags.ids[place])
+        return None
+    outside = ids >= np.asarray(rows, dtype=np.int64)
+    if not outside.any():
+        return None
+    row, feature = (int(i) for i in np.argwhere(outside)[0])
+    return row, feature, int(ids[row, feature])
+
+
+_MOST_IDS = 2**31 - 1  # that the offsets of a list column can count
+
+
+def as_columns(ids: Ids) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """Yield the ids of each feature as a column of int32, and of bags the weights, if any."""
+    if isinstance(ids, tuple):
+        yield from map(as_lists, ids)
+    else:
+        yield from ((pa.array(np.ascontiguousarray(column)), None) for column in ids.T)
+
+
+def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
+    """Return the bags as list columns of int32 ids and, if there are any, float32 weights.
+
+    Raises
+    ------
+    DataError
+        If they hold more ids than the offsets of such a column can count.
+    """
+    if bags.offsets[-1] > _MOST_IDS:
+        raise DataError(
+            f"lists of {len(bags):,} rows hold {bags.offsets[-1]:,} ids, more than "
+            f"{_MOST_IDS:,}: limit them by max_length in a schema file"
+        )
+    offsets = pa.array(bags.offsets.astype(np.int32))
+    ids = pa.ListArray.from_arrays(offsets, pa.array(bags.ids.astype(np.int32)))
+    if bags.weights is None:
+        return ids, None
+    return ids, pa.ListArray.from_arrays(offsets, pa.array(bags.weights))
