@@ -213,7 +213,7 @@ def require_same_schema(
             f"{file}: cannot read the schema: there is no such file; "
             "--schema says where it lies now"
         )
-    now = st.data.Schema.read(file).with_weights_column(weights).to_dict()
+    now = st.data.Schema.read(file, weights).to_dict()
     for name, rule in now.get("derived", {}).items():
         learnt = before.get("derived", {}).get(name, {})
         if "quantiles" in rule and "boundaries" in learnt:  # which an encoder made of them

@@ -52,7 +52,7 @@ def rows_at(array: Array, index: Array | slice) -> Array:
     return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
 
 
-def concat(pieces: Sequence[Ids]) -> Ids:
+def concat(pieces: Sequence[Any]) -> Ids:
     """Return the ids of the rows of all pieces, in order."""
     if isinstance(pieces[0], tuple):
         return tuple(concat_bags(feature) for feature in zip(*pieces, strict=True))

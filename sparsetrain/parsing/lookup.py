@@ -127,13 +127,13 @@ class _Slots:
 
 def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
     """Return a slot of its own for each key: the first free one from that of its hash on."""
-    owners = np.full(1 << bits, -1, np.int32)
+    holders = np.full(1 << bits, -1, np.int32)
     hashes = keys.view(np.uint64) * np.uint64(GOLDEN)
     slots, left = (hashes >> np.uint64(64 - bits)).view(np.int64), np.arange(len(keys))
     while len(left):
-        free = owners[slots[left]] < 0
-        owners[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
-        left = left[owners[slots[left]] != left]
+        free = holders[slots[left]] < 0
+        holders[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
+        left = left[holders[slots[left]] != left]
         slots[left] = (slots[left] + 1) & ((1 << bits) - 1)
     return slots
 

@@ -102,7 +102,7 @@ def convert_files(
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
     files, known = _inputs(paths, Path(out)), _known(encoder)
-    schema = Schema.read(schema_file).with_weights_column(weights)
+    schema = Schema.read(schema_file, weights)
     if known is not None:
         check_row_weights(schema, known.schema, "the encoder is fitted", "fit it")
     blank = known or _blank(files, settings, schema)

@@ -116,8 +116,8 @@ def _write(
 
 def _schema(encoder: Encoder, reader: Reader) -> pa.Schema:
     labels = label_names(encoder.schema) if reader.labels else ()
-    weights = (name for name, _ in reader.weights)
-    names = (*labels, *weights, *input_names(encoder.dense))
+    factors = (name for name, _ in reader.weights)
+    names = (*labels, *factors, *input_names(encoder.dense))
     columns = dict.fromkeys(names, pa.float32())
     ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
     for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):

@@ -131,7 +131,7 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        schema = Schema.read(schema_file).with_weights_column(weights)
+        schema = Schema.read(schema_file, weights)
         opened = open_rows(source, schema)
         known = cls.read_converted(opened.parts[0])
         if known is not None:

@@ -155,24 +155,22 @@ def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     names, (pool, columns) = rules.columns, rules.pooled
     if len(rows) > 1 and not all(_have_one_type([row.get(name) for row in rows]) for name in names):
         return None
-    texts, text_at, numbers, number_at = list[bytes](), list[int](), list[int](), list[int]()
-    for at, value in enumerate([row.get(name) for row in rows for name in names]):
-        if type(value) is str:
-            texts.append(value.encode())
-            text_at.append(at)
-        elif value is not None:
-            number = _whole(value)
-            if number is None:
-                return None
-            numbers.append(number)
-            number_at.append(at)
+    values = [row.get(name) for row in rows for name in names]
+    numbers = {
+        at: _whole(value)
+        for at, value in enumerate(values)
+        if type(value) is not str and value is not None
+    }
+    if None in numbers.values():
+        return None
     asked = np.tile(columns, len(rows)) if len(rows) > 1 else columns
-    ids = np.zeros(len(asked), np.int64)
-    if texts:
-        ids[text_at] = pool.lookup.text_ids(asked[text_at], Texts.of(texts))
+    # To the kernel a text without a byte is a missing value, as None is.
+    texts = [value.encode() if type(value) is str else b"" for value in values]
+    ids = pool.lookup.text_ids(asked, Texts.of(texts))
     if numbers:
-        ids[number_at] = pool.lookup.number_ids(asked[number_at], np.array(numbers, np.int64))
-    return ids.reshape(len(rows), len(names))
+        at = np.array([*numbers])
+        ids[at] = pool.lookup.number_ids(asked[at], np.array([*numbers.values()], np.int64))
+    return ids.astype(np.int64).reshape(len(rows), len(names))
 
 
 def _whole(value: Any) -> int | None:

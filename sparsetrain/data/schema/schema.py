@@ -178,11 +178,6 @@ class Schema:
         """The derived columns whose boundaries are yet to be learnt."""
         return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
 
-    def with_weights_column(self, column: str | None) -> Schema:
-        """Return this schema with another column of weights; None leaves it as it is."""
-        require_type("weights", column, str, "the name of a column")
-        return self if column is None else replace(self, weights=column)
-
     @property
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
@@ -192,18 +187,22 @@ class Schema:
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
     @classmethod
-    def read(cls, given: Schema | str | Path | None) -> Schema:
+    def read(cls, given: Schema | str | Path | None, weights: str | None = None) -> Schema:
         """Return a schema as it is, or read one from a TOML or JSON file; None is the empty one.
+
+        `weights` is another column of weights than it names, if given.
 
         Raises
         ------
         ConfigError
             If the file is missing, not well formed, or holds something a schema has not.
         """
-        if given is None or isinstance(given, Schema):
-            return given or cls()
-        require_type("schema_file", given, (str, Path), "a Schema, or the path of a file")
-        return cls.from_dict(parse(Path(given)), str(given))
+        require_type("schema_file", given, (Schema, str, Path), "a Schema, or the path of a file")
+        require_type("weights", weights, str, "the name of a column")
+        schema = given if isinstance(given, Schema) else cls()
+        if isinstance(given, (str, Path)):
+            schema = cls.from_dict(parse(Path(given)), str(given))
+        return schema if weights is None else replace(schema, weights=weights)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
