@@ -135,11 +135,7 @@ class Encoder(Rules):
         opened = open_rows(source, schema)
         known = cls.read_converted(opened.parts[0])
         if known is not None:
-            settings.check_converted(known.settings)
-            check_row_weights(
-                schema, known.schema, "the data are converted", "convert the raw data"
-            )
-            known._check_shared(schema.share_embedding)
+            known._check_asked(settings, schema)
         for part in opened.parts if schema.weights else ():
             names = names_in(source) or part.schema.names  # not only those that can matter
             require_row_weights(names, schema, part.location)
@@ -153,8 +149,11 @@ class Encoder(Rules):
         warn_of_floor(*parts[0], settings, schema)
         return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
 
-    def _check_shared(self, asked: Mapping[str, str]) -> None:
-        """Refuse to share tables other than those that the data were converted with."""
+    def _check_asked(self, settings: Settings, schema: Schema) -> None:
+        """Refuse what is asked for otherwise than the data were converted."""
+        settings.check_converted(self.settings)
+        check_row_weights(schema, self.schema, "the data are converted", "convert the raw data")
+        asked = schema.share_embedding
         if asked and asked != self.share_embedding:
             raise ConfigError(
                 f"share_embedding is {asked}, but the data are converted with "
