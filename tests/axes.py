@@ -51,7 +51,7 @@ AXES = {
         r"/precision/|/bf16|/amx|half_|/half",
         10,
     ),
-    "a factor of gradients": Axis(r"\bscaled(=|: bool)|\.scaled\b", r"^optim/formula", 9),
+    "a factor of gradients": Axis(r"\bscaled(=|: bool)|\.scaled\b", r"^(optim|tables)/formula", 9),
     "exact mode": Axis(
         r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
         r"^tables/",
