@@ -14,14 +14,16 @@ from tvm.target import Target
 from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
 from sparsetrain.runtime.host import select_by_cpu
 
-# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 460 KB.
+# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 720 KB.
 _MOST_TILES, _MOST_PANELS = 16, 8
-# Registers -> rows of a chunk, and the pieces of it: before each, a tile asks for some of the next
-# chunk. All at once would keep its own loads waiting. A tile of fewer sums takes more rows to make
-# up for what its beginning and end cost: its panels take a third of a first-level cache either way.
-# Of 2048 rows, 256 x 512 on two cores of Zen 3: 106 GFLOP/s by 64, 117 by 128 in 4 pieces, 120 in
-# 2; 107 by 192, with fewer panels.
-_CHUNKS = {32: (64, 4), 16: (128, 2)}
+# Rows of a chunk; what a tile's beginning and end cost is spread over them. Its panels take a third
+# of a first-level cache with AVX, two with AVX-512. Of 2048 rows, 256 x 512 on two cores of Zen 3:
+# 106 GFLOP/s by 64 rows, 120 by 128, 107 by 192; on a core of Zen 4, by 64 and by 128: 96 and 98,
+# of 128 rows 98 and 104.
+_CHUNK = 128
+# Registers -> pieces of a chunk: before each, a tile asks for some of the next chunk. All at once
+# would keep its own loads waiting.
+_PIECES = {32: 8, 16: 2}
 # Processors -> most vectors in a row of a tile. On Zen 4 a Kaggle step takes 6 % longer by 3.
 _MOST_VECTORS = {"znver": 2, "": 3}
 # Ways to cut a product, from few large tasks to many small ones.
@@ -43,8 +45,8 @@ class Shape(NamedTuple):
     height: int
     vectors: int
     lanes: int
-    chunk: int = 64
-    pieces: int = 4
+    chunk: int
+    pieces: int
 
     @property
     def width(self) -> int:
@@ -103,7 +105,7 @@ def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | Non
     if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
         return None
     vectors = min(2, columns // lanes)
-    chunk = _CHUNKS[unit.registers]
+    chunk = _CHUNK, _PIECES[unit.registers]
     free = unit.registers - _OTHER_REGISTERS
     if rows * vectors <= free:
         return Shape(rows, columns, rows, vectors, lanes, *chunk)
