@@ -40,8 +40,10 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 
-# Register tiles in a block of rows: a panel is fetched once for this many tiles.
-_TILES_PER_ROW_BLOCK = 16
+# Rows of a register tile -> tiles in a block of rows: a panel is fetched once for them. Batches are
+# powers of two, mostly, so blocks of 128 or 66 rows come out even; of 128 rows, blocks of 96 gave
+# one of two threads 36. Processors with tiles of 6 rows have smaller second-level caches.
+_TILES_PER_ROW_BLOCK = {8: 16, 6: 11}
 # The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
 # cache at 2048 steps.
 _PACKED_TILES = 8
@@ -164,7 +166,7 @@ def _tile_loops(
 def _tiles(product: Product, tile: RegisterTile) -> int:
     """Register tiles in a block of rows, which a task computes."""
     in_place = product.left.contracted_is_contiguous
-    most = _TILES_PER_ROW_BLOCK if in_place else _PACKED_TILES
+    most = _TILES_PER_ROW_BLOCK[tile.rows] if in_place else _PACKED_TILES
     if not isinstance(product.rows, int):
         return most
     return max(1, min(most, product.rows // (tile.rows * _FEWEST_ROW_BLOCKS)))

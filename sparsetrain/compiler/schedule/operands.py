@@ -31,6 +31,9 @@ from sparsetrain.compiler.schedule.rule import parallel_over, static_extent
 
 # Columns of the source that a packing task copies side by side: four cache lines of float32.
 _PACKED_TOGETHER = 64
+# Rows of the source that are gathered side by side: lines a power of two apart share the ways of a
+# set of a first-level cache, and it has eight.
+_GATHERED = 8
 # Steps of `k` in a packing task.
 _PACKED_STRETCH = 256
 
@@ -45,10 +48,15 @@ def pack_panels(
     gathered, and the next steps of `k` find the lines in cache. Tasks go through panels as those of
     the product do.
     """
+    vector_width = gcd(lanes, width)
+    padding = padding_block(sch, block, operand)
+    if operand.contracted_is_contiguous:
+        vector_width = min(vector_width, _GATHERED)
+    elif padding is not None:
+        _repeat_last(sch, padding, operand, vector_width)
     packing = _lay_out_in_panels(sch, block, operand, width)
     loops = sch.get_loops(packing)
     panels = _panels_per_task(static_extent(sch, loops[operand.outer]), width)
-    vector_width = gcd(lanes, width)
     group, panel, vector, lane = sch.split(
         loops[operand.outer], [None, panels, width // vector_width, vector_width]
     )
@@ -89,27 +97,36 @@ def pack_row_blocks(
 
 
 def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> None:
-    """Undo the padding of an operand: where there is no row, read the last one again.
-
-    What such rows contribute is never stored, so copying all rows to append zeros would be waste.
-    The padding block becomes a clamped load and is inlined into the product.
-    """
+    """Undo the padding of an operand: copying all rows to append zeros would be waste."""
     padding = padding_block(sch, block, operand)
-    if padding is None:
-        return
+    if padding is not None:
+        _repeat_last(sch, padding, operand)
+        sch.compute_inline(padding)
+
+
+def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes: int = 1) -> None:
+    """Have a padding block repeat the last row, or column, where there is none.
+
+    What comes of it is never stored. `lanes` neighbours that exist are read as one vector, which a
+    test of each would prevent.
+    """
     old = sch.get(padding)
     source = old.reads[0].source
     index = [axis.var for axis in old.iter_vars]
-    index[operand.outer] = tirx.min(index[operand.outer], source.ty.shape[operand.outer] - 1)
+    clamped, extent = [*index], source.ty.shape[operand.outer]
+    clamped[operand.outer] = tirx.min(index[operand.outer], extent - 1)
+    value = tirx.BufferLoad(source, clamped)
+    if lanes > 1:
+        end = (tirx.floordiv(index[operand.outer], lanes) + 1) * lanes
+        value = tirx.if_then_else(end <= extent, tirx.BufferLoad(source, index), value)
     new = s_tir.SBlock(
         old.iter_vars,
-        [tirx.BufferRegion(source, [Range.from_min_extent(i, 1) for i in index])],
+        [tirx.BufferRegion(source, [Range.from_min_extent(i, 1) for i in clamped])],
         old.writes,
         old.name_hint,
-        tirx.BufferStore(old.body.buffer, tirx.BufferLoad(source, index), old.body.indices),
+        tirx.BufferStore(old.body.buffer, value, old.body.indices),
     )
     sch.state.replace(sch.get_sref(padding), new, {old: new})
-    sch.compute_inline(padding)
 
 
 def padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:

@@ -81,6 +81,13 @@ def test_what_is_not_a_number_stays_in_its_row():
 op = relax.op
 
 
+def scheduled(parameters, body, target):
+    """The text of the one kernel of a function, as the rule schedules it."""
+    kernels = run_passes(function(parameters, body), until="ApplyRules")
+    (kernel,) = (f for _, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
+    return Matmul().apply(kernel, TARGETS[target], False).mod.script()
+
+
 @pytest.mark.parametrize(
     "weight, body",
     [
@@ -90,14 +97,27 @@ op = relax.op
     ids=["NN", "NT"],
 )
 def test_tasks_that_follow_each_other_pack_the_same_columns(weight, body):
-    kernels = run_passes(function({"x": ("b", 600), "w": weight}, body), until="ApplyRules")
-    (kernel,) = (f for _, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
-    script = Matmul().apply(kernel, TARGETS["host"], False).mod.script()
+    script = scheduled({"x": ("b", 600), "w": weight}, body, "host")
     # Of 600 steps a task takes 256, so three tasks share columns.
     places = re.findall(r"_fused (//|%) T\.int64\(3\) \* T\.int64\((\d+)\)", script)
     assert ("%", "256") in places
     assert any(sign == "//" for sign, _ in places)
     assert ("//", "256") not in places
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "plain"])
+def test_blocks_of_a_power_of_two_of_rows_are_as_large_as_each_other(target):
+    script = scheduled({"x": ("b", 32), "w": (32, 64)}, op.matmul, target)
+    (block,) = map(int, re.findall(r"T\.parallel\(.*// T\.int64\((\d+)\) \*", script))
+    for rows in (128, 256, 512, 1024, 2048):
+        assert rows / (-(-rows // block) * block) > 0.9
+
+
+@pytest.mark.parametrize("target", ["host", "avx2", "plain"])
+def test_columns_that_no_vector_divides_are_packed_as_vectors_all_the_same(target):
+    script = scheduled({"x": ("b", 32), "w": (32, 45)}, op.matmul, target)
+    # One test of where a vector ends, for all of its numbers.
+    assert re.search(r"\(v1 // T\.int64\((\d+)\) \+ T\.int64\(1\)\) \* T\.int64\(\1\) <= ", script)
 
 
 STACKED = {"x": ("b", 5, 12), "y": ("b", 12, 9), "w": (12, 9), "q": ("b", 20)}
