@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of one training step of DeepFM and of models of sequences, next to PyTorch's.
 
-Arms train on the same rows: ours on sequences without padding, PyTorch's padded to the longest
-allowed length, as its implementations do. BERT4Rec's softmax is over all items; DeepFM has 26
+Arms train on the same rows: ours on sequences without padding, PyTorch's padded to the longest of
+the batch. BERT4Rec's softmax is over all items; DeepFM has 26
 columns of 10,000 values, vectors of 16 numbers and three layers of 400. Each arm has a process of
 its own; they take turns. `torch_compile` is PyTorch's with its dense part compiled.
 

@@ -30,8 +30,8 @@ from harness.memory import available_bytes, needed_bytes
 from harness.options import add_task_options, available_threads, positive
 from harness.remote import ArmError, Worker
 from harness.report import describe
-from harness.result import summarize
-from harness.rounds import Rounds
+from harness.result import milliseconds, summarize
+from harness.rounds import Rounds, Score
 from harness.task import Task
 
 PEERS = (  # the last is ours
@@ -131,7 +131,8 @@ def _measure(task: Task, arms: Sequence[str], options: argparse.Namespace) -> di
                 for arm in sorted(order, key=lambda arm: arm not in PEERS)
             }
             print("taking turns", file=sys.stderr)
-            rounds = Rounds([started[arm] for arm in order], task.threads, options.patience)
+            workers_in_order = [started[arm] for arm in order]
+            rounds = Rounds(workers_in_order, task.threads, options.patience, _print_arm)
             rounds.play(options.steps)
         with ExitStack() as workers:
             profile = _start("profile", task, options, cache, workers)
@@ -142,6 +143,15 @@ def _measure(task: Task, arms: Sequence[str], options: argparse.Namespace) -> di
     about["ours"]["cached_compile_s"] = profile.about["compile_s"]
     result = summarize(task, about, rounds, profiled.answer)
     return result | {"unique_rows": mean_unique(task.config, task.make_batches())}
+
+
+def _print_arm(arm: str, score: Score) -> None:
+    """What an arm took, as soon as it is known: a run that is cut off is not lost."""
+    if "seconds" in score.turns[0].answer:
+        found = milliseconds(score.samples("seconds"))
+        text = "{median_ms:.2f} ms ({p10_ms:.2f} to {p90_ms:.2f})".format_map(found)
+        clean = f"{len(score.clean)} of {len(score.turns)} turns undisturbed"
+        print(f"{arm}: {text}, {clean}", file=sys.stderr, flush=True)
 
 
 def _start(

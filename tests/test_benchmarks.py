@@ -3,9 +3,10 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -79,10 +80,10 @@ def step():
         for module, figures in SMALLER.items():
             for name, value in figures.items():
                 patch.setattr(importlib.import_module(module), name, value)
-        printed = StringIO()
-        with redirect_stdout(printed):
+        printed, told = StringIO(), StringIO()
+        with redirect_stdout(printed), redirect_stderr(told):
             assert importlib.import_module("step").main() == 0
-    return json.loads(printed.getvalue())
+    return json.loads(printed.getvalue()) | {"told": told.getvalue()}
 
 
 @pytest.mark.slow
@@ -93,6 +94,11 @@ def test_a_step_has_its_quantiles_in_order_and_rates_that_follow_from_them(step)
     assert ours["gflops"] == pytest.approx(step["matmul_gflop"] * 1e3 / ours["median_ms"])
     assert ours["steps"] >= 30
     assert 0 < ours["loss"] < 1
+
+
+@pytest.mark.slow
+def test_an_arm_is_printed_as_soon_as_its_turns_are_over(step):
+    assert re.search(r"^ours: [\d.]+ ms \([\d.]+ to [\d.]+\), \d of 2 turns", step["told"], re.M)
 
 
 @pytest.mark.slow

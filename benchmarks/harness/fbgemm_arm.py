@@ -17,7 +17,7 @@ from harness.batches import Arrays
 from harness.configs import EPSILON, LEARNING_RATES, Config
 from harness.task import Task
 from harness.torch_arm import about_torch
-from harness.torch_dense import DenseDLRM, dense_optimizer
+from harness.torch_dense import DenseDLRM, make_optimizer
 from harness.weights import fill_table_
 
 _RULES = {
@@ -37,7 +37,7 @@ class Fbgemm:
         self.dense = DenseDLRM(task.config)
         self.tables = _tables(task.config, task.optimizer, self.half)
         self.criterion = nn.BCEWithLogitsLoss()
-        self.optimizer = dense_optimizer(task.optimizer, list(self.dense.parameters()))
+        self.optimizer = make_optimizer(task.optimizer, [*self.dense.parameters()], fused=True)
         self.offsets = torch.arange(task.batch * task.config.features + 1)
         self.batches = [_tensors(arrays) for arrays in task.make_batches()]
         self.loss: Any = None

@@ -9,6 +9,7 @@ lasts.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -70,9 +71,18 @@ class Rounds:
         Cores that each may use.
     patience : float
         Seconds to spend on waiting and on further rounds if the machine is not quiet.
+    ended : callable, optional
+        Told the name and the score of each arm that has had its turns, again after further ones.
     """
 
-    def __init__(self, workers: list[Worker], threads: int, patience: float) -> None:
+    def __init__(
+        self,
+        workers: list[Worker],
+        threads: int,
+        patience: float,
+        ended: Callable[[str, Score], None] = lambda _arm, _score: None,
+    ) -> None:
+        self.ended = ended
         self.workers, self.threads, self.patience = workers, threads, patience
         self.scores = {worker.arm: Score(threads) for worker in workers}
         self.pilot: dict[str, dict[str, Any]] = {}  # what the arms answered before the first round
@@ -85,7 +95,10 @@ class Rounds:
             shift = number % len(self.workers)  # nobody always comes after the same neighbour
             began = time.monotonic()
             for worker in self.workers[shift:] + self.workers[:shift]:
-                self.scores[worker.arm].turns.append(self.turn(worker, timed))
+                score = self.scores[worker.arm]
+                score.turns.append(self.turn(worker, timed))
+                if len(score.turns) >= ROUNDS:
+                    self.ended(worker.arm, score)
             number += 1
             if number > ROUNDS:
                 self.patience -= time.monotonic() - began

@@ -63,11 +63,16 @@ class CrossLayers(nn.Module):
         return x
 
 
-def dense_optimizer(name: str, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """PyTorch's own; it has no row-wise Adagrad, so that one is Adagrad here."""
+def make_optimizer(
+    name: str, parameters: list[nn.Parameter], *, fused: bool = False
+) -> torch.optim.Optimizer:
+    """PyTorch's own; it has no row-wise Adagrad, so that one is Adagrad here.
+
+    `fused` is for dense gradients.
+    """
     if name == "sgd":
-        return torch.optim.SGD(parameters, LEARNING_RATES[name])
-    return torch.optim.Adagrad(parameters, LEARNING_RATES[name], eps=EPSILON)
+        return torch.optim.SGD(parameters, LEARNING_RATES[name], fused=fused)
+    return torch.optim.Adagrad(parameters, LEARNING_RATES[name], eps=EPSILON, fused=fused)
 
 
 def _mlp(widths: tuple[int, ...], name: str, last_relu: bool) -> nn.Sequential:

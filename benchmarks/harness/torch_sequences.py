@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's arms of `sequences.py`: models of padded sequences, and DeepFM."""
+"""PyTorch's arms of `sequences.py`: models of padded sequences, and DeepFM.
+
+Sequences are padded to the longest of their batch. Optimizers are fused where gradients are dense;
+where they are sparse, Adam is lazy, as ours is.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,23 +23,31 @@ def peer(model: str, threads: int, compiled: bool) -> Callable[[Any], None]:
     torch.manual_seed(0)
     made: Any = {"deepfm": DeepFM, "din": DIN}.get(model)
     net = Encoder(model == "sasrec") if made is None else made()
-    if made is None:
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    else:
-        optimizer = torch.optim.Adagrad(net.parameters(), 0.02)
+    optimizers = _optimizers(net, adam=made is None)
     if compiled:
-        net.compile()
+        net.compile(dynamic=made is not DeepFM)
     loss_of = {"sasrec": _sasrec, "bert4rec": _bert4rec, "din": _din, "deepfm": _deepfm}[model]
     rng = np.random.default_rng(2)
 
     def step(batch: Any) -> None:
-        optimizer.zero_grad()
         loss = loss_of(net, batch, rng)
         loss.backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         loss.item()
 
     return step
+
+
+def _optimizers(net: nn.Module, adam: bool) -> list[torch.optim.Optimizer]:
+    """One of the tables whose gradients are sparse, if there are any, and one of the rest."""
+    tables = [m.weight for m in net.modules() if isinstance(m, nn.Embedding) and m.sparse]
+    others = [p for p in net.parameters() if all(p is not table for table in tables)]
+    if adam:
+        lazy = [torch.optim.SparseAdam(tables, 1e-3)] if tables else []
+        return [*lazy, torch.optim.Adam(others, 1e-3, fused=True)]
+    return [torch.optim.Adagrad(tables, 0.02), torch.optim.Adagrad(others, 0.02, fused=True)]
 
 
 class Encoder(nn.Module):
@@ -45,7 +57,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.causal, self.length = causal, LENGTH if causal else LENGTH + 1
         rate = 0.5 if causal else 0.2
-        self.item = nn.Embedding(ITEMS + 2, 50, padding_idx=0)  # with padding and a mask
+        # With padding and a mask. BERT4Rec's softmax over all items has a dense gradient.
+        self.item = nn.Embedding(ITEMS + 2, 50, padding_idx=0, sparse=causal)
         self.place, self.drop = nn.Embedding(self.length, 50), nn.Dropout(rate)
         layer = nn.TransformerEncoderLayer(
             50, 1 if causal else 2, 50, rate, "relu", batch_first=True, norm_first=True
@@ -54,9 +67,10 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(50)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, length) -> (B, length, 50)."""
-        x = self.drop(self.item(ids) * 50**0.5 + self.place.weight)
-        ones = torch.ones(self.length, self.length, dtype=torch.bool)
+        """(B, L) of at most `length` items -> (B, L, 50)."""
+        steps = ids.shape[1]
+        x = self.drop(self.item(ids) * 50**0.5 + self.place.weight[:steps])
+        ones = torch.ones(steps, steps, dtype=torch.bool)
         hidden = torch.triu(ones, 1) if self.causal else None
         padded = None if self.causal else ids == 0  # rows are padded at the end: causal needs none
         return self.norm(self.encoder(x, mask=hidden, src_key_padding_mask=padded))
@@ -108,8 +122,8 @@ def _mlp(width: int, hidden: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
 
 
-def _padded(parts: list[np.ndarray], length: int) -> np.ndarray:
-    out = np.zeros((len(parts), length), np.int64)
+def _padded(parts: list[np.ndarray]) -> np.ndarray:
+    out = np.zeros((len(parts), max(map(len, parts))), np.int64)
     for row, ids in zip(out, parts, strict=True):
         row[: len(ids)] = ids
     return out
@@ -117,7 +131,7 @@ def _padded(parts: list[np.ndarray], length: int) -> np.ndarray:
 
 def _sasrec(net: Any, users: list[np.ndarray], rng: np.random.Generator) -> Tensor:
     ends = [ids[:-1] for ids in users], [ids[1:] for ids in users]
-    history, wanted = (torch.from_numpy(_padded(part, LENGTH)) for part in ends)
+    history, wanted = (torch.from_numpy(_padded(part)) for part in ends)
     negative = torch.from_numpy(rng.integers(1, ITEMS + 1, history.shape))
     x = net(history)
     yes, no = ((x * net.item(ids)).sum(-1)[wanted != 0] for ids in (wanted, negative))
@@ -126,7 +140,7 @@ def _sasrec(net: Any, users: list[np.ndarray], rng: np.random.Generator) -> Tens
 
 
 def _bert4rec(net: Any, users: list[np.ndarray], rng: np.random.Generator) -> Tensor:
-    ids = _padded(users, LENGTH + 1)
+    ids = _padded(users)
     chosen = (rng.random(ids.shape) < 0.2) & (ids != 0)
     x = net(torch.from_numpy(np.where(chosen, ITEMS + 1, ids)))[torch.from_numpy(chosen)]
     return F.cross_entropy(x @ net.item.weight.T, torch.from_numpy(ids[chosen]))
@@ -134,7 +148,7 @@ def _bert4rec(net: Any, users: list[np.ndarray], rng: np.random.Generator) -> Te
 
 def _din(net: Any, batch: Any, rng: np.random.Generator) -> Tensor:
     users, clicks = batch
-    history = torch.from_numpy(_padded([ids[:-1] for ids in users], LENGTH))
+    history = torch.from_numpy(_padded([ids[:-1] for ids in users]))
     item = torch.from_numpy(np.array([ids[-1] for ids in users]))
     logits = net(*net.embed(history, item))
     return F.binary_cross_entropy_with_logits(logits, torch.from_numpy(clicks))
