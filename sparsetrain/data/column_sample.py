@@ -35,7 +35,7 @@ def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]
     """Return the name of the data, of each column some pieces, and why others are not read."""
     if names_in(data):
         table, (arrays, unread) = Location("table"), as_columns(data)
-        pieces = {n: [(table.of_column(n), a[:_SAMPLE_ROWS])] for n, a in arrays.items()}
+        pieces = {n: [(table.of_column(n), _first_rows(a))] for n, a in arrays.items()}
         return table.name, pieces, unread
     source = open_rows(data)
     names = [name for name in source.parts[0].schema.names if name]  # none: an index
@@ -51,6 +51,12 @@ def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]
             if rows >= _SAMPLE_ROWS // len(chosen) or size >= _SAMPLE_BYTES // len(chosen):
                 break
     return source.name, columns, {}
+
+
+def _first_rows(values: Any) -> Any:
+    """Return some rows of a column in one piece; the texts of a frame may be in several."""
+    some = values[:_SAMPLE_ROWS]
+    return some.combine_chunks() if isinstance(some, pa.ChunkedArray) else some
 
 
 def check_types(pieces: Pieces) -> None:

@@ -49,6 +49,14 @@ UNREAD = ("place",)
 LABEL = {"click": [0, 1] * (ROWS // 2), "kind": ["a", "b", "c", "d"] * (ROWS // 4)}
 
 
+def test_columns_of_a_frame_may_be_in_chunks():
+    pd = pytest.importorskip("pandas")
+    text = pa.chunked_array([["a", "b"], ["a", "c"]])
+    column = pd.Series(text, dtype=pd.ArrowDtype(pa.string()))
+    found = infer(pd.DataFrame({"site": column, "click": [0, 1, 0, 1]}), "click")
+    assert found.columns["site"] == "category, text: 3 values"
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_is_what_its_values_look_like(name):
     expected, values = COLUMNS[name]

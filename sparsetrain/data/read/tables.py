@@ -242,7 +242,9 @@ def _lists(values: Any) -> Any:
     return pa.FixedSizeListArray.from_arrays(native.ravel(), max(1, values.shape[1]))
 
 
-def as_columns(data: Any) -> tuple[dict[str, pa.Array], dict[str, RowError]]:
+def as_columns(
+    data: Any,
+) -> tuple[dict[str, pa.Array | pa.ChunkedArray], dict[str, RowError]]:
     """Return the columns of a frame, a dict or rows, whatever their names are.
 
     Those that cannot be read are in the second dict, each with the reason.
