@@ -12,6 +12,7 @@ each null; here a value's bits are multiplied by its validity bit, which takes 0
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,7 @@ def _reason(value: float) -> str:
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
 EXACT = float(2**53)  # from here on a float no longer tells neighbouring integers apart
+_FIRST = 64  # rows of text that are tried alone
 _SHOWN = 40  # characters of a bad value that fit a one-line message
 
 
@@ -134,16 +136,22 @@ def _parsed(array: Any, location: Location) -> Any:
     text = array.cast(pa.large_string())
     text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, text.type), text)
     try:
-        return text.cast(pa.float64())
+        return _as_floats(text)
     except pa.ArrowInvalid:
         text = _without_booleans(text)
     try:
-        return text.cast(pa.float64())
+        return _as_floats(text)
     except pa.ArrowInvalid:
         row, value = next((i, v) for i, v in enumerate(text.to_pylist()) if not _is_number(v))
         fix = "; if it stands for a missing value, list it in a schema, [text] null"
         advice = fix if value.lower() in _NULLS else ""
         raise location.error(f"{value[:_SHOWN]!r} is not a number{advice}", row) from None
+
+
+def _as_floats(text: Any) -> Any:
+    """Cast text; Arrow writes an error for every bad value, so the first rows are tried alone."""
+    text[:_FIRST].cast(pa.float64())
+    return text.cast(pa.float64())
 
 
 def _without_booleans(text: Any) -> Any:
@@ -205,12 +213,10 @@ def _from_text(array: Any, location: Location) -> Any | None:
     require_utf8(plain, location, bytes_too=True)
     text = plain.cast(pa.large_string())
     text = pc.if_else(pc.not_equal(pc.binary_length(text), 0), text, None)
-    try:
+    if not _is_moment(text.drop_null()[:1]):
+        return None
+    with suppress(pa.ArrowInvalid):
         return _parsed_moments(text)
-    except pa.ArrowInvalid:
-        there = text.drop_null()
-        if not _is_moment(there[:1]):
-            return None
     row, value = next(
         (i, v) for i, v in enumerate(text) if v.is_valid and not _is_moment(text[i : i + 1])
     )
