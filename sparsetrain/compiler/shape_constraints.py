@@ -11,7 +11,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
 
 from tvm import tirx
 from tvm.sym import Analyzer
@@ -26,6 +29,9 @@ from sparsetrain.ops.operand_shapes import (
     size_of,
 )
 
+# The value of an expression, by the letters' values.
+Formula = Callable[[Mapping[str, int]], int]
+
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     tirx.Add: operator.add,
     tirx.Sub: operator.sub,
@@ -39,7 +45,8 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 }
 
 
-class Demand(NamedTuple):
+@dataclass(frozen=True)
+class Demand:
     """A pair of extents that an operator takes to be equal, or to be no more than the other.
 
     Parameters
@@ -55,11 +62,16 @@ class Demand(NamedTuple):
     words: str
     is_size: bool = False
 
+    @cached_property
+    def _numbers(self) -> tuple[Formula, Formula]:
+        """Both extents; each call of a program asks, and TVM's expressions are slow to read."""
+        return _formula(self.pair.left), _formula(self.pair.right)
+
     def problem(self, extents: Mapping[str, int]) -> str | None:
         """What is wrong with these extents, by the letters that stand for them."""
         left, right, at_most = self.pair
         try:
-            found, wanted = _number(left, extents), _number(right, extents)
+            found, wanted = (number(extents) for number in self._numbers)
         except ZeroDivisionError:
             return f"{self.words} divides by nothing"
         if found == wanted or (at_most and found < wanted):
@@ -106,7 +118,7 @@ def impossible(demands: Iterable[Demand]) -> str | None:
 def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
     """The value of an expression, if its letters and operations are known."""
     try:
-        return _number(expr, extents)
+        return _formula(expr)(extents)
     except (KeyError, ZeroDivisionError):
         return None
 
@@ -114,17 +126,18 @@ def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
 def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
     try:
         with suppress(ZeroDivisionError):  # by these numbers alone
-            _number(expr, known)
+            _formula(expr)(known)
     except KeyError:
         return False
     return True
 
 
-def _number(expr: Any, extents: Mapping[str, int]) -> int:
+def _formula(expr: Any) -> Formula:
     """The value of an expression; KeyError for a letter or an operation that is not known."""
     if isinstance(expr, tirx.IntImm):
-        return int(expr)
+        number = int(expr)
+        return lambda extents: number
     if isinstance(expr, tirx.Var):
-        return extents[str(expr)]
-    left, right = getattr(expr, "a", None), getattr(expr, "b", None)
-    return _ARITHMETIC[type(expr)](_number(left, extents), _number(right, extents))
+        return itemgetter(str(expr))
+    operation, left, right = _ARITHMETIC[type(expr)], _formula(expr.a), _formula(expr.b)
+    return lambda extents: operation(left(extents), right(extents))
