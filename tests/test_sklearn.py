@@ -22,7 +22,7 @@ import sparsetrain as st
 from sparsetrain.checkpoint import manifest as manifest_module
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, DataWarning
 from sparsetrain.sklearn import ClickClassifier, Ranker, RatingRegressor
-from sparsetrain.sklearn.parameters import batch_size_of
+from sparsetrain.sklearn.parameters import batch_size_of, epochs_of
 from tests.helpers import slow_except
 
 SMALL = {"dim": 4, "model_options": {"bottom": (8,), "top": (8,)}, "lr": 0.1, "random_state": 0}
@@ -81,7 +81,7 @@ def test_what_is_saved_or_pickled_predicts_the_same_and_is_a_run_for_the_library
 
 def test_training_goes_on_and_stops_early():
     X, y, stars = clicks(100)
-    model = RatingRegressor(warm_start=True, batch_size=16, **SMALL).fit(
+    model = RatingRegressor(warm_start=True, epochs=1, batch_size=16, **SMALL).fit(
         X, stars, eval_set=(X, stars)
     )
     first = model.history_["epochs"][0]["valid"]["rmse"]
@@ -136,10 +136,38 @@ def test_estimators_learn_small_data_as_they_come(check, made):
     getattr(estimator_checks, check)(made.__name__, made())
 
 
-def test_batches_are_smaller_where_an_epoch_would_have_few_steps():
-    sizes = {rows: batch_size_of("auto", rows) for rows in (1, 200, 1_000, 4_096, 10**6)}
-    assert sizes == {1: 8, 200: 8, 1_000: 31, 4_096: 128, 10**6: 128}
-    assert batch_size_of(512, 10) == 512
+def test_batches_follow_the_rows():
+    sizes = {1: 8, 200: 8, 1_000: 31, 4_096: 128, 51_200: 128, 100_000: 250, 10**6: 512}
+    assert {rows: batch_size_of("auto", rows) for rows in sizes} == sizes
+    assert batch_size_of(1024, 10) == 1024
+
+
+# Rows, values of all categories, patience -> epochs.
+EPOCHS = {
+    "few rows": ((4_095, 9_000, None), 3),
+    "rows enough": ((4_096, 9_000, None), 1),
+    "many values": ((200_000, 27_000, None), 1),
+    "many values, many rows": ((10**6, 10_001, None), 1),
+    "numbers, and few values": ((20_000, 45, None), 3),
+    "numbers alone": ((4_096, 2, None), 3),
+    "a hundred rows for each value": ((20_000, 200, None), 3),
+    "a row fewer": ((19_999, 200, None), 1),
+    "early stopping": ((200_000, 27_000, 1), 20),
+    "early stopping of few rows": ((1_000, 5, 2), 20),
+}
+
+
+@pytest.mark.parametrize("table", EPOCHS)
+def test_epochs_follow_rows_and_values(table):
+    about, epochs = EPOCHS[table]
+    assert epochs_of("auto", *about) == epochs
+    assert epochs_of(2, *about) == 2
+
+
+def test_a_fit_says_what_it_has_chosen():
+    X, y, _ = clicks(1_000)
+    found = ClickClassifier(**SMALL).fit(X, y)
+    assert (found.batch_size_, found.n_iter_) == (31, 3)
 
 
 # --- Forms of rows ------------------------------------------------------------------------------

@@ -183,7 +183,10 @@ def one_each(ids: npt.ArrayLike) -> Ragged:
 
 def offsets_of(lengths: npt.ArrayLike) -> Array:
     """Return where each of B bags begins, and the last ends, (B + 1,) int64."""
-    return np.cumsum(np.r_[0, lengths], dtype=np.int64)
+    counts = np.asarray(lengths)
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 def concat_bags(pieces: Sequence[Ragged]) -> Ragged:

@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 
 from sparsetrain import data
 from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.sklearn.parameters import Trained
+from sparsetrain.sklearn.parameters import Trained, epochs_of
 from sparsetrain.sklearn.saved import (
     CLASSES,
     ESTIMATOR,
@@ -64,11 +64,12 @@ class _Estimator(Trained, ABC):
         Learning rate.
     optimizer_options : dict, optional
         Other arguments of the optimizer.
-    epochs : int
-        As `Trainer.fit`.
+    epochs : int or "auto"
+        As `Trainer.fit`; "auto" is 1, and 3 below 4,096 rows or where the values of all categories
+        are at most one for each hundred rows. With `patience` it is 20, the most.
     batch_size : int or "auto"
         As `Trainer.fit`; "auto" is 128, of few rows so many fewer that an epoch has 32 steps, and
-        at least 8.
+        at least 8; from 51,200 rows on so many more that it has 400, and at most 512.
     schema : Schema or path, optional
         Roles of the columns; by default inferred. Its label does not count.
     min_count : int
@@ -93,6 +94,8 @@ class _Estimator(Trained, ABC):
     ----------
     trainer_ : Trainer
     schema_ : Schema
+    batch_size_ : int
+        That of the last fit; ``n_iter_`` is the number of epochs so far.
     history_ : History
     n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -253,13 +256,16 @@ class _Estimator(Trained, ABC):
         names: list[Any] = [*self.schema_.labels, self.schema_.weights]
         return {**columns, **dict(zip(names, (labels, weights), strict=True))}
 
-    def _train(self, rows: Any, count: int, held_out: Any, epochs: int, *, new: bool) -> Any:
+    def _train(self, rows: Any, count: int, held_out: Any, epochs: Any, *, new: bool) -> Any:
         if new:
             encoder = self._encoder(rows)
             made, options = self._model()
             model = made(dim=self.dim, **encoder.model_arguments, **options)
             self.trainer_ = self._trainer(model, encoder)
         stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
+        assert self.trainer_.encoder is not None
+        values = sum(self.trainer_.encoder.tables.values())
+        epochs = epochs_of(epochs, count, values, self.patience)
         self._fit(rows, count, validation=held_out, epochs=epochs, early_stopping=stopping)
         self.n_iter_ = self.trainer_.epochs
         return self

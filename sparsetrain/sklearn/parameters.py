@@ -30,7 +30,7 @@ class Trained(BaseEstimator):
     optimizer: str = "adagrad"
     lr: float = 0.02
     optimizer_options: Mapping[str, Any] | None = None
-    epochs: int = 1
+    epochs: Any = "auto"
     batch_size: Any = "auto"
     random_state: Any = None
     target: str = "auto"
@@ -70,9 +70,10 @@ class Trained(BaseEstimator):
 
     def _fit(self, rows: Any, count: int, **options: Any) -> Any:
         """Train on `count` rows by `trainer_`; `options` are other arguments of its `fit`."""
+        self.batch_size_ = batch_size_of(self.batch_size, count)
         self.history_ = self.trainer_.fit(
             rows,
-            batch_size=batch_size_of(self.batch_size, count),
+            batch_size=self.batch_size_,
             progress="auto" if self.verbose else None,
             **options,
         )
@@ -83,5 +84,27 @@ class Trained(BaseEstimator):
 
 
 def batch_size_of(given: Any, rows: int) -> Any:
-    """Return the size of a batch of so many rows."""
-    return min(128, max(8, rows // 32)) if given == "auto" else given
+    """Return the size of a batch of so many rows.
+
+    Large tables lose no AUC by batches of 512 and take half the time; small ones need steps.
+    """
+    if given != "auto":
+        return given
+    return max(8, min(128, rows // 32), min(512, rows // 400))
+
+
+_FEW_ROWS, _ROWS_OF_A_VALUE = 4096, 100
+
+
+def epochs_of(given: Any, rows: int, values: int, patience: int | None) -> Any:
+    """Return how often so many rows are passed, whose categories have so many values in all.
+
+    A second pass overfits values that few rows have.
+    """
+    rules = (  # the first that holds decides
+        (given != "auto", given),
+        (patience is not None, 20),  # or fewer, as early stopping says
+        (rows < _FEW_ROWS, 3),
+        (rows >= _ROWS_OF_A_VALUE * values, 3),
+    )
+    return next((epochs for holds, epochs in rules if holds), 1)
