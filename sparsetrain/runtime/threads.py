@@ -8,25 +8,40 @@ import os
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.cores import available_cores
+from sparsetrain.system.launcher import is_torchrun
 
 MAX_THREADS = 4096  # TVM starts any number, or ends the process
 
 
-def _check_setting() -> None:
+def _require_number(text: str) -> None:
     """Refuse a setting that TVM would misread, or end the process for."""
-    text = os.environ["TVM_NUM_THREADS"]
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_THREADS):
+    if not (_is_number(text) and int(text[:9]) <= MAX_THREADS):
         raise ConfigError(
             f"environment variable TVM_NUM_THREADS: {text!r:.40} is not a number from 1 to "
             f"{MAX_THREADS:,}; unset it to use every core"
         )
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text[:9]) >= 1
+
+
+def _share() -> int:
+    """Return the cores to use unless told otherwise: all, or as many as OpenMP may use.
+
+    joblib gives its workers their share so. torchrun says 1 to all who have not chosen.
+    """
+    cores, limit = available_cores(), os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit[:9])) if _is_number(limit) and not is_torchrun() else cores
+
+
 # By default TVM uses half the cores, and pins threads from core 0 up, so that two jobs on one
-# machine share a core. Both must be set before the pool starts; the user's values are kept.
-if not os.environ.get("TVM_NUM_THREADS"):
-    os.environ["TVM_NUM_THREADS"] = str(available_cores())
-_check_setting()
+# machine share a core. Both must be set before the pool starts; the user's values are kept. Our own
+# number is for TVM alone: in `os.environ`, workers of joblib would take it for the user's.
+if named := os.environ.get("TVM_NUM_THREADS"):
+    _require_number(named)
+else:
+    os.putenv("TVM_NUM_THREADS", str(_share()))
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 import tvm  # noqa: E402  (the two settings above must come first)
@@ -40,14 +55,15 @@ def num_threads() -> int:
 def max_worker_threads() -> int:
     """Most threads for other work of this process; does not start TVM's pool."""
     text = os.environ.get("TVM_NUM_THREADS", "")
-    return min(max(int(text), 1) if text.isdecimal() else available_cores(), available_cores())
+    return min(max(int(text), 1) if text.isdecimal() else _share(), available_cores())
 
 
 def set_num_threads(count: int) -> None:
     """Run kernels that this Python thread calls on `count` threads from now on.
 
     Results do not depend on the number. Without a call it is ``TVM_NUM_THREADS``, or the number of
-    cores that this process may use, by its affinity mask and the CPU quota of its container.
+    cores that this process may use, by its affinity mask and the CPU quota of its container, and at
+    most ``OMP_NUM_THREADS``, by which joblib shares the cores among its workers.
 
     Raises
     ------
@@ -61,11 +77,10 @@ def set_num_threads(count: int) -> None:
             "set_num_threads: TVM's threads stay with the process that this one was forked from: "
             f"for {count} of them start it by multiprocessing.get_context('spawn')"
         )
-    before = os.environ.get("TVM_NUM_THREADS", "1")
     os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
     if num_threads() != count:
-        os.environ["TVM_NUM_THREADS"] = before  # for the processes that this one starts
+        os.environ["TVM_NUM_THREADS"] = str(num_threads())  # for the processes that this one starts
         raise ConfigError(
             f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
             f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"

@@ -12,6 +12,7 @@ import ctypes
 import os
 import platform
 import struct
+import sys
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping
@@ -240,7 +241,8 @@ def _loaded(path: str) -> Any:
     for package, name in (("tvm_ffi", "libtvm_ffi.so"), ("tvm", "libtvm_runtime.so")):
         spec = find_spec(package)
         if spec and spec.origin:
-            os.environ.setdefault("TVM_NUM_THREADS", "1")
+            if "tvm" not in sys.modules:  # whoever imported it has chosen
+                os.environ.setdefault("TVM_NUM_THREADS", "1")
             ctypes.CDLL(str(Path(spec.origin).with_name("lib") / name), ctypes.RTLD_GLOBAL)
     try:
         library = ctypes.CDLL(path)

@@ -16,6 +16,7 @@ from tests.helpers import slow_except
 SAY = """
 import os, sys
 import sparsetrain as st
+from sparsetrain.system.cores import available_cores
 st.runtime  # imports TVM
 for calls in sys.argv[1:]:
     child = os.fork()
@@ -26,7 +27,8 @@ for calls in sys.argv[1:]:
             print(st.runtime.num_threads())
         except st.errors.ConfigError as error:
             print(error)
-            assert int(os.environ["TVM_NUM_THREADS"]) == st.runtime.num_threads()
+            told = os.environ.get("TVM_NUM_THREADS", available_cores())  # to processes it starts
+            assert int(told) == st.runtime.num_threads()
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -86,6 +88,45 @@ def test_a_setting_that_is_no_number_of_threads_is_refused_by_name(setting):
 @pytest.mark.slow
 def test_an_empty_setting_is_none():
     assert said("", [""]) == [str(CORES)]
+
+
+# What a process that has imported TVM starts as joblib does, by `os.environ` and its own variables.
+WORKER = """
+import os, subprocess, sys
+import sparsetrain as st
+print(st.runtime.num_threads())
+say = [sys.executable, "-c", "import sparsetrain as st; print(st.runtime.num_threads())"]
+for extra in ({}, {"TORCHELASTIC_RUN_ID": "0"}):
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **extra}
+    print(subprocess.check_output(say, env=environ, text=True))
+"""
+
+
+def test_a_worker_of_joblib_has_its_share_of_the_cores():
+    own = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID")
+    clean = {name: value for name, value in os.environ.items() if name not in own}
+    command = [sys.executable, "-c", WORKER]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True)
+    assert [int(line) for line in done.stdout.split()] == [CORES, 1, CORES], done.stderr
+
+
+# An exported model runs on one thread, and is opened here by a process that trains.
+SERVING = """
+import sparsetrain as st
+st.runtime
+from sparsetrain.serving.model import _loaded
+try:
+    _loaded("absent.so")
+except st.errors.CheckpointError:
+    print(st.runtime.num_threads())
+"""
+
+
+def test_an_exported_model_leaves_the_threads_of_a_training_process_alone():
+    clean = {name: value for name, value in os.environ.items() if "NUM_THREADS" not in name}
+    command = [sys.executable, "-c", SERVING]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True)
+    assert done.stdout.split() == [str(CORES)], done.stderr
 
 
 # A process that has run kernels on two threads, and one that was forked from it.
