@@ -15,6 +15,7 @@ from tvm import relax
 from sparsetrain.backend import backend_of
 from sparsetrain.runtime import library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.kernel_names import name_by_content
 from sparsetrain.runtime.object_files import CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.system.locks import with_builder_lock
@@ -162,7 +163,7 @@ def _build_by_kernel(
 ) -> relax.VMExecutable:
     """As `relax.build`, with kernels compiled one by one."""
     builder = relax.ExecBuilder()
-    kernels = relax.vm_build._vmcodegen(builder, module)
+    kernels = relax.vm_build._vmcodegen(builder, name_by_content(module))
     objects = compile_objects(kernels, target, folder)
     return relax.vm_build._vmlink(builder, target, ext_libs=objects)
 

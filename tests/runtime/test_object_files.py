@@ -18,6 +18,7 @@ import sparsetrain as st
 from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.runtime import library_cache, object_files
 from sparsetrain.runtime.host import host_target
+from sparsetrain.runtime.kernel_names import plain_name
 from tests import small_dlrm
 from tests.helpers import assert_same_bits, slow_except
 
@@ -31,7 +32,7 @@ def compiled(monkeypatch):
     names, codegen_build = [], object_files.codegen_build
 
     def noting(module, target):
-        names.extend(var.name_hint for var in module.functions)
+        names.extend(plain_name(var.name_hint) for var in module.functions)
         return codegen_build(module, target)
 
     monkeypatch.setattr(object_files, "codegen_build", noting)
@@ -68,6 +69,16 @@ def test_another_optimizer_compiles_its_updates_alone(place, compiled):
     updates = {"dense_updates", "update_of_touched_rows", "check_for_NaN_and_infinity"}
     # TVM keeps extents in the order of addresses: its functions of shapes may differ in that.
     assert compiled and {name for name in compiled if not name.startswith("shape_func")} <= updates
+
+
+def test_predictions_share_the_layers_of_the_step(place, compiled):
+    model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(8,), top=(8, 8))
+    trainer = st.Trainer(model, st.optim.adagrad(0.1), target="cpu")
+    trainer.compile()
+    assert "fused_matmul_nt_add_relu" in compiled
+    compiled.clear()
+    trainer.compile(scores=True)
+    assert set(compiled) <= {"shape_func"}
 
 
 @pytest.mark.parametrize("kind", slow_except(["weighted"], ["single", "weighted"]))
@@ -111,7 +122,7 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
 def test_one_failure_ends_the_compile_and_is_told(place, monkeypatch):
     def failing(module, target):
-        if next(iter(module.functions)).name_hint == "tir_floor":
+        if plain_name(next(iter(module.functions)).name_hint) == "tir_floor":
             raise RuntimeError("LLVM failed")
         return codegen_build(module, target)
 

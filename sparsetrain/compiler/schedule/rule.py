@@ -21,6 +21,7 @@ from functools import lru_cache
 from threading import Lock
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.error import InternalError
 from tvm.ir import PrimType
@@ -142,12 +143,22 @@ class ApplyRules:
         result = module.clone()
         for var, function in module.functions_items():
             if isinstance(function, tirx.PrimFunc) and not _is_scheduled(function):
-                result[var] = self._known.scheduled(function, target)
+                result[var] = self._known.scheduled(_plainly_named(function), target)
         return result
 
 
 def _is_scheduled(kernel: tirx.PrimFunc) -> bool:
     return bool(kernel.attrs and kernel.attrs.get("tirx.is_scheduled"))
+
+
+def _plainly_named(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with parameters named by their places.
+
+    Relax names them for layers and for values numbered within a program, and blocks that a schedule
+    adds are named after them: kernels that compute the same would differ by their names alone.
+    """
+    new = {old: tirx.Var(f"p{place}", old.ty) for place, old in enumerate(kernel.params)}
+    return tvm_ffi.structural_map(kernel, (tirx.Var, lambda var: new.get(var, var)))
 
 
 class _Known:

@@ -28,6 +28,7 @@ from sparsetrain import runtime
 from sparsetrain.backend import CPU_MEMORY
 from sparsetrain.data import Batch
 from sparsetrain.runtime.compiling import intercept_kernels
+from sparsetrain.runtime.kernel_names import plain_name
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
 from sparsetrain.training.step import Loss, loss_inputs
 from sparsetrain.training.trained_model import TrainedModel
@@ -90,6 +91,7 @@ class Recorder:
 
     def _instrument(self, _function: Any, name: str, before: bool, _result: Any, *args: Any) -> int:
         self._wait()
+        name = plain_name(name)
         if before:
             self._began = time.perf_counter()
         elif "." not in name and name not in _NO_KERNELS:  # with a dot, it is of the runtime
