@@ -9,6 +9,7 @@ import sparsetrain as st
 from sparsetrain import ad
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.ops import ragged
+from sparsetrain.ops.ragged import operators
 from tests.helpers import UNOPTIMIZED, slow_except
 
 WIDTH, DISTANCES, COUNTS = 6, 12, (3, 0, 1, 17, 9)
@@ -99,6 +100,37 @@ CASES = {
         )
         for heads in (1, 2)
     },
+}
+AT = ("ends", "places", "place_ends")
+TOKENS = np.repeat(STARTS, np.diff(PLACE_ENDS, prepend=0)) + PLACES
+
+
+def rows_at(a, name):
+    return nn.wrap_nested(ragged.ragged_take(a[name], *(a[n] for n in AT)), "rows")._expr
+
+
+# Of chosen queries: what the operator gives for these tokens.
+CASES |= {
+    "attention_at of chosen queries": (
+        lambda a: operators.attention_at(
+            rows_at(a, "x"), a["k"], a["v"], *(a[n] for n in AT), heads=2, causal=1, scale=3**-0.5
+        ),
+        lambda **given: attention(2, True)(**given)[TOKENS],
+    ),
+    "scaled_attention_at of chosen queries": (
+        lambda a: operators.scaled_attention_at(
+            *(rows_at(a, "x"), a["k"], a["v"], *(a[n] for n in AT), rows_at(a, "factors")),
+            **{"heads": 2, "causal": 0, "scale": 3**-0.5},
+        ),
+        lambda **given: attention(2, False, scaled=True)(**given)[TOKENS],
+    ),
+    "silu_attention_at of chosen queries": (
+        lambda a: operators.silu_attention_at(
+            *(rows_at(a, "x"), a["k"], a["v"], rows_at(a, "bias"), *(a[n] for n in AT)),
+            **{"heads": 2, "causal": 1, "scale": 0.1},
+        ),
+        lambda **given: silu_attention(2)(**given)[TOKENS],
+    ),
 }
 FLOATS = {name: ["N", WIDTH] for name in "xkv"}
 FLOATS |= {"rows": ["B", WIDTH], "bias": ["N", DISTANCES], "factors": ["N", 2 * DISTANCES]}

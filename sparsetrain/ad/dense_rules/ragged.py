@@ -42,26 +42,36 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: of weights p, ``dv = (f p)' c``, ``ds = p (f c v' - c . out)``, ``dq = s ds k``."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
-    qkv, factors = call.args[:4], call.args[4:]
-    of = ragged.scaled_attention_cotangent if factors else ragged.attention_cotangent
-    three = emit(of(*qkv, output, cotangent, *factors, **attrs))
-    return [*(relax.TupleGetItem(three, n) for n in range(3)), None, *(None for _ in factors)]
+    of, given = _ATTENTION[call.op.name.removeprefix(_NAME)]
+    before, factors = call.args[:given], call.args[given:]
+    three = emit(of(*before, output, cotangent, *factors, **attrs))
+    return [*(relax.TupleGetItem(three, n) for n in range(3)), *[None] * (len(call.args) - 3)]
 
 
 def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: of scores s and weights silu(s), ``ds = (c v') silu'(s)``, then as a product."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
-    four = emit(ragged.silu_attention_cotangent(*call.args, cotangent, **attrs))
-    return [*(relax.TupleGetItem(four, n) for n in range(4)), None]
+    chosen = call.op.name == f"{_NAME}silu_attention_at"
+    of = ragged.silu_attention_at_cotangent if chosen else ragged.silu_attention_cotangent
+    four = emit(of(*call.args, cotangent, **attrs))
+    return [*(relax.TupleGetItem(four, n) for n in range(4)), *[None] * (len(call.args) - 4)]
 
 
+_NAME = "relax.sparsetrain.ragged_"
+# The operator of the cotangents, and how many arguments come before the factors.
+_ATTENTION = {
+    "attention": (ragged.attention_cotangent, 4),
+    "scaled_attention": (ragged.scaled_attention_cotangent, 4),
+    "attention_at": (ragged.attention_at_cotangent, 6),
+    "scaled_attention_at": (ragged.scaled_at_cotangent, 6),
+}
 RULES = {
-    "relax.sparsetrain.ragged_sum": _sum,
-    "relax.sparsetrain.ragged_expand": _expand,
-    "relax.sparsetrain.ragged_max": _max,
-    "relax.sparsetrain.ragged_last": _last,
-    "relax.sparsetrain.ragged_take": _take,
-    "relax.sparsetrain.ragged_attention": _attention,
-    "relax.sparsetrain.ragged_scaled_attention": _attention,
-    "relax.sparsetrain.ragged_silu_attention": _silu_attention,
+    f"{_NAME}sum": _sum,
+    f"{_NAME}expand": _expand,
+    f"{_NAME}max": _max,
+    f"{_NAME}last": _last,
+    f"{_NAME}take": _take,
+    **{f"{_NAME}{name}": _attention for name in _ATTENTION},
+    f"{_NAME}silu_attention": _silu_attention,
+    f"{_NAME}silu_attention_at": _silu_attention,
 }

@@ -7,14 +7,16 @@ are a vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernels.builder import buffer, extents
 from sparsetrain.kernels.loops import columns
-from sparsetrain.ops.ragged.kernels import put
+from sparsetrain.ops.ragged.kernels import each_row, first_of, put
 
 BLOCK = 8  # tokens
 
@@ -42,25 +44,82 @@ class Attention(NamedTuple):
         return T.alloc_buffer(shape, self.dtype, scope="local")
 
 
+class Query(NamedTuple):
+    """A query: its number among all, and its place within its row."""
+
+    number: Any
+    place: Any
+
+
+class Row(NamedTuple):
+    """A row: its tokens, which are keys, and its queries: the same tokens, or those at `places`."""
+
+    first: Any  # token
+    count: Any  # tokens
+    first_query: Any
+    queries: Any
+    places: Any = None  # array of each query's place within its row
+
+
 class Block(NamedTuple):
     """Tokens `start` to `start` + BLOCK of a row, as keys of one head."""
 
-    first: Any  # token of the row
-    count: Any  # tokens of the row
+    row: Row
     head: Any
     start: Any  # within the row
     transposed: list[Any]  # (size, BLOCK) of each array that was asked for
 
+    @property
+    def first(self) -> Any:
+        """The first token of the row."""
+        return self.row.first
+
+    @property
+    def count(self) -> Any:
+        """The number of tokens of the row."""
+        return self.row.count
+
+
+class Arguments(NamedTuple):
+    """The first arguments of a kernel of attention."""
+
+    tokens: Any
+    asked: Any  # queries: the tokens, unless some were chosen
+    qkv: tuple[Any, Any, Any]
+    bias: Any
+    ends: Any
+    places: Any
+    place_ends: Any
+
+    @contextmanager
+    def rows(self) -> Iterator[Row]:
+        """Each row, in parallel."""
+        with each_row(self.ends) as (b, first, count):
+            if self.places is None:
+                yield Row(first, count, first, count)
+                return
+            query = first_of(self.place_ends, b)
+            yield Row(first, count, query, T.Bind(self.place_ends[b] - query), self.places)
+
+
+def arguments_of(of: Attention, chosen: bool, distances: int | None = None) -> Arguments:
+    """Declare q, k, v, perhaps a bias, ends and, of chosen queries, places and their ends."""
+    tokens, rows = extents(2)
+    asked = extents(1)[0] if chosen else tokens
+    lengths = zip("qkv", (asked, tokens, tokens), strict=True)
+    q, k, v = (buffer(name, (n, of.width), of.dtype) for name, n in lengths)
+    bias = None if distances is None else buffer("bias", (asked, distances), of.dtype)
+    ends = buffer("ends", (rows,), "int64")
+    places = buffer("places", (asked,), "int64") if chosen else None
+    place_ends = buffer("place_ends", (rows,), "int64") if chosen else None
+    return Arguments(tokens, asked, (q, k, v), bias, ends, places, place_ends)
+
 
 def each_block(
-    of: Attention,
-    first: Any,
-    count: Any,
-    h: Any,
-    keys: tuple[Any, ...],
-    do: Callable[[Block], None],
+    of: Attention, row: Row, h: Any, keys: tuple[Any, ...], do: Callable[[Block], None]
 ) -> None:
     """For each block of a row's keys, with copies of the `keys` arrays, which may be several."""
+    first, count = row.first, row.count
     with T.serial(0, tirx.ceildiv(count, BLOCK)) as number:
         start = T.Bind(number * BLOCK)
         copies = []
@@ -69,23 +128,33 @@ def each_block(
             with T.serial(0, wide(BLOCK)) as j, T.serial(0, wide(of.size)) as d:
                 token = first + tirx.min(start + j, count - 1)
                 T.buffer_store(copies[-1], array[token, h * of.size + d], [d, j])
-        do(Block(first, count, h, start, copies))
+        do(Block(row, h, start, copies))
 
 
-def queries(of: Attention, block: Block, do: Callable[[Any], None]) -> None:
-    """For each token of the row that sees a block."""
-    begin = block.start if of.causal else wide(0)
-    with T.serial(0, block.count - begin) as i:
-        do(T.Bind(begin + i))
+def queries(of: Attention, block: Block, do: Callable[[Query], None]) -> None:
+    """For each query of the row that sees a block."""
+    row = block.row
+    if row.places is None:
+        begin = block.start if of.causal else wide(0)
+        with T.serial(0, block.count - begin) as i:
+            place = T.Bind(begin + i)
+            do(Query(block.first + place, place))
+        return
+    with T.serial(0, row.queries) as m:
+        number = T.Bind(row.first_query + m)
+        place = T.Bind(row.places[number])
+        sees = T.If(block.start <= place) if of.causal else nullcontext()
+        with sees, T.Then() if of.causal else nullcontext():
+            do(Query(number, place))
 
 
-def products_(of: Attention, block: Block, rows: Any, i: Any, keys: Any) -> Any:
-    """Return rows[i] . key for the keys of a block."""
+def products_(of: Attention, block: Block, rows: Any, query: Query, keys: Any) -> Any:
+    """Return a query's row of an array times the keys of a block."""
     scores = of.local(BLOCK)
     with T.vectorized(0, wide(BLOCK)) as j:
         T.buffer_store(scores, of.number(0), [j])
     with T.serial(0, wide(of.size)) as d, T.vectorized(0, wide(BLOCK)) as j:
-        value = rows[block.first + i, block.head * of.size + d]
+        value = rows[query.number, block.head * of.size + d]
         T.buffer_store(scores, scores[j] + value * keys[d, j], [j])
     return scores
 
@@ -93,14 +162,14 @@ def products_(of: Attention, block: Block, rows: Any, i: Any, keys: Any) -> Any:
 def add_values_(
     of: Attention,
     block: Block,
-    i: Any,
+    query: Query,
     weights: Any,
     v: Any,
     out: Any,
     kept: Callable[[Any], Any] = lambda before: before,
 ) -> None:
     """Add the weighted values of a block to what is kept of a query's output."""
-    n = T.Bind(block.first + i)
+    n = T.Bind(query.number)
 
     def column(c: Any, _: Any) -> None:
         total = kept(out[n, c])
@@ -114,7 +183,7 @@ def add_values_(
 def attend_back_(
     of: Attention,
     block: Block,
-    weigh: Callable[[Any], tuple[Any, Any]],
+    weigh: Callable[[Query], tuple[Any, Any]],
     inputs: tuple[Any, Any, Any],
     into: tuple[Any, Any, Any],
 ) -> None:
@@ -130,9 +199,9 @@ def attend_back_(
         with T.serial(0, wide(BLOCK)) as j, T.serial(0, wide(of.size)) as d:
             T.buffer_store(array, of.number(0), [j, d])
 
-    def attend(i: Any) -> None:
-        n = T.Bind(block.first + i)
-        weights, slopes = weigh(i)
+    def attend(query: Query) -> None:
+        n = T.Bind(query.number)
+        weights, slopes = weigh(query)
 
         def column(c: Any, d: Any) -> None:
             total = dq[n, c]
@@ -176,6 +245,16 @@ def clear_(of: Attention, first: Any, count: Any, h: Any, arrays: tuple[Any, ...
                 put(array, first + i, c, of.number(0))
 
         each_column(of, h, clear)
+
+
+def clear_cotangents_(of: Attention, row: Row, h: Any, arrays: tuple[Any, Any, Any]) -> None:
+    """Write 0 to a head's columns of a row in the cotangents of q, k and v."""
+    dq, *of_keys = arrays
+    if row.places is None:
+        clear_(of, row.first, row.count, h, arrays)
+        return
+    clear_(of, row.first_query, row.queries, h, (dq,))
+    clear_(of, row.first, row.count, h, tuple(of_keys))
 
 
 def wide(value: int) -> Any:

@@ -18,111 +18,120 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.ops.ragged.attention_blocks import (
     BLOCK,
+    Arguments,
     Attention,
     Block,
+    Query,
+    Row,
     add_values_,
+    arguments_of,
     attend_back_,
     clear_,
+    clear_cotangents_,
     each_block,
     each_column,
     products_,
     queries,
     wide,
 )
-from sparsetrain.ops.ragged.kernels import each_row, put
+from sparsetrain.ops.ragged.kernels import put
 
 
 @cache
-def attention_kernel(of: Attention, places: int | None = None) -> PrimFunc:
+def attention_kernel(of: Attention, places: int | None = None, chosen: bool = False) -> PrimFunc:
     """``out[i] = sum over j of f[i, j] softmax_j(scale q[i] . k[j]) v[j]``; also writes `stats`.
 
     Arguments: q, k, v (N, width), ends (B,) int64, with `places` the factors f (N, heads places),
     out (N, width), stats (N, 2 heads): the largest score of each token and head, and the sum of the
-    exponentials.
+    exponentials. Of queries that are chosen there are M, in q, f, out and stats, and behind `ends`
+    come their places within rows (M,) and where those of each row end (B,); a row without tokens
+    gives 0.
     """
     with kernel("ragged_attention") as built:
-        tokens, rows = extents(2)
-        q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
-        ends = buffer("ends", (rows,), "int64")
-        factors = factors_of(of, tokens, places)
-        out = buffer("out", (tokens, of.width), of.dtype)
-        stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
+        given = arguments_of(of, chosen)
+        q, k, v = given.qkv
+        factors = factors_of(of, given.asked, places)
+        out = buffer("out", (given.asked, of.width), of.dtype)
+        stats = buffer("stats", (given.asked, 2 * of.heads), of.dtype)
 
-        def head(first: Any, count: Any, h: Any) -> None:
-            clear_(of, first, count, h, (out,))
+        def head(row: Row, h: Any) -> None:
+            clear_(of, row.first_query, row.queries, h, (out,))
             each_block(
-                of,
-                first,
-                count,
-                h,
-                (k,),
-                lambda block: _attend_(of, block, q, v, factors, out, stats),
+                of, row, h, (k,), lambda block: _attend_(of, block, q, v, factors, out, stats)
             )
-            with T.serial(0, count) as i:
-                total = T.Bind(stats[first + i, of.heads + h])
-                each_column(of, h, lambda c, _: put(out, first + i, c, out[first + i, c] / total))
+            with T.serial(0, row.queries) as i:
+                n = row.first_query + i
+                total = T.Bind(stats[n, of.heads + h])
+                if chosen:
+                    total = tirx.Select(row.count > 0, total, of.number(1))
+                each_column(of, h, lambda c, _: put(out, n, c, out[n, c] / total))
 
-        _each_row(of, ends, stats, head)
+        _each_row(of, given, stats, head)
     return built.get()
 
 
 @cache
-def attention_cotangent_kernel(of: Attention, places: int | None = None) -> PrimFunc:
+def attention_cotangent_kernel(
+    of: Attention, places: int | None = None, chosen: bool = False
+) -> PrimFunc:
     """Cotangents of q, k and v; see `attention_kernel`.
 
     Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv
-    (N, width), stats (N, 2 heads), which it works in.
+    (N, width), stats (N, 2 heads), which it works in. Of chosen queries out, cotangent, dq and
+    stats are of length M.
     """
     with kernel("ragged_attention_cotangent") as built:
-        tokens, rows = extents(2)
-        q, k, v = (buffer(name, (tokens, of.width), of.dtype) for name in "qkv")
-        ends = buffer("ends", (rows,), "int64")
-        factors = factors_of(of, tokens, places)
-        names = ("out", "cotangent", "dq", "dk", "dv")
-        out, cotangent, dq, dk, dv = (buffer(n, (tokens, of.width), of.dtype) for n in names)
-        stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
+        given = arguments_of(of, chosen)
+        q, k, v = given.qkv
+        factors = factors_of(of, given.asked, places)
+        lengths = {"out": given.asked, "cotangent": given.asked, "dq": given.asked}
+        lengths |= dict.fromkeys(("dk", "dv"), given.tokens)
+        arrays = (buffer(name, (n, of.width), of.dtype) for name, n in lengths.items())
+        out, cotangent, dq, dk, dv = arrays
+        stats = buffer("stats", (given.asked, 2 * of.heads), of.dtype)
 
-        def head(first: Any, count: Any, h: Any) -> None:
-            clear_(of, first, count, h, (dq, dk, dv))
-            each_block(of, first, count, h, (k,), lambda block: _measure_(of, block, q, stats))
-            with T.serial(0, count) as i:  # from here on: log of the sum, and cotangent . out
-                n = T.Bind(first + i)
+        def head(row: Row, h: Any) -> None:
+            clear_cotangents_(of, row, h, (dq, dk, dv))
+            each_block(of, row, h, (k,), lambda block: _measure_(of, block, q, stats))
+            with T.serial(0, row.queries) as i:  # from here on: log of the sum, cotangent . out
+                n = T.Bind(row.first_query + i)
                 put(stats, n, h, stats[n, h] + tirx.log(stats[n, of.heads + h]))
                 put(stats, n, of.heads + h, _dot(of, h, cotangent, out, n))
             each_block(
                 of,
-                first,
-                count,
+                row,
                 h,
                 (k, v),
                 lambda block: attend_back_(
                     of,
                     block,
-                    lambda i: _slopes_(of, block, q, cotangent, factors, stats, i),
+                    lambda query: _slopes_(of, block, q, cotangent, factors, stats, query),
                     (q, k, cotangent),
                     (dq, dk, dv),
                 ),
             )
 
-        _each_row(of, ends, stats, head)
+        _each_row(of, given, stats, head)
     return built.get()
 
 
-def _each_row(of: Attention, ends: Any, stats: Any, head: Callable[[Any, Any, Any], None]) -> None:
-    with each_row(ends) as (_, begin, count), T.serial(0, wide(of.heads)) as h:
-        with T.serial(0, count) as i:
-            put(stats, begin + i, h, of.number(float("-inf")))
-            put(stats, begin + i, of.heads + h, of.number(0))
-        head(begin, count, h)
+def _each_row(
+    of: Attention, given: Arguments, stats: Any, head: Callable[[Row, Any], None]
+) -> None:
+    with given.rows() as row, T.serial(0, wide(of.heads)) as h:
+        with T.serial(0, row.queries) as i:
+            put(stats, row.first_query + i, h, of.number(float("-inf")))
+            put(stats, row.first_query + i, of.heads + h, of.number(0))
+        head(row, h)
 
 
-def _scores_(of: Attention, block: Block, q: Any, i: Any) -> Any:
+def _scores_(of: Attention, block: Block, q: Any, query: Query) -> Any:
     """Return the scores of a query and a block, -inf where it does not see a key."""
-    scores = products_(of, block, q, i, block.transposed[0])
-    last = T.Bind(i if of.causal else block.count - 1)
+    scores = products_(of, block, q, query, block.transposed[0])
+    last = T.Bind(query.place if of.causal else block.count - 1)
     with T.vectorized(0, wide(BLOCK)) as j:
         seen = block.start + j <= last
         value = tirx.Select(seen, scores[j] * of.number(of.scale), of.number(float("-inf")))
@@ -130,9 +139,9 @@ def _scores_(of: Attention, block: Block, q: Any, i: Any) -> Any:
     return scores
 
 
-def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, i: Any) -> Any:
+def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, query: Query) -> Any:
     """Make weights of scores, and note them; return the factor of what was summed before."""
-    n = T.Bind(block.first + i)
+    n = T.Bind(query.number)
     state = of.local(2)
     before = stats[n, block.head]
     T.buffer_store(state, tirx.max(before, _pairs(tirx.max, scores)), [0])
@@ -150,46 +159,48 @@ def factors_of(of: Attention, tokens: Any, places: int | None) -> Any:
     return None if places is None else buffer("factors", (tokens, of.heads * places), of.dtype)
 
 
-def _multiply_(of: Attention, block: Block, array: Any, factors: Any, i: Any) -> None:
+def _multiply_(of: Attention, block: Block, array: Any, factors: Any, query: Query) -> None:
     """Multiply what a query has for each key of a block."""
     if factors is None:
         return
     places = int(factors.shape[1]) // of.heads
     with T.serial(0, wide(BLOCK)) as j:
         place = block.head * places + tirx.min(block.start + j, places - 1)
-        T.buffer_store(array, array[j] * factors[block.first + i, place], [j])
+        T.buffer_store(array, array[j] * factors[query.number, place], [j])
 
 
 def _slopes_(
-    of: Attention, block: Block, q: Any, cotangent: Any, factors: Any, stats: Any, i: Any
+    of: Attention, block: Block, q: Any, cotangent: Any, factors: Any, stats: Any, query: Query
 ) -> tuple[Any, Any]:
     """Return a query's factors of the values, and the loss's derivatives by the products."""
-    n = T.Bind(block.first + i)
-    weights = _scores_(of, block, q, i)
-    slopes = products_(of, block, cotangent, i, block.transposed[1])
-    _multiply_(of, block, slopes, factors, i)
+    n = T.Bind(query.number)
+    weights = _scores_(of, block, q, query)
+    slopes = products_(of, block, cotangent, query, block.transposed[1])
+    _multiply_(of, block, slopes, factors, query)
     logarithm, mean = T.Bind(stats[n, block.head]), T.Bind(stats[n, of.heads + block.head])
     with T.vectorized(0, wide(BLOCK)) as j:
         T.buffer_store(weights, tirx.exp(weights[j] - logarithm), [j])
     with T.vectorized(0, wide(BLOCK)) as j:
         slope = weights[j] * (slopes[j] - mean) * of.number(of.scale)
         T.buffer_store(slopes, slope, [j])
-    _multiply_(of, block, weights, factors, i)
+    _multiply_(of, block, weights, factors, query)
     return weights, slopes
 
 
 def _measure_(of: Attention, block: Block, q: Any, stats: Any) -> None:
-    queries(of, block, lambda i: _weigh_(of, block, stats, _scores_(of, block, q, i), i))
+    queries(
+        of, block, lambda query: _weigh_(of, block, stats, _scores_(of, block, q, query), query)
+    )
 
 
 def _attend_(
     of: Attention, block: Block, q: Any, v: Any, factors: Any, out: Any, stats: Any
 ) -> None:
-    def attend(i: Any) -> None:
-        weights = _scores_(of, block, q, i)
-        factor = _weigh_(of, block, stats, weights, i)
-        _multiply_(of, block, weights, factors, i)
-        add_values_(of, block, i, weights, v, out, lambda before: before * factor)
+    def attend(query: Query) -> None:
+        weights = _scores_(of, block, q, query)
+        factor = _weigh_(of, block, stats, weights, query)
+        _multiply_(of, block, weights, factors, query)
+        add_values_(of, block, query, weights, v, out, lambda before: before * factor)
 
     queries(of, block, attend)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -115,9 +116,25 @@ def _attention_of(call: Any) -> Attention:
     )
 
 
+_AT = "_at"  # ends the names of operators whose queries are chosen
+
+
+def _given(call: Any) -> int:
+    """How many arguments come first: q, k, v, ends, and of chosen queries places and their ends."""
+    return 6 if call.op.name.removesuffix("_cotangent").endswith(_AT) else 4
+
+
+def _kernel_of(name: str, host: Any, call: Any, *variant: Any) -> Any:
+    """The kernel for all tokens as queries, or for those that are chosen."""
+    chosen = _given(call) == 6
+    name = f"{name}{_AT}" if chosen else name
+    return current().kernel(name, partial(host, chosen=True) if chosen else host)(*variant)
+
+
 def _attention_type(call: Any) -> relax.Type:
-    q, k, v, ends, *factors = call.args
-    _check_attention("ragged_attention", q, k, v, ends)
+    q, k, v, ends, *_ = call.args
+    factors = call.args[_given(call) :]
+    _check_attention(call, q, k, v, ends)
     heads = int(call.attrs["heads"])
     for given in factors:
         kind = given.ty
@@ -129,16 +146,18 @@ def _attention_type(call: Any) -> relax.Type:
 
 
 def _places(call: Any, factors: int) -> int | None:
-    """Places of the factors, if the call has them."""
+    """Places of the factors, if the call has them behind so many arguments."""
     if len(call.args) <= factors:
         return None
     return _width(call.args[factors]) // int(call.attrs["heads"])
 
 
-def _check_attention(name: str, q: Any, k: Any, v: Any, ends: Any) -> None:
+def _check_attention(call: Any, q: Any, k: Any, v: Any, ends: Any) -> None:
+    name = call.op.name.rpartition(".")[-1]
     for tokens in (q, k, v):
         _check(name, tokens, ends)
-    if len({str(tokens.ty) for tokens in (q, k, v)}) > 1:
+    alike = (k, v) if _given(call) == 6 else (q, k, v)
+    if len({str(tokens.ty) for tokens in alike}) > 1 or _width(q) != _width(k):
         raise ConfigError(f"{name}: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}")
 
 
@@ -150,7 +169,7 @@ def _attention_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     of = _attention_of(call)
     both = call_kernel(
         builder,
-        current().kernel("ragged_attention", attention_kernel)(of, _places(call, 4)),
+        _kernel_of("ragged_attention", attention_kernel, call, of, _places(call, _given(call))),
         "ragged_attention",
         list(call.args),
         [call.ty, _stats(of, call)],
@@ -162,6 +181,12 @@ _QKV = ("q", "k", "v", "ends")
 _attention = define_op("ragged_attention", _QKV, _attention_type, _attention_kernel)
 _scaled_attention = define_op(
     "ragged_scaled_attention", (*_QKV, "factors"), _attention_type, _attention_kernel
+)
+# Of M queries, at places (M,) within rows, M in the B rows of `place_ends`: q (M, D) -> (M, D).
+_CHOSEN = (*_QKV, "places", "place_ends")
+attention_at = define_op(f"ragged_attention{_AT}", _CHOSEN, _attention_type, _attention_kernel)
+scaled_attention_at = define_op(
+    f"ragged_scaled_attention{_AT}", (*_CHOSEN, "factors"), _attention_type, _attention_kernel
 )
 
 
@@ -217,46 +242,50 @@ def _size_of_head(name: str, q: relax.Expr, heads: int) -> int:
 
 
 def _cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    of = _attention_of(call)
-    outs = [call.args[0].ty] * 3 + [_stats(of, call)]
-    make = current().kernel("ragged_attention_cotangent", attention_cotangent_kernel)
-    kernel = make(of, _places(call, 6))
+    of, given = _attention_of(call), _given(call)
+    outs = [*call.ty.fields, _stats(of, call)]
     name = "ragged_attention_cotangent"
-    arguments = [*call.args[:4], *call.args[6:], *call.args[4:6]]
+    kernel = _kernel_of(name, attention_cotangent_kernel, call, of, _places(call, given + 2))
+    arguments = [*call.args[:given], *call.args[given + 2 :], *call.args[given : given + 2]]
     made = builder.emit(call_kernel(builder, kernel, name, arguments, outs))
     return relax.Tuple([relax.TupleGetItem(made, n) for n in range(3)])
 
 
 def _cotangent_type(call: Any) -> relax.Type:
-    return relax.TupleType([call.args[0].ty] * 3)
+    return relax.TupleType([each.ty for each in call.args[:3]])
 
 
-_OUT = (*_QKV, "out", "cotangent")
-attention_cotangent = define_op(
-    "ragged_attention_cotangent", _OUT, _cotangent_type, _cotangent_kernel
-)
-scaled_attention_cotangent = define_op(
-    "ragged_scaled_attention_cotangent", (*_OUT, "factors"), _cotangent_type, _cotangent_kernel
+_OUT = ("out", "cotangent")
+attention_cotangent, scaled_attention_cotangent, attention_at_cotangent, scaled_at_cotangent = (
+    define_op(f"{name}_cotangent", arguments, _cotangent_type, _cotangent_kernel)
+    for name, arguments in {
+        "ragged_attention": (*_QKV, *_OUT),
+        "ragged_scaled_attention": (*_QKV, *_OUT, "factors"),
+        f"ragged_attention{_AT}": (*_CHOSEN, *_OUT),
+        f"ragged_scaled_attention{_AT}": (*_CHOSEN, *_OUT, "factors"),
+    }.items()
 )
 
 
 def _silu_type(call: Any) -> relax.Type:
     q, k, v, bias, ends = call.args[:5]
-    name = "ragged_silu_attention"
-    _check_attention(name, q, k, v, ends)
+    _check_attention(call, q, k, v, ends)
     if len(bias.ty.shape) != 2 or bias.ty.dtype != q.ty.dtype:
+        name = call.op.name.rpartition(".")[-1]
         raise ConfigError(f"{name}: bias is (N, distances) {q.ty.dtype}, not {bias.ty}")
     return q.ty
 
 
 def _silu_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    make = current().kernel("ragged_silu_attention", silu_attention_kernel)
-    made = make(_attention_of(call), _width(call.args[3]))
-    return call_kernel(builder, made, "ragged_silu_attention", list(call.args), call.ty)
+    name, variant = "ragged_silu_attention", (_attention_of(call), _width(call.args[3]))
+    made = _kernel_of(name, silu_attention_kernel, call, *variant)
+    return call_kernel(builder, made, name, list(call.args), call.ty)
 
 
-_silu = define_op(
-    "ragged_silu_attention", ("q", "k", "v", "bias", "ends"), _silu_type, _silu_kernel
+_SILU = ("q", "k", "v", "bias", "ends")
+_silu = define_op("ragged_silu_attention", _SILU, _silu_type, _silu_kernel)
+silu_attention_at = define_op(
+    f"ragged_silu_attention{_AT}", (*_SILU, "places", "place_ends"), _silu_type, _silu_kernel
 )
 
 
@@ -301,15 +330,17 @@ def ragged_silu_attention(
 
 
 def _silu_cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    make = current().kernel("ragged_silu_attention_cotangent", silu_attention_cotangent_kernel)
-    kernel = make(_attention_of(call), _width(call.args[3]))
-    name = "ragged_silu_attention_cotangent"
+    name, variant = "ragged_silu_attention_cotangent", (_attention_of(call), _width(call.args[3]))
+    kernel = _kernel_of(name, silu_attention_cotangent_kernel, call, *variant)
     return call_kernel(builder, kernel, name, list(call.args), list(call.ty.fields))
 
 
-silu_attention_cotangent = define_op(
-    "ragged_silu_attention_cotangent",
-    ("q", "k", "v", "bias", "ends", "cotangent"),
-    lambda call: relax.TupleType([each.ty for each in call.args[:4]]),
-    _silu_cotangent_kernel,
+silu_attention_cotangent, silu_attention_at_cotangent = (
+    define_op(
+        f"ragged_silu_attention{at}_cotangent",
+        (*_SILU, *more, "cotangent"),
+        lambda call: relax.TupleType([each.ty for each in call.args[:4]]),
+        _silu_cotangent_kernel,
+    )
+    for at, more in {"": (), _AT: ("places", "place_ends")}.items()
 )
