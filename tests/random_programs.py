@@ -124,8 +124,13 @@ def shapes_of(program: Program) -> tuple[dict[str, Shape], dict[str, Shape]]:
     return params, ids
 
 
-def build(program: Program) -> tvm.IRModule:
-    """The program as a Relax function `main` of ids, then parameters, that returns a loss."""
+def build(
+    program: Program, read: Callable[[Scope, relax.Expr, int], relax.Expr] = lambda s, x, n: x
+) -> tvm.IRModule:
+    """The program as a Relax function `main` of ids, then parameters, that returns a loss.
+
+    The loss is what `read` reads of the values at the end.
+    """
     params, ids = shapes_of(program)
     letters = {letter: tvm.tirx.Var(letter, "int64") for letter in "BLN"}
     sizes = Scope({}, letters, program.dtype)
@@ -144,7 +149,8 @@ def build(program: Program) -> tvm.IRModule:
             for operator, reads, choice, _ in program.lines:
                 arguments = [values[place] for place in reads]
                 values.append(builder.emit(OPERATORS[operator].relax(scope, choice, *arguments)))
-            sums = [builder.emit(op.sum(op.sin(values[place]))) for place in program.ends()]
+            ends = [read(scope, values[place], program.seed) for place in program.ends()]
+            sums = [builder.emit(op.sum(op.sin(end))) for end in ends]
             loss = sums[0]
             for number, total in enumerate(sums[1:], start=2):
                 loss = builder.emit(op.add(loss, op.multiply(total, scope.number(number))))

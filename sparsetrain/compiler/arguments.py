@@ -281,6 +281,7 @@ _RAGGED = {
         "expand": [(2, 1)],
         "take": [(0, 1), (2, 3)],
         "attention": [(0, 3)],
+        "attention_at": [(1, 3), (0, 5)],
     }.items()
 }
 _KEEPS_IDS = frozenset({"relax.reshape", "relax.flatten", "relax.astype"})

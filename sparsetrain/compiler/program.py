@@ -21,6 +21,7 @@ from sparsetrain.backend import backend_of
 from sparsetrain.compiler import program_cache, schedule
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.compile_errors import naming_operators
+from sparsetrain.compiler.dead_rows import Spared, describe, eliminate_dead_rows
 from sparsetrain.compiler.free_rows import with_free_rows
 from sparsetrain.compiler.precision.arithmetic import Rounding, rewritten
 from sparsetrain.embedding.take import take_as_lookup
@@ -52,7 +53,16 @@ class Program:
     precision : Policy or Arithmetic, optional
         What is computed in half precision, see `sparsetrain.compiler.precision`; by default
         nothing.
+
+    Attributes
+    ----------
+    spared : tuple of Spared
+        Operators that are computed on fewer rows than the function says, see
+        `sparsetrain.compiler.dead_rows`; ``print(program)`` lists them.
     """
+
+    spared: tuple[Spared, ...] = ()
+    is_gradient = False  # made of a function whose rows were looked at before
 
     def __init__(
         self,
@@ -65,15 +75,21 @@ class Program:
         self.backend = backend_of(self.target)
         find_function(module, function)
         module = extract(module, function)
+        self.arguments = Arguments(module[function], function, device_of(self.target))
+        if not self.is_gradient:
+            with self.target:
+                module, self.spared = eliminate_dead_rows(module, function, trains=False)
         self.module = rewritten(module, function, precision)
         self.function = function
-        self.arguments = Arguments(module[function], function, device_of(self.target))
         self._lock = new_lock()
 
     def __repr__(self) -> str:
         count = len(self.arguments.by_name)
         kind, device = type(self).__name__, self.target.kind.name
         return f"<{kind}: {self.function}, {count} arguments, on {device}>"
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *describe(self.spared)])
 
     @cached_property
     def machine(self) -> Any:
@@ -192,11 +208,17 @@ class GradientProgram(Program):
         What it was compiled from.
     """
 
+    is_gradient = True
+
     def __init__(
-        self, gradient: ad.GradientModule, target: Any = "auto", precision: Rounding = None
+        self,
+        gradient: ad.GradientModule,
+        target: Any = "auto",
+        precision: Rounding = None,
+        spared: tuple[Spared, ...] = (),
     ) -> None:
         super().__init__(gradient.module, gradient.function, target, precision)
-        self.gradient = gradient
+        self.gradient, self.spared = gradient, spared
 
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
@@ -260,8 +282,11 @@ def value_and_grad(
     ConfigError
         See `sparsetrain.ad.gradient`.
     """
+    target = resolve_target(target)
+    with target:
+        module, spared = eliminate_dead_rows(module, function, trains=True)
     gradient = ad.gradient(module, function, wrt, densify, scaled, buffers)
-    return GradientProgram(gradient, target, precision)
+    return GradientProgram(gradient, target, precision, spared)
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:

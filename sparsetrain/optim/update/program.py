@@ -56,6 +56,8 @@ class UpdateProgram(Program):
         A CPU.
     """
 
+    is_gradient = True
+
     def __init__(
         self,
         module: tvm.IRModule,

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dead rows: rows of activations that no result reads, and that are then not computed.
+
+Read `rules` (which operators work row by row), `selection` (where rows are chosen) and `eliminate`
+(the pass).
+"""
+
+from sparsetrain.compiler.dead_rows.eliminate import eliminate_dead_rows as eliminate_dead_rows
+from sparsetrain.compiler.dead_rows.eliminate import keep_dead_rows as keep_dead_rows
+from sparsetrain.compiler.dead_rows.spared import Spared as Spared
+from sparsetrain.compiler.dead_rows.spared import describe as describe

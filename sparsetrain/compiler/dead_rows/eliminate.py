@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass: rows of a value that no result reads are not computed.
+
+From the results backwards, what is read of each value is nothing, the same rows for all who read
+it, or all of it (`Rows`). Values of which rows are read, by operators with a rule, are computed for
+these rows alone: what such an operator reads of a value that is computed whole is taken from there.
+Runs before differentiation, so the reverse pass is that of fewer rows too.
+
+Invariant: results have the same bits. Kernels compute a row without its neighbours.
+Cost: one walk through the bindings, and one more where there is something to gain.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.utils import copy_with_new_vars
+from tvm.sym import Analyzer
+
+from sparsetrain.ad.bindings import used_vars
+from sparsetrain.ad.cotangent import bind, emit
+from sparsetrain.ad.densify import densify
+from sparsetrain.compiler.dead_rows.rules import RULES, Operand, Rows, Rule, as_matrix
+from sparsetrain.compiler.dead_rows.selection import Selection, selection_of
+from sparsetrain.compiler.dead_rows.spared import Spared
+from sparsetrain.ops.operand_shapes import name_of, size_of
+from sparsetrain.system.locks import with_builder_lock
+
+_kept: ContextVar[bool] = ContextVar("dead rows are computed", default=False)
+_ALL = "all"  # rows of a value are read
+_LOOKUPS = frozenset({"relax.sparsetrain.lookup", "relax.take"})
+_DENSIFY = "relax.sparsetrain.densify"
+
+
+@contextmanager
+def keep_dead_rows() -> Iterator[None]:
+    """Compute all rows in programs that are made meanwhile, as with SPARSETRAIN_KEEP_DEAD_ROWS=1.
+
+    Examples
+    --------
+    >>> with keep_dead_rows():
+    ...     program = st.value_and_grad(module, "loss")  # doctest: +SKIP
+    """
+    token = _kept.set(True)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def _are_kept() -> bool:
+    return _kept.get() or os.environ.get("SPARSETRAIN_KEEP_DEAD_ROWS", "") not in ("", "0")
+
+
+@with_builder_lock
+def eliminate_dead_rows(
+    module: tvm.IRModule, name: str, *, trains: bool
+) -> tuple[tvm.IRModule, tuple[Spared, ...]]:
+    """Compute no rows that the results of a function do not read.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+    name : str
+        A function of it, of one dataflow block; any other stays as it is.
+    trains : bool
+        The function will be differentiated: the gradient of a table then names all rows that were
+        looked up, as optimizers expect, which count a row of zeros as touched.
+
+    Returns
+    -------
+    (IRModule, tuple of Spared)
+        The same module, where there is nothing to gain.
+    """
+    function = next((f for var, f in module.functions.items() if var.name_hint == name), None)
+    if _are_kept() or not isinstance(function, relax.Function) or not _is_plain(function):
+        return module, ()
+    if not any(selection_of(b.value) for b in function.body.blocks[0].bindings):
+        return module, ()
+    function = copy_with_new_vars(function)
+    plan = _Plan(function, trains)
+    if not plan.begins:
+        return module, ()
+    made = _Rebuilt(function, plan)
+    found = tvm.IRModule({v: f for v, f in module.functions.items() if v.name_hint != name})
+    found[name] = made.function(name)
+    return found, tuple(made.spared)
+
+
+def _is_plain(function: relax.Function) -> bool:
+    blocks = function.body.blocks
+    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
+
+
+class _Plan:
+    """What is read of each value, and which are computed for some rows.
+
+    Attributes
+    ----------
+    rows : dict
+        A variable that is computed for some rows -> these.
+    begins : dict
+        A variable that reads them from another -> that selection.
+    """
+
+    def __init__(self, function: relax.Function, trains: bool) -> None:
+        block = function.body.blocks[0]
+        self.made = {binding.var: binding.value for binding in block.bindings}
+        self.of_params = _of_params(function) if trains else set()
+        self.rows: dict[relax.Var, Rows] = {}
+        self.begins: dict[relax.Var, Selection] = {}
+        self._read: dict[relax.Var, Any] = {}  # Rows, or _ALL
+        for var in used_vars(function.body.body):
+            self._read[var] = _ALL
+        for binding in reversed(block.bindings):
+            self._visit(binding)
+        self.begins = {
+            var: of for var, of in self.begins.items() if self.made[var].args[0] in self.rows
+        }
+
+    def _visit(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if not isinstance(var, relax.DataflowVar) or isinstance(binding, relax.MatchCast):
+            self._read[var] = _ALL
+        read = self._read.get(var)
+        moves = isinstance(read, Rows) and var not in self.of_params
+        if moves and (needs := self.needs(value, read)) is not None:
+            self.rows[var] = read
+            for argument, axis in needs:
+                self._add(argument, _ALL if axis is None else read.along(axis))
+            return
+        chosen = selection_of(value)
+        if chosen is not None and _is_matrix_like(value.args[0], chosen[1]):
+            self.begins[var] = chosen[0]
+            self._add(value.args[0], Rows(chosen[1], chosen[0]))
+            for argument in value.args[1:]:
+                self._add(argument, _ALL)
+            return
+        self._add(value, _ALL)
+
+    def _add(self, value: Any, need: Any) -> None:
+        for var in used_vars(value):
+            before = self._read.get(var)
+            same = before is None or (isinstance(need, Rows) and need.same(before))
+            self._read[var] = need if same else _ALL
+
+    def needs(self, value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
+        """Arguments of a right-hand side, and along which axis rows of them are needed."""
+        if isinstance(value, relax.Var):
+            return [(value, rows.axis)]
+        if isinstance(value, relax.TupleGetItem):
+            return [(value.tuple_value, rows.axis)]
+        rule = rule_of(value)
+        if rule is None or self._is_table(value):
+            return None
+        if rows.axis == _first(value.ty).ndim - 1 and not rule.any_axis:
+            return None
+        axes = rule.needs(value, rows)
+        if axes is None:
+            return None
+        if len(value.args) == 1 and isinstance(value.args[0], relax.Tuple):
+            return list(zip(value.args[0].fields, axes, strict=True))
+        return list(zip(value.args, axes, strict=True))
+
+    def _is_table(self, call: Any) -> bool:
+        """Whether rows of a table are looked up whose gradient names them."""
+        name = name_of(call)
+        return name in _LOOKUPS and call.args[0] in self.of_params and not self._is_dense(call)
+
+    def _is_dense(self, call: Any) -> bool:
+        return name_of(self.made.get(call.args[0])) == _DENSIFY
+
+
+def _of_params(function: relax.Function) -> set[relax.Var]:
+    """Parameters, and values that are made of them alone."""
+    found = {*function.params[int((function.attrs or {}).get("num_input", 0)) :]}
+    for binding in function.body.blocks[0].bindings:
+        used = used_vars(binding.value)
+        if used and found.issuperset(used):
+            found.add(binding.var)
+    return found
+
+
+def _first(ty: Any) -> Any:
+    """The type of a tensor, or of the first of a tuple."""
+    return ty.fields[0] if isinstance(ty, relax.TupleType) else ty
+
+
+def rule_of(value: Any) -> Rule | None:
+    """The rule of what is called."""
+    return RULES.get(name_of(value)) if isinstance(value, relax.Call) else None
+
+
+def _is_matrix_like(x: relax.Expr, axis: int) -> bool:
+    """Whether rows of a value, which is made here, can stand in a matrix."""
+    return isinstance(x, relax.DataflowVar) and axis < x.ty.ndim - 1
+
+
+class _Rebuilt:
+    """The function, built anew by a plan."""
+
+    def __init__(self, function: relax.Function, plan: _Plan) -> None:
+        self._function, self._plan = function, plan
+        self._selected: dict[relax.Var, Any] = {}  # matrices, and tuples of them
+        self._renamed: dict[relax.Var, relax.Var] = {}
+        self.spared: list[Spared] = []
+        self._selections: dict[Any, Selection] = {}
+
+    def function(self, name: str) -> relax.Function:
+        """The new function."""
+        old, builder = self._function, relax.BlockBuilder()
+        with builder.function(name, [*old.params], attrs=dict(old.attrs or {})):
+            with builder.dataflow():
+                for binding in old.body.blocks[0].bindings:
+                    self._emit(builder, binding)
+                result = builder.emit_output(self._rename(old.body.body))
+            builder.emit_func_output(result)
+        (made,) = builder.get().functions.values()  # of another name, where a value has this one
+        return made.with_attr("global_symbol", name)
+
+    def _emit(self, builder: relax.BlockBuilder, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if var in self._plan.rows:
+            self._selected[var] = self._on_rows(var, value, self._known(self._plan.rows[var]))
+        elif var in self._plan.begins:
+            source = value.args[0]
+            of = self._known(self._plan.rows[source]).of
+            result = emit(of.result(self._selected[source], value))
+            self._renamed[var] = result
+        elif isinstance(binding, relax.MatchCast):
+            made = relax.MatchCast(var, self._rename(value), binding.ty)
+            builder.emit_normalized(made)
+        else:
+            self._renamed[var] = bind(builder, self._rename(value), var.name)
+
+    def _known(self, rows: Rows) -> Rows:
+        """The same need with one object for all selections that are the same."""
+        return rows._replace(of=self._selections.setdefault(rows.of.key, rows.of))
+
+    def _on_rows(self, var: relax.Var, value: Any, rows: Rows) -> Any:
+        """A value for the rows that are read of it."""
+        if isinstance(value, relax.Var):
+            return self._rows_of(value, rows)
+        if isinstance(value, relax.TupleGetItem):
+            return self._field(value, rows)
+        rule, needs = rule_of(value), self._plan.needs(value, rows)
+        assert rule is not None
+        assert needs is not None
+        operands = [self._operand(argument, axis, rows) for argument, axis in needs]
+        builder = relax.BlockBuilder.current()
+        made = bind(builder, rule.rebuild(value, rows, operands), var.name)
+        self._note(value, rows, rule)
+        return made
+
+    def _note(self, call: relax.Call, rows: Rows, rule: Rule) -> None:
+        whole = [*_first(call.ty).shape]
+        counts = (Analyzer().simplify(size_of(s[:-1])) for s in (rows.shape(whole), whole))
+        self.spared.append(Spared(name_of(call), *counts, rule.flops(call)))
+
+    def _operand(self, argument: relax.Expr, axis: int | None, rows: Rows) -> Operand:
+        shape = list(getattr(argument.ty, "shape", None) or ())
+        if axis is None:
+            return Operand(self._rename(argument), None, shape)
+        along = rows.along(axis)
+        return Operand(argument, self._rows_of(argument, along), along.shape(shape))
+
+    def _rows_of(self, value: relax.Expr, rows: Rows) -> Any:
+        """Rows of a variable, which is computed for these alone, or whole."""
+        if value in self._selected:
+            return self._selected[value]
+        source = self._rename(value)
+        if value in self._plan.of_params:  # beside an activation, where its gradient is dense
+            source = emit(densify(source))
+        taken = emit(rows.of.take(source, rows.axis))
+        return emit(as_matrix(taken)) if taken.ty.ndim > 1 else taken
+
+    def _field(self, value: relax.TupleGetItem, rows: Rows) -> relax.Expr:
+        if value.tuple_value in self._selected:
+            return emit(relax.TupleGetItem(self._selected[value.tuple_value], value.index))
+        return self._rows_of(emit(self._rename(value)), rows)
+
+    def _rename(self, value: Any) -> Any:
+        """Replace variables in a right-hand side by those of the new function."""
+        if isinstance(value, relax.Var):
+            return self._renamed.get(value, value)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._rename(item) for item in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self._rename(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            arguments = [self._rename(item) for item in value.args]
+            return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+        return value

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selections of rows: a slice, places that are given, or tokens of ragged rows.
+
+An operator that reads some rows of a value along an axis is where a selection begins. It is then
+applied to values above that one. All selections read as many rows as there are, or fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op
+
+from sparsetrain.ad.cotangent import emit
+from sparsetrain.ops import ragged
+from sparsetrain.ops.operand_shapes import is_zero
+
+
+class Selection:
+    """Rows along one axis; two of one `key` are the same.
+
+    Attributes
+    ----------
+    count : int or expression
+        How many rows are read.
+    has_zeros : bool
+        Whether a row of zeros may stand among those that are read, where there is none.
+    """
+
+    key: tuple[Any, ...]
+    count: Any
+    has_zeros = False
+
+    def take(self, x: relax.Expr, axis: int) -> relax.Expr:
+        """The selected rows of a value, along its `axis`."""
+        raise NotImplementedError
+
+    def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
+        """What the operator where the selection began gives, from the rows of its operand."""
+        return op.reshape(rows, call.ty.shape)
+
+
+class Slice(Selection):
+    """``x[begin:end:stride]``."""
+
+    def __init__(self, begin: int, end: int, stride: int, count: int) -> None:
+        self.key, self.count = ("slice", begin, end, stride), count
+        self._bounds = begin, end, stride
+
+    def take(self, x: relax.Expr, axis: int) -> relax.Expr:
+        """See `Selection`."""
+        begin, end, stride = self._bounds
+        return op.strided_slice(x, [axis], [begin], [end], [stride])
+
+
+class Places(Selection):
+    """``x[places]``, of which there are no more than rows."""
+
+    def __init__(self, ids: relax.Expr, mode: str, count: int) -> None:
+        self.key, self.count = ("places", *ids.value.numpy().reshape(-1).tolist()), count
+        self._ids, self._mode = ids, mode
+
+    def take(self, x: relax.Expr, axis: int) -> relax.Expr:
+        """See `Selection`."""
+        ids = self._ids if self._ids.ty.ndim == 1 else emit(op.reshape(self._ids, [self.count]))
+        return op.take(x, ids, axis, self._mode)
+
+
+class Tokens(Selection):
+    """Tokens of ragged rows, at places (M,) within them, of which row b has those to its end.
+
+    A subclass says which, and what reads them from tokens (N, D).
+    """
+
+    ends: relax.Var
+    places: relax.Expr
+    place_ends: relax.Expr
+
+    def read(self, tokens: relax.Expr) -> relax.Expr:
+        """Tokens (N, D) -> (M, D)."""
+        raise NotImplementedError
+
+    def expand(self, rows: relax.Expr) -> relax.Expr:
+        """The vector of its row for each: (B, D) -> (M, D)."""
+        raise NotImplementedError
+
+    @property
+    def numbers(self) -> relax.Expr:
+        """The number of each among all tokens, (M,) int64."""
+        raise NotImplementedError
+
+    def take(self, x: relax.Expr, axis: int) -> relax.Expr:
+        """See `Selection`; `axis` is the first."""
+        assert axis == 0
+        if "float" not in str(x.ty.dtype):
+            return op.take(x, self.numbers, 0, "clip")
+        rest = [*x.ty.shape][1:]
+        if len(rest) == 1:
+            return self.read(x)
+        rows = self.read(emit(op.reshape(x, [x.ty.shape[0], -1 if rest else 1])))
+        return op.reshape(emit(rows), [self.count, *rest])
+
+
+class Last(Tokens):
+    """The last token of each row."""
+
+    has_zeros = True
+
+    def __init__(self, ends: relax.Var) -> None:
+        self.key, self.ends, self.count = ("last", ends), ends, ends.ty.shape[0]
+
+    def read(self, tokens: relax.Expr) -> relax.Expr:
+        """See `Tokens`; 0 for a row without any."""
+        return ragged.ragged_last(tokens, self.ends)
+
+    def expand(self, rows: relax.Expr) -> relax.Expr:
+        """See `Tokens`."""
+        return rows
+
+    @cached_property
+    def _lengths(self) -> relax.Expr:
+        return emit(op.subtract(self.ends, starts_of(self.ends)))
+
+    @cached_property
+    def places(self) -> relax.Expr:  # type: ignore[override]
+        """-1 in a row without any."""
+        return emit(op.subtract(self._lengths, _number(1)))
+
+    @cached_property
+    def place_ends(self) -> relax.Expr:  # type: ignore[override]
+        """One for each row."""
+        return emit(op.add(emit(op.arange(0, self.count, 1, "int64")), _number(1)))
+
+    @cached_property
+    def numbers(self) -> relax.Expr:
+        """Of a row without tokens, that of any other."""
+        return emit(op.subtract(self.ends, _number(1)))
+
+    def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
+        """What was computed of zeros, in rows without tokens, becomes 0."""
+        some = emit(op.greater(self._lengths, _number(0)))
+        return op.where(emit(op.expand_dims(some, 1)), rows, relax.const(0, rows.ty.dtype))
+
+
+class Taken(Tokens):
+    """Tokens at given places."""
+
+    def __init__(self, ends: relax.Var, places: relax.Var, place_ends: relax.Var) -> None:
+        self.key = "tokens", ends, places, place_ends
+        self.ends, self.places, self.place_ends = ends, places, place_ends
+        self.count = places.ty.shape[0]
+
+    def read(self, tokens: relax.Expr) -> relax.Expr:
+        """See `Tokens`."""
+        return ragged.ragged_take(tokens, self.ends, self.places, self.place_ends)
+
+    def expand(self, rows: relax.Expr) -> relax.Expr:
+        """See `Tokens`."""
+        return ragged.ragged_expand(rows, self.place_ends, self._column)
+
+    @cached_property
+    def _column(self) -> relax.Expr:
+        return emit(op.expand_dims(self.places, 1))
+
+    @cached_property
+    def numbers(self) -> relax.Expr:
+        """See `Tokens`."""
+        starts = emit(op.expand_dims(starts_of(self.ends), 1))
+        return emit(op.squeeze(emit(op.add(emit(self.expand(starts)), self._column)), [1]))
+
+    def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
+        """See `Selection`."""
+        return rows
+
+
+def starts_of(ends: relax.Expr) -> relax.Expr:
+    """Where each row begins, (B,) int64, of where it ends."""
+    number = emit(op.arange(0, ends.ty.shape[0], 1, "int64"))
+    before = emit(op.maximum(emit(op.subtract(number, _number(1))), _number(0)))
+    ends_before = emit(op.take(ends, before, 0, "clip"))
+    return emit(op.where(emit(op.greater(number, _number(0))), ends_before, _number(0)))
+
+
+def _number(value: int) -> relax.Expr:
+    return relax.const(value, "int64")
+
+
+# --- Where a selection begins ------------------------------------------------------------------
+
+
+def selection_of(call: Any) -> tuple[Selection, int] | None:
+    """The rows that a call reads of its first argument, and along which axis; None if all."""
+    begin = _BEGINS.get(getattr(getattr(call, "op", None), "name", ""))
+    return begin(call) if begin is not None else None
+
+
+def _slice(call: Any) -> tuple[Selection, int] | None:
+    """Of one axis, with bounds that are known, and fewer rows than there are."""
+    x, axes, begins, ends, *rest = call.args
+    given = [[_int(value) for value in each.fields] for each in (axes, begins, ends, *rest)]
+    if any(None in values or len(values) != 1 for values in given):
+        return None
+    (axis,), (begin,), (end,), *strides = given
+    axis, stride = axis % x.ty.ndim, strides[0][0] if strides else 1
+    count = _fewer(x, axis, call.ty.shape[axis])
+    return None if count is None or stride < 1 else (Slice(begin, end, stride, count), axis)
+
+
+def _take(call: Any) -> tuple[Selection, int] | None:
+    """By ids that are known, along an axis of known length; others might be more than rows."""
+    x, ids = call.args
+    if not isinstance(ids, tvm.ir.GenericConst) or ids.ty.ndim > 1:
+        return None
+    axis = int(call.attrs["axis"] or 0) % x.ty.ndim
+    numbers = np.atleast_1d(ids.value.numpy())
+    count = _fewer(x, axis, tirx.IntImm("int64", len(numbers)))
+    extent = x.ty.shape[axis]
+    if count is None or not isinstance(extent, tirx.IntImm):
+        return None
+    inside = (numbers >= -int(extent)).all() and (numbers < int(extent)).all()
+    return (Places(ids, str(call.attrs["mode"]), count), axis) if inside else None
+
+
+def _fewer(x: relax.Expr, axis: int, count: Any) -> int | None:
+    """How many rows are read; None if not known, or if that is all."""
+    extent = x.ty.shape[axis]
+    if not isinstance(count, tirx.IntImm) or any(map(is_zero, x.ty.shape)):
+        return None
+    fewer = not isinstance(extent, tirx.IntImm) or int(count) < int(extent)
+    return int(count) if fewer and int(count) else None
+
+
+def _int(value: Any) -> int | None:
+    value = getattr(value, "value", value)
+    return int(value) if isinstance(value, (int, tirx.IntImm)) else None
+
+
+def _of_vars(make: Any) -> Any:
+    def begin(call: Any) -> tuple[Selection, int] | None:
+        given: Sequence[Any] = call.args[1:]
+        return (make(*given), 0) if all(isinstance(each, relax.Var) for each in given) else None
+
+    return begin
+
+
+_BEGINS = {
+    "relax.strided_slice": _slice,
+    "relax.take": _take,
+    "relax.sparsetrain.ragged_last": _of_vars(Last),
+    "relax.sparsetrain.ragged_take": _of_vars(Taken),
+}

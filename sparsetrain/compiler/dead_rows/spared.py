@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Spared`: an operator that is computed on fewer rows, and how much that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tvm_ffi import structural_equal
+
+from sparsetrain.compiler.shape_constraints import value_of
+from sparsetrain.ops.operand_shapes import format_shape
+
+
+class Spared(NamedTuple):
+    """An operator that is computed on fewer rows.
+
+    Attributes
+    ----------
+    operator : str
+    read, rows : int or expression
+        Rows that are computed, of how many.
+    flops : int
+        Multiplications and additions of a row, where they are counted: of products.
+    """
+
+    operator: str
+    read: Any
+    rows: Any
+    flops: int
+
+    def saved(self, extents: Mapping[str, int]) -> int:
+        """Multiplications and additions that are not done, for lengths by their letters."""
+        fewer = value_of(self.rows - self.read, extents)
+        return 0 if fewer is None else self.flops * fewer
+
+
+def describe(spared: Iterable[Spared]) -> Iterator[str]:
+    """A line for all operators with the same rows."""
+    groups: list[list[Spared]] = []
+    for each in spared:
+        group = next((g for g in groups if _same_rows(g[0], each)), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    for group in groups:
+        read, rows = (format_shape([extent]) for extent in (group[0].read, group[0].rows))
+        flops = sum(each.flops for each in group)
+        products = f": {flops:,} FLOPs spared for each of the others" if flops else ""
+        names = ", ".join(dict.fromkeys(each.operator.rpartition(".")[-1] for each in group))
+        yield f"  {len(group)} operators on {read} of {rows} rows{products} ({names})"
+
+
+def _same_rows(left: Spared, right: Spared) -> bool:
+    return bool(structural_equal([left.read, left.rows], [right.read, right.rows]))
