@@ -91,6 +91,16 @@ class Program:
     def __str__(self) -> str:
         return "\n".join([repr(self), *describe(self.spared)])
 
+    def flops_spared(self, inputs: Mapping[str, Any]) -> int:
+        """Multiplications and additions of products in the forward pass, not done for `inputs`."""
+        extents = {
+            symbol: int(inputs[name].shape[axis])
+            for name, argument in self.arguments.by_name.items()
+            for axis, symbol in argument.symbols
+            if name in inputs
+        }
+        return sum(each.saved(extents) for each in self.spared)
+
     @cached_property
     def machine(self) -> Any:
         """The virtual machine that runs the function; compiles it."""

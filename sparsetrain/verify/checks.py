@@ -15,8 +15,10 @@ import numpy as np
 
 from sparsetrain import optim, runtime
 from sparsetrain.backend import backends, host
+from sparsetrain.compiler.dead_rows import keep_dead_rows
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
+from sparsetrain.models import SASRec
 from sparsetrain.runtime.threads import num_threads, set_num_threads
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.training.step import loss_inputs
@@ -225,6 +227,35 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
     return same_bits(f"{numbers}: {most} threads, 1 thread, {most} again", others)
 
 
+def check_dead_rows(subject: Subject, inject: bool) -> Outcome:
+    """Results of a small SASRec, and of the model where rows are left out, with and without."""
+    lengths = np.random.default_rng(0).integers(0, 13, 64)
+    sasrec = SASRec({"history": 60, "item": 60}, dim=8, length=12)
+    ids = np.random.default_rng(1).integers(0, 60, lengths.sum())
+    histories = {"history": ids, "history_ends": lengths.cumsum()}
+    own = subject.model.export(), "loss", subject.trainer().params, subject.inputs()
+    found, wanted, operators = {}, {}, 0
+    for module, function, params, inputs in (
+        (sasrec.export(), "query", sasrec.initialize(0), histories),
+        own,
+    ):
+        program = Program(module, function, "cpu")
+        if not program.spared:
+            continue
+        with keep_dead_rows():
+            whole = Program(module, function, "cpu")
+        name = f"{function} {operators}"
+        found[name], wanted[name] = (
+            runtime.as_numpy(each(params, inputs)).copy() for each in (program, whole)
+        )
+        operators += len(program.spared)
+    if inject:
+        first = next(iter(found.values())).reshape(-1).view("u4")
+        first[-1] ^= 1
+    others, total = count_other_bits(found, wanted)
+    return same_bits(f"{total:,} results, of {operators} operators on fewer rows", others)
+
+
 def check_cuda(subject: Subject, inject: bool) -> Outcome:
     """Weights after the same steps on the CPU and on the GPU."""
     all_ = [b for b in backends().values() if b is not host()]
@@ -267,6 +298,7 @@ CHECKS = {
         Check("untouched", "untouched rows keep their bits", check_untouched),
         Check("duplicates", "duplicate ids are summed", check_duplicates),
         Check("threads", "the same bits on any threads, in any run", check_threads),
+        Check("dead-rows", "rows that nothing reads change no bit", check_dead_rows),
         Check("killed", "a killed run resumes to the same bits", check_killed),
         Check("cuda", "CPU and GPU agree", check_cuda),
     )

@@ -77,6 +77,11 @@ def test_performance(names, capsys):
     assert "outside kernels" in capsys.readouterr().out.lower()
 
 
+def test_dead_rows(names, capsys):
+    run("docs/dead-rows.md", names)
+    assert capsys.readouterr().out.strip() in (ROOT / "docs/dead-rows.md").read_text()
+
+
 def test_precision(names):
     names = run("docs/precision.md", names)
     assert "relax.max" in names["policy"].neighbours

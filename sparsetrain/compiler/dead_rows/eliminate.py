@@ -128,9 +128,9 @@ class _Plan:
         var, value = binding.var, binding.value
         if not isinstance(var, relax.DataflowVar) or isinstance(binding, relax.MatchCast):
             self._read[var] = _ALL
-        read = self._read.get(var)
-        moves = isinstance(read, Rows) and var not in self.of_params
-        if moves and (needs := self.needs(value, read)) is not None:
+        read: Any = self._read.get(var)
+        needs = self.needs(value, read) if isinstance(read, Rows) else None
+        if needs is not None and var not in self.of_params:
             self.rows[var] = read
             for argument, axis in needs:
                 self._add(argument, _ALL if axis is None else read.along(axis))
@@ -260,8 +260,8 @@ class _Rebuilt:
 
     def _note(self, call: relax.Call, rows: Rows, rule: Rule) -> None:
         whole = [*_first(call.ty).shape]
-        counts = (Analyzer().simplify(size_of(s[:-1])) for s in (rows.shape(whole), whole))
-        self.spared.append(Spared(name_of(call), *counts, rule.flops(call)))
+        read, all_rows = (Analyzer().simplify(size_of(s[:-1])) for s in (rows.shape(whole), whole))
+        self.spared.append(Spared(name_of(call), read, all_rows, rule.flops(call)))
 
     def _operand(self, argument: relax.Expr, axis: int | None, rows: Rows) -> Operand:
         shape = list(getattr(argument.ty, "shape", None) or ())

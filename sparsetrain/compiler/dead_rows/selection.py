@@ -127,12 +127,12 @@ class Last(Tokens):
         return emit(op.subtract(self.ends, starts_of(self.ends)))
 
     @cached_property
-    def places(self) -> relax.Expr:  # type: ignore[override]
+    def places(self) -> relax.Expr:
         """-1 in a row without any."""
         return emit(op.subtract(self._lengths, _number(1)))
 
     @cached_property
-    def place_ends(self) -> relax.Expr:  # type: ignore[override]
+    def place_ends(self) -> relax.Expr:
         """One for each row."""
         return emit(op.add(emit(op.arange(0, self.count, 1, "int64")), _number(1)))
 
@@ -201,14 +201,15 @@ def selection_of(call: Any) -> tuple[Selection, int] | None:
 
 def _slice(call: Any) -> tuple[Selection, int] | None:
     """Of one axis, with bounds that are known, and fewer rows than there are."""
-    x, axes, begins, ends, *rest = call.args
-    given = [[_int(value) for value in each.fields] for each in (axes, begins, ends, *rest)]
-    if any(None in values or len(values) != 1 for values in given):
+    x, *bounds = call.args
+    given = [_int(each.fields[0]) for each in bounds if len(each.fields) == 1]
+    if len(given) < len(bounds) or None in given:
         return None
-    (axis,), (begin,), (end,), *strides = given
-    axis, stride = axis % x.ty.ndim, strides[0][0] if strides else 1
+    axis, begin, end, stride = (int(each or 0) for each in (*given, 1)[:4])
     count = _fewer(x, axis, call.ty.shape[axis])
-    return None if count is None or stride < 1 else (Slice(begin, end, stride, count), axis)
+    if count is None or stride < 1:
+        return None
+    return Slice(begin, end, stride, count), axis % x.ty.ndim
 
 
 def _take(call: Any) -> tuple[Selection, int] | None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparsetrain.compiler.dead_rows import describe
 from sparsetrain.compiler.program_cache import announcing
 from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position
@@ -95,6 +96,8 @@ class Fit:
         if not self._compiles:
             once = " (once per machine and model)" if kept else ""
             self._note(f"compiling {type(self._trainer.model).__name__}{once}")
+            for line in describe(self._trainer.program.spared):
+                self._note(line)
         self._compiles = True
 
     def _train_epochs(self) -> None:

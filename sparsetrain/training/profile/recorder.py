@@ -191,6 +191,7 @@ class Watch:
         self._trainer, self._warm, self._left = trainer, WARM, max(2, steps)
         self._backend = trainer.backend
         self._rows = 0
+        self._spared = 0
         self._seconds: list[float] = []
         self._single: list[dict[str, Entry]] = []
         self._program: list[dict[str, Entry]] = []
@@ -218,7 +219,9 @@ class Watch:
     def _lookups(self, batch: Batch) -> dict[int, int]:
         """Rows of each storage -> how many rows a step on `batch` looks up in it."""
         params = self._trainer.params.weights
-        rows_read = self._trainer.model.rows_read(loss_inputs(self._trainer, batch))
+        inputs = loss_inputs(self._trainer, batch)
+        self._spared = self._trainer.program.flops_spared(inputs)
+        rows_read = self._trainer.model.rows_read(inputs)
         return {int(params[name].shape[0]): int(rows.size) for name, rows in rows_read.items()}
 
     def _record(self, run: Callable[[], Loss], recorder: Recorder) -> Loss:
@@ -247,4 +250,5 @@ class Watch:
             median(self._seconds),
             longest_first(kernels),
             device="" if self._backend.memory == CPU_MEMORY else self._backend.kind,
+            spared=self._spared,
         )

@@ -77,6 +77,9 @@ class StepProfile:
         The longest first.
     device : str
         What kernels ran on if not on the CPU: launches waited for each other there.
+    spared : float
+        Multiplications and additions of the forward pass that were not done, for rows that nothing
+        reads; those of products alone.
     """
 
     rows: int
@@ -85,6 +88,7 @@ class StepProfile:
     seconds: float
     kernels: tuple[KernelTime, ...]
     device: str = ""
+    spared: float = 0.0
 
     @property
     def outside(self) -> float:
@@ -114,10 +118,17 @@ class StepProfile:
             raise CheckpointError("the saved profile is damaged: its fields are others") from None
 
     def __str__(self) -> str:
-        return "\n".join([self._title, *_aligned([_HEAD, *self._lines])])
+        return "\n".join([self._title, *_aligned([_HEAD, *self._lines]), *self._notes])
 
     def _repr_html_(self) -> str:
-        return f"<b>{escape(self._title)}</b>\n{table(self._lines, _HEAD)}"
+        notes = "".join(f"\n<p>{escape(note)}</p>" for note in self._notes)
+        return f"<b>{escape(self._title)}</b>\n{table(self._lines, _HEAD)}{notes}"
+
+    @property
+    def _notes(self) -> list[str]:
+        if not self.spared:
+            return []
+        return [f"dead rows: {self.spared / 1e9:.3f} GFLOPs of the forward pass were spared"]
 
     @property
     def _title(self) -> str:
