@@ -25,7 +25,7 @@ PUBLIC = {
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
-        "linear_cross_entropy row_sparse_cotangent"
+        "linear_cross_entropy row_sparse_cotangent tiled_cross_entropy"
     ),
     "compare": ("ARMS Case Measurement measure sweep tables_of_data tables_of_rows tables_of_run"),
     "data": (
@@ -77,7 +77,7 @@ PUBLIC = {
         "evaluate fit item_vectors predict prediction_names query_vectors recommend restore_ save "
         "snapshot state_dict step table_bytes"
     ),
-    "Program": "compile executable is_compiled machine place",
+    "Program": "compile executable flops_spared is_compiled machine place spared",
     "RowSparse": (
         "allclose cast clip coalesce concat coalesced dtype equal from_numpy from_scipy is_traced "
         "isfinite leaves norm nse plan scale shape source squared_norm to_dense to_scipy validate "

@@ -62,7 +62,7 @@ class Program:
     """
 
     spared: tuple[Spared, ...] = ()
-    is_gradient = False  # made of a function whose rows were looked at before
+    _is_gradient = False  # made of a function whose rows were looked at before
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Program:
         find_function(module, function)
         module = extract(module, function)
         self.arguments = Arguments(module[function], function, device_of(self.target))
-        if not self.is_gradient:
+        if not self._is_gradient:
             with self.target:
                 module, self.spared = eliminate_dead_rows(module, function, trains=False)
         self.module = rewritten(module, function, precision)
@@ -218,7 +218,7 @@ class GradientProgram(Program):
         What it was compiled from.
     """
 
-    is_gradient = True
+    _is_gradient = True
 
     def __init__(
         self,

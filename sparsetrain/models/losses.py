@@ -12,6 +12,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.ad import bce_with_logits
 from sparsetrain.ad import linear_cross_entropy as _linear_cross_entropy
+from sparsetrain.ad import tiled_cross_entropy as _tiled_cross_entropy
 from sparsetrain.errors import ConfigError
 
 
@@ -130,8 +131,19 @@ def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Te
     Notes
     -----
     One array of (N, V) numbers is built: the scores become the weights that the reverse pass needs.
+    `tiled_softmax` builds none.
     """
     found = _linear_cross_entropy(hidden._expr, table._expr, items._expr)
+    return nn.wrap_nested(found, "losses")
+
+
+def tiled_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Tensor:
+    """As `full_softmax`, in tiles of rows of the table: for a million items, on a CPU.
+
+    The reverse pass computes the scores again, a third more work. Beside the gradient of the table,
+    which is dense, it holds some rows of width D for each position.
+    """
+    found = _tiled_cross_entropy(hidden._expr, table._expr, items._expr)
     return nn.wrap_nested(found, "losses")
 
 

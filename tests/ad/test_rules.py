@@ -214,9 +214,10 @@ def test_tables_get_row_sparse_gradients(case):
 
 def test_every_rule_has_a_case():
     covered = {case.rule for case in CASES}
-    # Operators on ragged rows have a table of their own; softmax_loss is in the losses' one.
+    # Operators on ragged rows have a table of their own; those of softmax are in the losses' one.
     elsewhere = {f"relax.sparsetrain.ragged_{name.split()[0]}" for name in RAGGED_CASES}
-    elsewhere |= {"relax.sparsetrain.softmax_loss"} if "full softmax" in LOSS_CASES else set()
+    in_losses = {"full softmax": "softmax_loss", "tiled softmax": "tiled_softmax_loss"}
+    elsewhere |= {f"relax.sparsetrain.{op}" for case, op in in_losses.items() if case in LOSS_CASES}
     assert (set(DENSE) | set(ROW_SPARSE)) - elsewhere == covered
     ended = {"relax.sparsetrain.densify"}  # its result is dense
     assert set(ROW_SPARSE) - ended <= {case.rule for case in SPARSE_CASES}

@@ -40,6 +40,11 @@ FLOATS = {"x": ["N", D], "q": ["N", D], "table": [V, D], "a": ["N"], "b": ["N"],
 FLOATS |= {"l": ["N", K]}
 CASES = {
     "full softmax": (losses.full_softmax, lambda x, t, y: softmax_loss(x @ t.T, y), "x table ids"),
+    "tiled softmax": (
+        losses.tiled_softmax,
+        lambda x, t, y: softmax_loss(x @ t.T, y),
+        "x table ids",
+    ),
     "softmax": (losses.softmax_cross_entropy, softmax_loss, "x classes"),
     "in-batch softmax": (losses.in_batch_softmax, in_batch, "q x a ids"),
     "in-batch softmax of items": (
@@ -58,7 +63,7 @@ CASES = {
 }
 
 
-QUICK = ("full softmax", "in-batch softmax of items", "bpr")
+QUICK = ("full softmax", "tiled softmax", "in-batch softmax of items", "bpr")
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, CASES))
@@ -94,3 +99,42 @@ def test_a_loss_and_its_gradient_are_those_of_float64(name):
 def test_one_correction_of_two_is_refused():
     with pytest.raises(ConfigError, match="give log_q and negative_log_q, or neither"):
         losses.sampled_softmax(None, None, log_q=1)
+
+
+def test_a_tiled_softmax_over_many_rows_is_that_of_float64_on_any_threads():
+    rows, width, count = 20_011, 24, 137  # no multiples of tiles, all parts and a second chunk
+
+    class Module(nn.Module):
+        def loss(self, x, table, items):
+            return losses.mean(losses.tiled_softmax(x, table, items))
+
+    module = Module()
+    specs = [nn.spec.Tensor(["N", width], "float32"), nn.spec.Tensor([rows, width], "float32")]
+    specs.append(nn.spec.Tensor(["N"], "int64"))
+    names = ["x", "table", "items"]
+    method = nn.spec.MethodSpec(module.loss, names, specs, "plain", "plain")
+    exported, _ = module.export_tvm({"loss": method})
+    program = st.value_and_grad(exported, "loss", ["x", "table"], target="cpu")
+    rng = np.random.default_rng(0)
+    x, table = (rng.normal(size=(n, width)).astype("f4") for n in (count, rows))
+    items = rng.integers(0, rows, count)
+    items[:2] = 0, rows - 1
+    scores = x.astype("f8") @ table.T.astype("f8")
+    wanted = softmax_loss(scores, items).mean()
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    weights[np.arange(count), items] -= 1
+    before, found = st.runtime.num_threads(), []
+    try:
+        for threads in (1, before):
+            st.set_num_threads(threads)
+            loss, gradients = program({}, {"x": x, "table": table, "items": items})
+            assert float(loss.numpy()) == pytest.approx(wanted, rel=1e-6)
+            for name, of in (("x", weights @ table), ("table", weights.T @ x)):
+                np.testing.assert_allclose(
+                    gradients[name].numpy(), of / count, rtol=1e-4, atol=1e-7
+                )
+            found.append(gradients["table"].numpy())
+    finally:
+        st.set_num_threads(before)
+    assert found[0].tobytes() == found[1].tobytes()

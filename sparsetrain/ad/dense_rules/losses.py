@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropies: of logits of clicks, of classes, and of products with all rows of a table.
 
-The last is one array of (N, V) numbers. Its scores s are overwritten by ``softmax(s) - one_hot(y)``
-in the forward pass, and these by their products with the cotangent in the reverse pass.
+The last is one array of (N, V) numbers, or tiles of it (`tiled_cross_entropy`). Its scores s are
+overwritten by ``softmax(s) - one_hot(y)`` in the forward pass, and these by their products with the
+cotangent in the reverse pass.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from sparsetrain.ad.cotangent import emit
 from sparsetrain.ad.dense_rules.reductions import mean_cotangent
 from sparsetrain.backend import current
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.relax_op import define_op
+from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.softmax_loss import scale_rows_kernel, softmax_loss_kernel
+from sparsetrain.ops.softmax_tiles import PARTS, tiled_cotangent_kernel, tiled_loss_kernel
 
 
 def _bce_type(call: Any) -> relax.Type:
@@ -145,13 +147,68 @@ def linear_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) ->
     ConfigError
         If a shape is another.
     """
-    types = [argument.ty for argument in (x, table, items)]
-    if [len(ty.shape) for ty in types] != [2, 2, 1]:
-        raise ConfigError(
-            f"linear_cross_entropy takes (N, D), (V, D) and (N,), not {', '.join(map(str, types))}"
-        )
+    _require_matrices("linear_cross_entropy", x, table, items)
     scores = emit(op.matmul(x, emit(op.permute_dims(table))))
     return relax.TupleGetItem(emit(_softmax_loss(scores, items)), 0)
+
+
+def _require_matrices(name: str, *arguments: relax.Expr) -> None:
+    types = [argument.ty for argument in arguments]
+    if [len(ty.shape) for ty in types] != [2, 2, 1]:
+        raise ConfigError(f"{name} takes (N, D), (V, D) and (N,), not {', '.join(map(str, types))}")
+
+
+def _sums(call: Any, *last: Any) -> relax.Type:
+    x = call.args[0].ty
+    return relax.TensorType([PARTS, x.shape[0], *last], x.dtype)
+
+
+def _of_loss(call: Any) -> tuple[int, str, str]:
+    x, items = call.args[0].ty, call.args[2].ty
+    return int(x.shape[1]), str(x.dtype), str(items.dtype)
+
+
+def _tiled_type(call: Any) -> relax.Type:
+    x = call.args[0].ty
+    return relax.TupleType([relax.TensorType([x.shape[0]], x.dtype)] * 2)
+
+
+def _tiled_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    made = current().kernel("tiled_softmax_loss", tiled_loss_kernel)(*_of_loss(call))
+    outs = [*call.ty.fields, _sums(call, 2)]
+    three = builder.emit(call_kernel(builder, made, "tiled_softmax_loss", list(call.args), outs))
+    return relax.Tuple([relax.TupleGetItem(three, n) for n in range(2)])
+
+
+def _tiled_cotangent_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
+    name = "tiled_softmax_cotangent"
+    made = current().kernel(name, tiled_cotangent_kernel)(*_of_loss(call))
+    outs = [*call.ty.fields, _sums(call, call.args[0].ty.shape[1])]
+    three = builder.emit(call_kernel(builder, made, name, list(call.args), outs))
+    return relax.Tuple([relax.TupleGetItem(three, n) for n in range(2)])
+
+
+_tiled_loss = define_op("tiled_softmax_loss", ("x", "table", "items"), _tiled_type, _tiled_kernel)
+_tiled_cotangent = define_op(
+    "tiled_softmax_cotangent",
+    ("x", "table", "items", "logarithms", "cotangent"),
+    lambda call: relax.TupleType([call.args[0].ty, call.args[1].ty]),
+    _tiled_cotangent_kernel,
+)
+
+
+def tiled_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) -> relax.Expr:
+    """As `linear_cross_entropy`, in tiles of rows of the table: scores are never held at once."""
+    _require_matrices("tiled_cross_entropy", x, table, items)
+    return relax.TupleGetItem(emit(_tiled_loss(x, table, items)), 0)
+
+
+def _tiled_softmax(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
+    """Backward: of ``w = (softmax(s) - one_hot(y)) c`` in tiles, ``dx = w t``, ``dt = w' x``."""
+    logarithms = emit(relax.TupleGetItem(output, 1))
+    of_loss = emit(relax.TupleGetItem(emit(cotangent), 0))
+    both = emit(_tiled_cotangent(*call.args, logarithms, of_loss))
+    return [*(relax.TupleGetItem(both, n) for n in range(2)), None]
 
 
 def _softmax_cross_entropy(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
@@ -165,4 +222,5 @@ RULES = {
     "relax.nn.cross_entropy_with_logits": _cross_entropy,
     "relax.nn.nll_loss": _nll_loss,
     "relax.sparsetrain.softmax_loss": _softmax_cross_entropy,
+    "relax.sparsetrain.tiled_softmax_loss": _tiled_softmax,
 }

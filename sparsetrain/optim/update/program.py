@@ -56,7 +56,7 @@ class UpdateProgram(Program):
         A CPU.
     """
 
-    is_gradient = True
+    _is_gradient = True
 
     def __init__(
         self,
