@@ -72,15 +72,18 @@ class _Loss:
 
     def scores_(self, first: Any, tile: Any, column: Any, into: Any) -> None:
         """Scores of some positions and the rows of a tile."""
-        multiply_(
-            self.width, lambda r, d: self.x[self.at(first, r), d], lambda d, j: tile[d, column + j],
-            into, _LANES, self.number(0),
-        )  # fmt: skip
 
-    def each_lane(self, do: Callable[[Any], None]) -> None:
-        """For each row of a tile, at once."""
-        with T.vectorized(0, _wide(_LANES)) as j:
-            do(j)
+        def number(r: int, d: Any) -> Any:
+            return self.x[self.at(first, r), d]
+
+        def row(d: Any, j: Any) -> Any:
+            return tile[d, column + j]
+
+        multiply_(self.width, number, row, into, _LANES, self.number(0))
+
+    def lanes(self) -> Any:
+        """The rows of a tile, at once."""
+        return T.vectorized(0, _wide(_LANES))
 
 
 def multiply_(
@@ -128,7 +131,7 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                         with T.serial(0, _wide(_GROUP)) as g:
                             of.scores_(first, tile, g * _LANES, product)
                             for r in range(_ROWS):
-                                with T.vectorized(0, _wide(_LANES)) as j:
+                                with of.lanes() as j:
                                     inside = start + g * _LANES + j < of.rows
                                     score = tirx.Select(inside, product[r, j], low)
                                     T.buffer_store(scores, score, [g * _ROWS + r, j])
@@ -137,26 +140,28 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 
             def fold(n: Any, r: Any) -> None:
                 top, total = of.local(_LANES), of.local(_LANES)
-                of.each_lane(lambda j: T.buffer_store(top, tops[n, j], [j]))
+                with of.lanes() as j:
+                    T.buffer_store(top, tops[n, j], [j])
                 for g in range(_GROUP):
-                    of.each_lane(
-                        lambda j, g=g: T.buffer_store(
-                            top, tirx.max(top[j], scores[g * _ROWS + r, j]), [j]
-                        )
-                    )
-                kept = lambda j: totals[n, j] * tirx.exp(tops[n, j] - top[j])  # noqa: E731
-                of.each_lane(lambda j: T.buffer_store(total, kept(j), [j]))
+                    with of.lanes() as j:
+                        T.buffer_store(top, tirx.max(top[j], scores[g * _ROWS + r, j]), [j])
+                with of.lanes() as j:
+                    T.buffer_store(total, totals[n, j] * tirx.exp(tops[n, j] - top[j]), [j])
                 for g in range(_GROUP):
-                    power = lambda j, g=g: tirx.exp(scores[g * _ROWS + r, j] - top[j])  # noqa: E731
-                    of.each_lane(lambda j, p=power: T.buffer_store(total, total[j] + p(j), [j]))
-                of.each_lane(lambda j: T.buffer_store(tops, top[j], [n, j]))
-                of.each_lane(lambda j: T.buffer_store(totals, total[j], [n, j]))
+                    with of.lanes() as j:
+                        power = tirx.exp(scores[g * _ROWS + r, j] - top[j])
+                        T.buffer_store(total, total[j] + power, [j])
+                for kept, value in ((tops, top), (totals, total)):
+                    with of.lanes() as j:
+                        T.buffer_store(kept, value[j], [n, j])
 
             with T.serial(0, tirx.ceildiv(of.positions, _wide(_POSITIONS))) as chunk:
                 begin = T.Bind(chunk * _POSITIONS)
                 with T.serial(0, _wide(_POSITIONS)) as n:
-                    of.each_lane(lambda j: T.buffer_store(tops, low, [n, j]))
-                    of.each_lane(lambda j: T.buffer_store(totals, of.number(0), [n, j]))
+                    with of.lanes() as j:
+                        T.buffer_store(tops, low, [n, j])
+                    with of.lanes() as j:
+                        T.buffer_store(totals, of.number(0), [n, j])
                 of.each_group(part, size, lambda start: of_group(start, begin))
                 with T.serial(0, tirx.min(of.positions - begin, _wide(_POSITIONS))) as n:
                     pair = of.local(2)
@@ -211,8 +216,8 @@ def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 
             def of_tile(start: Any) -> None:
                 of.transpose_(start, _LANES, tile)
-                with T.serial(0, _wide(width)) as d:
-                    of.each_lane(lambda j: T.buffer_store(slopes, of.number(0), [d, j]))
+                with T.serial(0, _wide(width)) as d, of.lanes() as j:
+                    T.buffer_store(slopes, of.number(0), [d, j])
                 with T.serial(0, tirx.ceildiv(of.positions, _wide(_ROWS))) as block:
                     of_positions(start, T.Bind(block * _ROWS))
                 left = tirx.min(of.rows - start, _wide(_LANES))
@@ -226,7 +231,7 @@ def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                     item = T.Bind(tirx.Cast("int64", of.items[n]))
                     each = tirx.Select(first + r < of.positions, cotangent[n], of.number(0))
                     factor, logarithm = T.Bind(each), T.Bind(logarithms[n])
-                    with T.vectorized(0, _wide(_LANES)) as j:
+                    with of.lanes() as j:
                         power = tirx.exp(weights[r, j] - logarithm)
                         one = tirx.Select(start + j == item, of.number(1), of.number(0))
                         inside = start + j < of.rows
@@ -234,7 +239,7 @@ def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                         T.buffer_store(weights, value, [r, j])
                 with T.serial(0, _wide(width)) as d:
                     numbers = [T.Bind(of.x[of.at(first, r), d]) for r in range(_ROWS)]
-                    with T.vectorized(0, _wide(_LANES)) as j:
+                    with of.lanes() as j:
                         total = slopes[d, j]
                         for r in range(_ROWS):
                             total = total + numbers[r] * weights[r, j]

@@ -9,6 +9,7 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.training.profile import recorder
 from tests import small_dlrm
+from tests.golden import programs
 from tests.helpers import slow_except
 
 OF_A_CPU = pytest.mark.cpu("a device has other kernels for it")
@@ -144,3 +145,12 @@ def test_updates_apart_are_profiled_too(profile):
 def test_fewer_than_two_steps_are_refused():
     with pytest.raises(ConfigError, match="steps is 1; it must be 2 or more"):
         small_dlrm.trainer("single").profile(small_dlrm.batch(37), steps=1)
+
+
+def test_operations_on_rows_that_nothing_reads_are_counted():
+    trainer, batch = programs.trainer("bert4rec", target="cpu")
+    found = trainer.profile(batch, steps=2)
+    of_a_row = 4 * 2 * 8 * 8  # queries, output and feed-forward layers of the last block
+    assert found.spared > 0 and found.spared % of_a_row == 0
+    assert "dead rows" in str(found) and "dead rows" in found._repr_html_()
+    assert st.StepProfile.from_dict(found.to_dict()) == found
