@@ -29,6 +29,7 @@ from sparsetrain.ad.densify import densify
 from sparsetrain.compiler.dead_rows.rules import RULES, Operand, Rows, Rule, as_matrix
 from sparsetrain.compiler.dead_rows.selection import Selection, selection_of
 from sparsetrain.compiler.dead_rows.spared import Spared
+from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.ops.operand_shapes import name_of, size_of
 from sparsetrain.system.locks import with_builder_lock
 
@@ -77,9 +78,14 @@ def eliminate_dead_rows(
     -------
     (IRModule, tuple of Spared)
         The same module, where there is nothing to gain.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such function.
     """
-    function = next((f for var, f in module.functions.items() if var.name_hint == name), None)
-    if _are_kept() or not isinstance(function, relax.Function) or not _is_plain(function):
+    function = find_function(module, name)
+    if _are_kept() or not _is_plain(function):
         return module, ()
     if not any(selection_of(b.value) for b in function.body.blocks[0].bindings):
         return module, ()
