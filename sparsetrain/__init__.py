@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsetrain import data as data
     from sparsetrain import embedding as embedding
     from sparsetrain import errors as errors
+    from sparsetrain import labels as labels
     from sparsetrain import metrics as metrics
     from sparsetrain import models as models
     from sparsetrain import optim as optim

@@ -60,7 +60,11 @@ AXES = {
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 24
     ),
-    "kinds of labels": Axis(r"label_kinds|LabelKind|is_clicks", r"labels\.py|metrics/", 21),
+    "kinds of labels": Axis(
+        r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',
+        r"^labels/",
+        5,
+    ),
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 18),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 14),
     "text that is a number": Axis(

@@ -33,8 +33,11 @@ PARTS = {
     "parsing": Part(
         "kernels that read fields of text, and from values to ids", "kernels runtime system", True
     ),
-    "data": Part("click logs to batches: schema, readers, encoder, conversion", "parsing system"),
-    "metrics": Part("scores of predictions and of rankings, batch by batch", "data system"),
+    "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
+    "labels": Part("kinds of labels as values: check, loss, prediction, scores", "metrics system"),
+    "data": Part(
+        "click logs to batches: schema, readers, encoder, conversion", "labels parsing system"
+    ),
     "sparse_tensor": Part(
         "RowSparse, coalescing and its kernels", "backend kernels runtime system", True
     ),
@@ -68,12 +71,13 @@ PARTS = {
     ),
     "models": Part(
         "models of clicks, ratings and sequences, and the base classes of your own",
-        "ad backend compiler data embedding kernels ops runtime system",
+        "ad backend compiler data embedding kernels labels ops runtime system",
         True,
     ),
     "training": Part(
         "Trainer: the step, the loop, runs, saved models",
-        "ad backend checkpoint compiler data kernels metrics models optim runtime system tables",
+        "ad backend checkpoint compiler data kernels labels metrics models optim runtime system "
+        "tables",
         True,
     ),
     "backends": Part(
@@ -94,7 +98,7 @@ PARTS = {
     ),
     "sklearn": Part(
         "estimators in scikit-learn's conventions",
-        "checkpoint data models optim training",
+        "checkpoint data labels models optim training",
         True,
     ),
     "verify": Part(

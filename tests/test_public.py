@@ -19,8 +19,8 @@ PUBLIC = {
     "sparsetrain": (
         "Batch EarlyStopping Predictor Program QuantizedModel ReduceLROnPlateau RowSparse Run "
         "StepProfile Trainer __version__ "
-        "ad compare data embedding errors from_torch load load_predictor loggers metrics models "
-        "optim parallel permutation_importance precision runtime set_num_threads torch "
+        "ad compare data embedding errors from_torch labels load load_predictor loggers metrics "
+        "models optim parallel permutation_importance precision runtime set_num_threads torch "
         "value_and_grad"
     ),
     "ad": (
@@ -42,11 +42,12 @@ PUBLIC = {
         "ResourceError "
         "SparsetrainError"
     ),
-    "loggers": "MLflow TensorBoard WandB",
-    "metrics": (
-        "ClassMetrics ClickMetrics GroupedAUC LabelMetrics RankingMetrics RegressionMetrics "
-        "rank_items"
+    "labels": (
+        "Binary Classes Count DevianceMetrics LABELS Label LabelMetrics Labels PinballMetrics "
+        "Quantiles Real label_of"
     ),
+    "loggers": "MLflow TensorBoard WandB",
+    "metrics": ("ClassMetrics ClickMetrics GroupedAUC RankingMetrics RegressionMetrics rank_items"),
     "models": (
         "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
         "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout ESMM FM FieldAttention "

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 from sparsetrain.errors import DataWarning
@@ -110,7 +111,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
         for label, own in (by_label(score) if score is not None else {}).items()
     }
     tables = []
-    for first, columns in _TABLES.items():
+    for first, columns in _tables().items():
         shown = {name: own for name, own in found.items() if _table_of(own) == first}
         # A grouped AUC is there only if it was asked for.
         known = set().union(*shown.values())
@@ -138,10 +139,11 @@ def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
     """Warn if a constant would have scored as well."""
     for label, own in by_label(score).items():
-        key = next((key for key in ("logloss", "rmse") if key in own), None)
-        if key is None:
+        beside = next((key for key in own if key.startswith("constant_")), None)
+        if beside is None:
             continue
-        value, constant = own[key], own[f"constant_{key}"]
+        key = beside.removeprefix("constant_")
+        value, constant = own[key], own[beside]
         if constant is not None and value >= constant:
             note(
                 f"warning: on {name} the model is no better than a constant"
@@ -185,8 +187,23 @@ _TABLES = {
 }
 
 
+@cache
+def _tables() -> dict[str, dict[str, tuple[str, str]]]:
+    """`_TABLES`, and for kinds of labels that have none there a table of all their scores."""
+    import sparsetrain as st
+
+    plain = {
+        label.watched: {
+            score: (score.replace("_", " "), "{:,}" if score == "rows" else "{:.4f}")
+            for score in sorted(label.scores.SCORES, key=lambda score: score != "rows")
+        }
+        for label in st.labels.LABELS.values()
+    }
+    return _TABLES | {first: own for first, own in plain.items() if first not in _TABLES}
+
+
 def _table_of(own: Mapping[str, Any]) -> str | None:
-    return next((first for first in _TABLES if first in own), None)
+    return next((first for first in _tables() if first in own), None)
 
 
 def format_score(value: float | None, form: str = "{:.4f}") -> str:

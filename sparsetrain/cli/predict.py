@@ -56,7 +56,7 @@ def evaluate(
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
-        needs_labels = bool(predictor.model.label_kinds)
+        needs_labels = bool(predictor.model.all_labels)
         if needs_labels and predictor.encoder is not None:
             _require_labels(model, data, predictor.encoder.schema)
         dataset = st.data.Dataset(

@@ -38,6 +38,8 @@ from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import ConfigError, DataWarning
+from sparsetrain.labels.label import Label
+from sparsetrain.labels.labels import guess_label
 from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
@@ -136,7 +138,7 @@ class _Guess:
     linear: dict[str, Linear] = field(default_factory=dict)
     derived: dict[str, Derived] = field(default_factory=dict)
     time: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, Label] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
 
@@ -149,7 +151,7 @@ class _Guess:
                 "categories=[NAME] (--category NAME) makes one of a number"
             )
         kind = self.labels[label]
-        named: Any = {"label": label} if kind == "binary" else {"labels": {label: kind}}
+        named: Any = {"label": label} if kind.is_yes_or_no else {"labels": {label: kind}}
         schema = Schema(
             dense=tuple(self.dense),
             categories=categories,
@@ -164,7 +166,7 @@ class _Guess:
     def as_label(self, name: str, pieces: Pieces) -> None:
         """Take a column for the label."""
         values = read_as_asked(pieces)
-        self.labels[name] = "binary" if np.isin(values, (0, 1)).all() else "real"
+        self.labels[name] = guess_label(values)
         self.notes[name] = f"label, {self.labels[name]}"
 
     def as_category(self, name: str, pieces: Pieces) -> None:

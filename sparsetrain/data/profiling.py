@@ -160,7 +160,7 @@ class _Seen:
     def add(self, location: Location, piece: pa.RecordBatch, reader: Reader) -> None:
         """Count a piece."""
         self.rows += piece.num_rows
-        for name, read in reader.labels if self._encoder.schema.is_clicks else ():
+        for name, read in reader.labels if self._encoder.schema.all_labels.is_yes_or_no else ():
             labels = read(piece.column(name), location.of_column(name))
             self.positive = (self.positive or 0) + int(np.count_nonzero(labels))
         for name, column in reader.dense:

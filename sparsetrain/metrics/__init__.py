@@ -3,7 +3,7 @@
 
 - `clicks`, `regression`, `classes`: one label; `grouped`: clicks within each user's rows
 - `auc`: whether clicks are scored above other rows
-- `labels`: all labels of a model
+- `means`: scores that are means
 - `ranking`: where the items that a user chose stand among all, or among given ones
 - `scores`: which value of a score is better
 """
@@ -11,7 +11,6 @@
 from sparsetrain.metrics.classes import ClassMetrics as ClassMetrics
 from sparsetrain.metrics.clicks import ClickMetrics as ClickMetrics
 from sparsetrain.metrics.grouped import GroupedAUC as GroupedAUC
-from sparsetrain.metrics.labels import LabelMetrics as LabelMetrics
 from sparsetrain.metrics.ranking import RankingMetrics as RankingMetrics
 from sparsetrain.metrics.ranking import rank_items as rank_items
 from sparsetrain.metrics.regression import RegressionMetrics as RegressionMetrics

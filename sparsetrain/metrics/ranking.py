@@ -18,7 +18,7 @@ the number of items that a user chose, `h` how many of them have a rank of at mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,11 +26,27 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.metrics.scores import Scores, ratio
 from sparsetrain.system.argument_checks import require_int
 
-if TYPE_CHECKING:  # importing it takes Arrow
-    from sparsetrain.data.ragged import Ragged
-
 METRICS = ("hr", "ndcg", "mrr", "recall", "precision", "map")
 _BLOCK = 1 << 22  # scores at once: 16 MB
+
+
+class Lists(Protocol):
+    """Lists of items, as `sparsetrain.data.Ragged` holds them."""
+
+    @property
+    def ids(self) -> Any:
+        """All items, (N,)."""
+
+    def __len__(self) -> int: ...
+
+    def check_offsets(self, where: str, count: int) -> None:
+        """Refuse lists that do not follow each other."""
+
+    def rows(self) -> np.ndarray:
+        """The list of each item, (N,)."""
+
+    def take(self, rows: Any) -> Any:
+        """Return some of the lists."""
 
 
 class RankingMetrics:
@@ -58,8 +74,8 @@ class RankingMetrics:
     def update(
         self,
         scores: np.ndarray,
-        chosen: Ragged | None = None,
-        seen: Ragged | None = None,
+        chosen: Lists | None = None,
+        seen: Lists | None = None,
         counts: np.ndarray | None = None,
     ) -> None:
         """Add users.
@@ -139,9 +155,9 @@ class RankingMetrics:
 def rank_items(
     users: np.ndarray,
     items: np.ndarray,
-    chosen: Ragged,
+    chosen: Lists,
     *,
-    seen: Ragged | None = None,
+    seen: Lists | None = None,
     counts: np.ndarray | None = None,
     k: int | Sequence[int] = 10,
 ) -> Scores:
@@ -193,7 +209,7 @@ def rank_items(
     return metrics.result()
 
 
-def _places(name: str, bags: Ragged, shape: tuple[int, int]) -> np.ndarray:
+def _places(name: str, bags: Lists, shape: tuple[int, int]) -> np.ndarray:
     """Return the places of listed items in flat scores (users, items)."""
     users, items = shape
     if len(bags) != users:

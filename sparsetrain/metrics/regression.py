@@ -3,7 +3,8 @@
 
 import numpy as np
 
-from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.errors import ConfigError
+from sparsetrain.metrics.means import check_finite
 from sparsetrain.metrics.scores import Scores, ratio
 
 
@@ -64,13 +65,7 @@ class RegressionMetrics:
                 f"predictions {found.shape} and labels {wanted.shape} must be two vectors of one "
                 "length"
             )
-        found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-        faults = {"label": (wanted, DataError), "prediction": (found, NumericalError)}
-        for name, (array, error) in faults.items():
-            if not np.isfinite(array).all():
-                row = int(np.argmin(np.isfinite(array)))
-                raise error(f"row {self._rows + row}: the {name} is {array[row]}, not finite")
-        return found, wanted
+        return check_finite(found, wanted, self._rows)
 
     def merge(self, other: "RegressionMetrics") -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""

@@ -21,7 +21,6 @@ from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.bags import BagPlacing
 from sparsetrain.embedding.collection import Placement, Pooling
@@ -69,7 +68,7 @@ class ClickModel(Model):
     share_embedding : mapping from str to str, optional
         From the name of a feature without a table of its own to the feature whose table it looks
         up, as in ``encoder.share_embedding``. Both have the same number of rows.
-    labels : mapping from str to {"binary", "real"} or int, optional
+    labels : mapping from str to str, int or Label, optional
         Name and kind of each of the T labels, as in ``encoder.labels``; by default one of 0 and 1.
         The logit of a real label is the prediction itself; a number C is that of the classes 0 to
         C - 1, with a logit each.
@@ -108,7 +107,7 @@ class ClickModel(Model):
         table_dtype: TableDtype = "float32",
         row_weights: bool = False,
         share_embedding: Mapping[str, str] | None = None,
-        labels: Mapping[str, LabelKind] | None = None,
+        labels: Mapping[str, Any] | None = None,
         label_weights: Mapping[str, float] | None = None,
     ) -> None:
         arguments = {
@@ -128,7 +127,7 @@ class ClickModel(Model):
         self._config = check_config(type(self).__name__, arguments)
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self.label_weights = self._config["label_weights"] or {}
-        check_label_weights(self.label_weights, self.label_kinds)
+        check_label_weights(self.label_weights, self.all_labels)
         # TVM rejects NumPy's integers as extents; the config has Python's.
         rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
         owners = self.owners()
@@ -190,7 +189,7 @@ class ClickModel(Model):
     ) -> nn.Tensor:
         """Sum of the mean losses of all labels, as in `Model`."""
         logits = self.logits(dense, rows, offsets, weights)  # (B, S)
-        return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
+        return loss_of_labels(logits, labels, self.all_labels, row_weights, self.label_weights)
 
     def _trained_loss(self, **inputs: nn.Tensor) -> Any:
         return in_training(self, self.loss, inputs)

@@ -49,10 +49,11 @@ class ESMM(ClickModel):
         **rest: Any,
     ) -> None:
         super().__init__(rows, dim, num_dense, **rest)
-        if [*self.label_kinds.values()] != ["binary"] * 2:
+        labels = self.all_labels
+        if len(labels) != 2 or not all(label.is_yes_or_no for label in labels.values()):
             raise ConfigError(
                 "ESMM learns two labels of 0 and 1, clicked and converted; it has "
-                f"{', '.join(self.label_kinds)}"
+                f"{', '.join(labels)}"
             )
         widths = [self.flat_width, *check_widths("ESMM", "tower", tower), 1]
         self.click, self.conversion = (

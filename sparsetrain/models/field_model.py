@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.data.values.labels import num_logits
+from sparsetrain.labels import Labels
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.layers import MLP
@@ -62,7 +62,7 @@ class FieldModel(ClickModel):
         self._options = check_options(cls, own)
         self.dim = require_int(f"{cls.__name__}: dim", dim, 0 if self.has_weights else 1)
         labels = rest.get("labels")
-        self.num_labels = num_logits(labels) if labels else 1
+        self.num_labels = Labels(labels).num_logits if labels else 1
         width = self.dim + self.num_labels * self.has_weights
         super().__init__(rows, width, num_dense, **rest)
         self.num_dense = int(self._config["num_dense"])

@@ -81,7 +81,7 @@ def arguments_of(model: Any, function: str) -> list[str]:
 
 def label_spec(model: Any) -> nn.spec.Tensor:
     """Type of the labels: (B,), or (B, T) of several."""
-    count = len(model.label_kinds)
+    count = len(model.all_labels)
     return nn.spec.Tensor(["B"] if count == 1 else ["B", count], "float32")
 
 

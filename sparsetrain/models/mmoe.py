@@ -8,7 +8,6 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
-from sparsetrain.data.values.labels import logit_columns
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
@@ -51,7 +50,7 @@ class MMoE(ClickModel):
         super().__init__(rows, dim, num_dense, **rest)
         widths = check_widths("MMoE", "expert", expert)
         inputs = self.flat_width
-        each = [own.stop - own.start for own in logit_columns(self.label_kinds).values()]
+        each = [label.num_logits for label in self.all_labels.values()]
         self.experts = nn.ModuleList(
             [MLP([inputs, *widths], last_relu=True) for _ in range(experts)]
         )

@@ -22,11 +22,11 @@ import sparsetrain.models.functions as exported
 from sparsetrain import runtime
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.values.labels import LabelKind, num_logits
 from sparsetrain.embedding.bags import ColumnPlacing
 from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.labels import Labels
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of, find_features
 from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
@@ -61,8 +61,8 @@ class Model(nn.Module):
         What is read of a row, by the name of its column.
     prepared : mapping from str to Ids, Sequence or Dense
         What `prepare` makes; one with the name of a feature takes its place in the loss.
-    labels : mapping from str to {"binary", "real"} or int
-        Name and kind of each of the T labels; a number C is that of the classes 0 to C - 1.
+    labels : mapping from str to str, int or Label
+        Name and kind of each of the T labels, as in a `Schema`.
     label_weights : mapping from str to float
         Factors of the losses of labels in the default `loss`; by default 1.
     row_weights : bool
@@ -94,7 +94,7 @@ class Model(nn.Module):
     kind: str
     features: Mapping[str, Feature] = {}
     prepared: Mapping[str, Feature] = {}
-    labels: Mapping[str, LabelKind] = {}
+    labels: Mapping[str, Any] = {}
     label_weights: Mapping[str, float] = {}
     row_weights = False
     densify: Sequence[str] = ()
@@ -117,6 +117,7 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
+        self._all_labels: Labels | None = None
         self._encoder: Encoder | None = None  # by which features were found
 
     # --- What a run keeps of a model ----------------------------------------------------------
@@ -145,12 +146,12 @@ class Model(nn.Module):
     def loss(self, *_: Any, **inputs: Any) -> nn.Tensor:
         """Weighted sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
-        Cross-entropy of binary labels and of classes, squared error of real ones. A mean is over
-        all rows; where several labels are, the loss of one that a row lacks is 0.
+        The kind of a label tells its loss, such as cross-entropy. A mean is over all rows; where
+        several labels are, the loss of one that a row lacks is 0.
         """
         labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
         logits = exported.check_logits(self, self.forward(**inputs), *exported.batch_extent(inputs))
-        return loss_of_labels(logits, labels, self.label_kinds, row_weights, self.label_weights)
+        return loss_of_labels(logits, labels, self.all_labels, row_weights, self.label_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """Return the `prepared` features of a training batch, from those that were read.
@@ -167,14 +168,16 @@ class Model(nn.Module):
     # --- Labels -------------------------------------------------------------------------------
 
     @property
-    def label_kinds(self) -> dict[str, LabelKind]:
-        """Name and kind of each label."""
-        return dict(self.labels)
+    def all_labels(self) -> Labels:
+        """Each label by its name."""
+        if self._all_labels is None or self._all_labels.given != self.labels:
+            self._all_labels = Labels(self.labels)
+        return self._all_labels
 
     @property
     def num_logits(self) -> int:
         """Columns of what `forward` gives."""
-        return num_logits(self.label_kinds) or 1
+        return self.all_labels.num_logits or 1
 
     # --- From a batch to arguments ------------------------------------------------------------
 
@@ -297,7 +300,7 @@ class Model(nn.Module):
     def _of_rows(self, batch: Batch) -> dict[str, np.ndarray]:
         """Arguments of the loss alone."""
         arrays = {}
-        if batch.labels is not None and self.label_kinds:
+        if batch.labels is not None and self.all_labels:
             arrays["labels"] = batch.labels
         if self.row_weights and batch.weights is not None:
             arrays["row_weights"] = batch.weights
@@ -337,7 +340,7 @@ class Model(nn.Module):
     def functions(self) -> list[str]:
         """Names of the functions that `export` gives."""
         own = {name for name, method in exported.METHODS.items() if self.defines(method)}
-        if "logits" in own and self.label_kinds:
+        if "logits" in own and self.all_labels:
             own.add("loss")
         return [name for name in exported.METHODS if name in own]
 

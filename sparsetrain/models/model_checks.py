@@ -16,6 +16,7 @@ from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.relax_op import find_function
+from sparsetrain.labels import Labels
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
 from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
@@ -181,19 +182,18 @@ def check_labels_of(model: Model, encoder: Encoder | None) -> None:
     ConfigError
         With both.
     """
-    if encoder is None or not model.label_kinds:
+    if encoder is None or not model.all_labels:
         return
-    own, read = model.label_kinds, encoder.labels
-    if own != read and not [*own.values()] == [*read.values()] == [*own.values()][:1]:
+    own, read = model.all_labels, encoder.schema.all_labels
+    if own != read and not (own.only and own.only == read.only):
         raise ConfigError(
             f"{type(model).__name__}: its labels are {_listed(own)}, those of the encoder "
             f"{_listed(read)}: give the model labels=encoder.labels"
         )
 
 
-def _listed(kinds: Mapping[str, str | int]) -> str:
-    each = {n: f"{k} classes" if isinstance(k, int) else k for n, k in kinds.items()}
-    return ", ".join(f"{name} ({kind})" for name, kind in each.items())
+def _listed(labels: Labels) -> str:
+    return ", ".join(f"{name} ({label})" for name, label in labels.items())
 
 
 def check_group_feature(model: Model, group_by: str | None) -> None:
@@ -205,7 +205,7 @@ def check_group_feature(model: Model, group_by: str | None) -> None:
         If the model has no such feature.
     """
     names = model.single_ids()
-    if group_by is not None and not model.label_kinds:
+    if group_by is not None and not model.all_labels:
         raise ConfigError("group_by is for scores of labels, which this model has not")
     if group_by is not None and group_by not in names:
         raise ConfigError(

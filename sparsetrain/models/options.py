@@ -18,12 +18,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from sparsetrain.data.schema.schema import check_label_kinds
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.labels import LabelKind
 from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
+from sparsetrain.labels.labels import Labels, click
 from sparsetrain.system.argument_checks import is_int, is_number, require_int
 
 # What an encoder knows; the rest of `ClickModel`'s arguments are options.
@@ -251,13 +250,12 @@ def plain_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _labels(cls: str, labels: Mapping[str, LabelKind] | None) -> dict[str, LabelKind]:
-    """Return the labels by name; by default one of 0 and 1."""
-    given: Mapping[str, LabelKind] = {"label": "binary"} if labels is None else labels
-    check_label_kinds(f"{cls}: labels", given)
+def _labels(cls: str, labels: Mapping[str, Any] | None) -> dict[str, str | int]:
+    """Return the labels by name, in plain words; by default one of 0 and 1."""
+    given = click() if labels is None else Labels(labels, f"{cls}: labels")
     if not given:
         raise ConfigError(f"{cls}: labels is empty; name at least one")
-    return dict(given)
+    return given.kinds
 
 
 def _share(cls: str, share: Mapping[str, str] | None) -> dict[str, str] | None:

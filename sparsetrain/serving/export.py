@@ -107,7 +107,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
     arguments = [*program.arguments.by_name]
     inputs = arguments[: program.arguments.num_inputs]
     read = inputs_of(model.model, model.encoder, inputs)
-    outputs = len(model.model.label_kinds)
+    outputs = len(model.model.all_labels)
     if function == "query":
         items = retrieval.item_vectors(model)
         with open(folder / manifest.ITEMS, "wb") as written:
@@ -117,7 +117,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
     records: list[Record] = [
         ("program", function, MAX_ROWS, *taken),
         *(("input", _INPUTS.index(str(kind)), feature) for _, kind, feature in read.records),
-        *(("label", *label) for label in model.model.label_kinds.items()),
+        *(("label", *label) for label in model.model.all_labels.kinds.items()),
         *encoder_records(model.encoder, read),
     ]
     params = _params(model, arguments[len(inputs) :])

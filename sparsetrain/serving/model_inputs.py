@@ -81,12 +81,12 @@ def function_of(model: Model) -> str:
         known = [getattr(base, method, None) for base in (Model, ClickModel)]
         if getattr(type(model), method) not in known:
             raise ConfigError(f"export: {name}.{method} is Python, which no export runs")
-    for label, kind in model.label_kinds.items():
-        if kind not in ("binary", "real"):
+    for label, own in model.all_labels.items():
+        if not own.is_exported:
             raise ConfigError(
-                f"export: label {label!r} is {kind!r}; binary and real ones are known"
+                f"export: label {label!r} is {own}; an export answers with binary and real ones"
             )
-    function = "logits" if model.label_kinds else "query"
+    function = "logits" if model.all_labels else "query"
     if function not in model.functions:
         raise ConfigError(f"export: {name} has no {function} to answer with")
     return function

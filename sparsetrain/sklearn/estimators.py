@@ -27,6 +27,7 @@ from sklearn.utils.validation import (
 
 from sparsetrain import data
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.labels import Binary, Label, label_of
 from sparsetrain.sklearn.parameters import Trained, epochs_of
 from sparsetrain.sklearn.saved import (
     CLASSES,
@@ -109,7 +110,6 @@ class _Estimator(Trained, ABC):
     validation_fraction: float = 0.1
     warm_start: bool = False
 
-    _kind: ClassVar[Any]
     _kept: ClassVar[Mapping[str, Field]]
 
     def __sklearn_tags__(self) -> Any:
@@ -181,7 +181,7 @@ class _Estimator(Trained, ABC):
         made = cls(**params)
         kept = restored(folder, cls._kept)
         made._load(folder)
-        require_names_of(folder, kept, made.schema_, cls._kind)
+        require_names_of(folder, kept, made.schema_, made._label)
         for name in cls._kept.keys() & kept.keys():
             setattr(made, name, kept[name])
         return made
@@ -250,7 +250,7 @@ class _Estimator(Trained, ABC):
                 self.constant_ = constant
         if self.constant_ is not None:
             columns.update(zeros)
-        self.schema_ = replace(found, label=None, labels={label: self._kind}, weights=weight)
+        self.schema_ = replace(found, label=None, labels={label: self._label.kind}, weights=weight)
 
     def _table(self, columns: Mapping[str, Any], labels: Any, weights: Any) -> dict[str, Any]:
         names: list[Any] = [*self.schema_.labels, self.schema_.weights]
@@ -284,6 +284,11 @@ class _Estimator(Trained, ABC):
         check_is_fitted(self)
         return self.trainer_.predict(self._columns(X, reset=False))
 
+    @property
+    @abstractmethod
+    def _label(self) -> Label:
+        """The kind of label that the trainer learns."""
+
     @abstractmethod
     def _labels(
         self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
@@ -297,7 +302,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
 
     class_weight: Any = None
 
-    _kind = "binary"
+    _label = Binary()
     _kept = {**KEPT, "classes_": CLASSES}
 
     def __sklearn_tags__(self) -> Any:
@@ -343,13 +348,22 @@ class ClickClassifier(ClassifierMixin, _Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RatingRegressor(RegressorMixin, _Estimator):
-    """Predicts a number, such as a rating; it is shifted and scaled for the training."""
+    """Predicts a number, such as a rating; it is shifted and scaled for the training.
 
-    _kind = "real"
+    `label` says how: "real" predicts the number; "count" the mean of a number that counts, by
+    Poisson's loss and as it is; "quantiles:0.1,0.9" these quantiles of the number.
+    """
+
+    label: Any = "real"
+
     _kept = {**KEPT, "y_center_": NUMBER, "y_scale_": POSITIVE}
 
+    @property
+    def _label(self) -> Label:
+        return label_of(self.label)
+
     def predict(self, X: Any) -> np.ndarray:
-        """Return a number for each row, (n,) float64."""
+        """Return a number for each row, (n,) float64, or (n, Q) of several quantiles."""
         return self._scores(X).astype(np.float64) * self.y_scale_ + self.y_center_
 
     def _labels(
@@ -358,7 +372,9 @@ class RatingRegressor(RegressorMixin, _Estimator):
         y = column_or_1d(y, dtype=np.float64, warn=True)
         assert_all_finite(y, input_name="y")
         if reset:
-            self.y_center_, self.y_scale_ = float(np.mean(y)), float(np.std(y)) or 1.0
+            self.y_center_, self.y_scale_ = 0.0, 1.0
+            if self._label.scales:
+                self.y_center_, self.y_scale_ = float(np.mean(y)), float(np.std(y)) or 1.0
         weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
         return ((y - self.y_center_) / self.y_scale_).astype(np.float32), weights
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from sparsetrain import checkpoint, data
 from sparsetrain.errors import CheckpointError
+from sparsetrain.labels import Label
 from sparsetrain.training.run import Run
 
 ESTIMATOR = "estimator"  # entry of a saved folder
@@ -98,7 +99,7 @@ def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def require_names_of(
-    folder: str | Path, kept: Mapping[str, Any], schema: data.Schema, kind: str
+    folder: str | Path, kept: Mapping[str, Any], schema: data.Schema, label: Label
 ) -> None:
     """Refuse columns that are not those of the encoder, and a label of another kind.
 
@@ -107,8 +108,8 @@ def require_names_of(
     CheckpointError
         Which names the first of them.
     """
-    if [*schema.label_kinds.values()] != [kind] or schema.weights is None:
-        raise CheckpointError(f"{folder} has other labels than a {kind} one with weights")
+    if schema.all_labels.only != label or schema.weights is None:
+        raise CheckpointError(f"{folder} has other labels than a {label} one with weights")
     stored = {*(schema.categories or ())} - {*schema.derived}
     constant, names = kept["constant_"], kept.get("feature_names_in_")
     if constant not in (None, *stored) or (names is not None and constant in names):

@@ -13,8 +13,6 @@ from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.predictor import Predictor
 
-_LOSSES = ("loss", "logloss", "rmse", "mae")  # the first one that a model has
-
 
 def permutation_importance(
     model: Predictor, data: Any, *, max_rows: int = 20_000, seed: int = 0
@@ -57,11 +55,12 @@ def permutation_importance(
     """
     if model.encoder is None:
         raise ConfigError("importance of columns: the model was trained without an encoder")
+    labels = model.model.all_labels
+    if not labels:
+        raise ConfigError("importance of columns: a ranking has no loss of labels")
+    loss = labels.watched
     table = _first_rows(data, model.encoder, max_rows)
     before = model.evaluate(table)
-    loss = next((name for name in _LOSSES if name in before), None)
-    if loss is None:
-        raise ConfigError("importance of columns: a ranking has no loss of labels")
     random, found = np.random.default_rng(seed), {}
     for name, together in _read_columns(model.encoder).items():
         order = random.permutation(table.num_rows)

@@ -18,12 +18,10 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
-from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.kernels.table_formats import check_target
-from sparsetrain.metrics.labels import LabelMetrics
+from sparsetrain.labels import LabelMetrics
 from sparsetrain.models.functions import METHODS
-from sparsetrain.models.labels import prediction_names, predictions
 from sparsetrain.models.model_checks import (
     check_group_feature,
     check_labels_of,
@@ -196,12 +194,11 @@ class Predictor:
         dict
             Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
-            ``constant_logloss`` and ``positive_rate``; of a real one those of `RegressionMetrics`;
-            of one of classes those of `ClassMetrics`;
-            of several ``NAME.auc`` and so on, with their ``loss`` and ``rows``; without labels
-            those of `RankingMetrics`, such as ``ndcg@10``. A wanted value that was rare or never
-            seen when the encoder was fitted counts as an item that no list has; a null is not
-            wanted.
+            ``constant_logloss`` and ``positive_rate``; of another kind those of its metrics, such
+            as `RegressionMetrics`; of several ``NAME.auc`` and so on, with their ``loss`` and
+            ``rows``; without labels those of `RankingMetrics`, such as ``ndcg@10``. A wanted value
+            that was rare or never seen when the encoder was fitted counts as an item that no list
+            has; a null is not wanted.
 
         Raises
         ------
@@ -212,7 +209,7 @@ class Predictor:
         """
         check_group_feature(self.model, group_by)
         given = k != 10 or negatives is not None or negative_weights is not None
-        if self.model.label_kinds and given:
+        if self.model.all_labels and given:
             raise ConfigError("evaluate: k and negatives are for models that rank items")
         dataset = self._dataset(data)
         scores = self._evaluate(
@@ -238,10 +235,10 @@ class Predictor:
         **ranking: Any,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
-        if not self.model.label_kinds:
+        if not self.model.all_labels:
             return retrieval.evaluate(self, dataset, **ranking, stop=stop)
         model = self.model
-        metrics = LabelMetrics(model.label_kinds, group_by is not None, model.label_weights)
+        metrics = LabelMetrics(model.all_labels, group_by is not None, model.label_weights)
         scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
         for number, (batch, scores) in enumerate(scored):
             if number and stop is not None and stop():
@@ -254,7 +251,7 @@ class Predictor:
     def _labelled(self, batch: Batch) -> Batch:
         if batch.labels is None:
             raise DataError("data to evaluate on needs labels")
-        check_labels(batch.labels, self.model.label_kinds)
+        self.model.all_labels.check(batch.labels)
         return batch
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
@@ -265,35 +262,35 @@ class Predictor:
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
 
-        Probabilities of a binary label, values of a real one; (rows, C) probabilities of C classes;
-        of several labels all these side by side. Without labels the score of the wanted item of
-        each row.
+        Probabilities of a binary label, values of a real one, means of counts; (rows, C)
+        probabilities of C classes, (rows, Q) quantiles; of several labels all these side by side.
+        Without labels the score of the wanted item of each row.
 
         Raises
         ------
         NumericalError
             If a score is NaN or infinite.
         """
-        kinds = self.model.label_kinds
-        few = encode_few(self.encoder, data) if self.encoder is not None and kinds else None
+        labels = self.model.all_labels
+        few = encode_few(self.encoder, data) if self.encoder is not None and labels else None
         if few is not None:
             ((_, scores),) = self._scored([few])
-            return predictions(scores, kinds)
+            return labels.predictions(scores)
         dataset = self._dataset(data, require_label=False)
-        if not kinds:
+        if not labels:
             return retrieval.scores_of_targets(self, dataset, batch_size)
         # Batch by batch, since float64 of all rows would be much memory.
         scored = self._scored(dataset.batches(batch_size))
-        found = [predictions(scores, kinds) for _, scores in scored]
+        found = [labels.predictions(scores) for _, scores in scored]
         if dataset is not data:
             dataset._warn_of_unknown()
-        none = predictions(np.empty((0, self.model.num_logits), np.float32), kinds)
+        none = labels.predictions(np.empty((0, self.model.num_logits), np.float32))
         return np.concatenate([*found, none])
 
     @property
     def prediction_names(self) -> list[str]:
-        """Names of the columns of `predict`: those of labels; of their classes ``NAME_CLASS``."""
-        return prediction_names(self.model.label_kinds)
+        """Names of the columns of `predict`: those of labels; of classes ``NAME_CLASS``."""
+        return self.model.all_labels.output_names
 
     def recommend(
         self, data: Any, k: int = 10, *, include_seen: bool = False
@@ -354,7 +351,7 @@ class Predictor:
     ) -> Dataset:
         if isinstance(data, Dataset):
             return data
-        require_label = require_label and bool(self.model.label_kinds)
+        require_label = require_label and bool(self.model.all_labels)
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -19,7 +19,6 @@ from sparsetrain.compiler.precision import LossScale, Precision, Scaling
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram, value_and_grad
 from sparsetrain.data import Batch, Encoder
-from sparsetrain.data.values.labels import check_labels
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
 from sparsetrain.models.model_checks import (
@@ -195,10 +194,10 @@ class TrainedModel(Predictor):
 
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that cannot be trained on."""
-        if self.model.label_kinds:
+        if self.model.all_labels:
             if batch.labels is None:
                 raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
-            check_labels(batch.labels, self.model.label_kinds)
+            self.model.all_labels.check(batch.labels)
         if self.model.row_weights and batch.weights is None:
             raise DataError(
                 "the batch has no weights of rows, but the model's row_weights is True: "

@@ -191,7 +191,7 @@ class Trainer(TrainedModel):
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
             early_stopping=(early_stopping or EarlyStopping()).of_labels(
-                self.model.label_kinds, group_by is not None
+                self.model.all_labels, group_by is not None
             ),
             reduce_lr=reduce_lr,
             check_numerics=check_numerics,

@@ -19,6 +19,7 @@ import pytest
 import sparsetrain
 from sparsetrain import errors
 from sparsetrain.cli import main
+from sparsetrain.labels import Labels
 
 SCORES = {
     "auc": 0.75,
@@ -54,7 +55,7 @@ class FakeTrainer:
     """Trains for four batches of one row; `during` runs in each."""
 
     encoder = None
-    model = SimpleNamespace(label_kinds={"label": "binary"})
+    model = SimpleNamespace(all_labels=Labels({"label": "binary"}))
 
     def __init__(self, library):
         self.library = library

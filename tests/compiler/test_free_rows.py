@@ -101,7 +101,7 @@ def test_an_encoder_of_other_rows_compiles_nothing(cls, compiled):
         rows = frames[second]
         trainer = named.trainer_for(cls, rows)
         trainer.fit(rows, batch_size=16, validation=rows, progress=None)
-        run = trainer.predict if trainer.model.label_kinds else trainer.recommend
+        run = trainer.predict if trainer.model.all_labels else trainer.recommend
         run(rows.head(8))
 
     assert_second_compiles_nothing(compiled, train)

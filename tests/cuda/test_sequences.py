@@ -42,7 +42,7 @@ def test_a_model_of_sequences_is_trained_to_the_weights_of_the_cpu(cuda, cls, ro
 def trained(cls, rows, on: str) -> st.Trainer:
     """A trainer after a few steps, which did not leave the weights where they were."""
     trainer = trainer_for(cls, rows, MODELS[cls], optimizer=st.optim.sgd(1.0), target=on)
-    batch = trainer.encoder.encode(rows, require_label=bool(trainer.model.label_kinds))
+    batch = trainer.encoder.encode(rows, require_label=bool(trainer.model.all_labels))
     before = trainer.state_dict()
     for _ in range(STEPS):
         float(trainer.step(batch))

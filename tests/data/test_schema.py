@@ -159,7 +159,7 @@ BAD = {
     "a text in a list": ('categories = ["a", 1]', "categories.1 is 1; it must be a valid string"),
     "a date": ("time = 2024-01-01", "time is {'date': '2024-01-01'}; it must be a valid string"),
     "no table": ("columns = 3", "columns is 3; it must be a table"),
-    "a kind of no label": ('labels = {a = "x"}', "labels.a is 'x'; it must be 'binary', 'real' or"),
+    "a kind of no label": ('labels = {a = "x"}', "labels.a is 'x'; it must be 'binary', 'count', "),
     "an unknown key below": ("[columns.C1]\nmin = 3", "unknown key 'columns.C1.min'; there are"),
     "a wrong type": ("dense = 3", "dense is 3; it must be a list"),
     "no source": ("[derived.x]\nmodulo = 3", "derived.x.from is missing"),

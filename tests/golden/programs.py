@@ -55,14 +55,14 @@ def trainer(name: str, **options: Any) -> tuple[st.Trainer, st.Batch]:
     if cls in named.MODELS:
         rows = named.frame()
         made = named.trainer_for(cls, rows, **options)
-        labelled = bool(made.model.label_kinds)
+        labelled = bool(made.model.all_labels)
         return made, made.encoder.encode(rows.head(8), require_label=labelled)
     model = small_dlrm.model() if name == "dlrm" else fields.made(name)
     return st.Trainer(model, st.optim.adagrad(0.1), **options), small_dlrm.batch(8)
 
 
 def _digests(trainer: st.Trainer, batch: st.Batch) -> dict[str, str]:
-    scores = trainer._score if trainer.model.label_kinds else trainer.recommend
+    scores = trainer._score if trainer.model.all_labels else trainer.recommend
     return {
         "step": _printed(lambda: trainer.step(batch)),
         "scores": _printed(lambda: scores(batch)),

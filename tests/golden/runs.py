@@ -106,7 +106,7 @@ def unpacked(name: str, folder: Path) -> Path:
 def predictions(trained: Predictor, rows: Any) -> list[float]:
     """Return what a model says of ten rows: probabilities, numbers, or scores of items."""
     few = rows[:1] if isinstance(rows, list) else _first(rows)
-    if not trained.model.label_kinds:
+    if not trained.model.all_labels:
         return np.ravel(trained.recommend(few, 3)[1]).tolist()
     found = trained.predict(few)
     columns = found.values() if isinstance(found, dict) else [found]

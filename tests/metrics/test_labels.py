@@ -15,16 +15,17 @@ from sklearn.metrics import roc_auc_score
 
 from sparsetrain.cli.settings.schema import MONITOR
 from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.labels import LabelMetrics, Labels
+from sparsetrain.labels.label import LABELS
+from sparsetrain.labels.label_metrics import gains, score_names
 from sparsetrain.metrics import (
     ClassMetrics,
     ClickMetrics,
     GroupedAUC,
-    LabelMetrics,
     RegressionMetrics,
     auc,
 )
-from sparsetrain.metrics.labels import score_names
-from sparsetrain.metrics.scores import GAINS, base_name
+from sparsetrain.metrics.scores import base_name
 from sparsetrain.training.fit import EarlyStopping
 
 INF = math.inf
@@ -354,18 +355,27 @@ def test_a_label_that_no_row_has_has_no_scores():
 
 
 @pytest.mark.parametrize(
-    "kinds", [{"a": "binary"}, {"a": "real"}, {"a": "real", "b": "binary"}, {"a": 3}]
+    "kinds",
+    [
+        {"a": "binary"},
+        {"a": "real"},
+        {"a": "real", "b": "binary"},
+        {"a": 3},
+        {"a": "count"},
+        {"a": "quantiles:0.2,0.7", "b": "count"},
+        {"a": "quantiles:0.5"},
+    ],
 )
 def test_the_names_of_scores_are_known_without_scoring(kinds):
-    assert score_names(kinds) == list(LabelMetrics(kinds).result())
+    assert score_names(Labels(kinds)) == list(LabelMetrics(kinds).result())
 
 
 def test_every_score_that_can_be_watched_has_a_direction_and_a_setting():
-    named = {*score_names({"": "binary"}, grouped=True), *score_names({"": "real"}), "loss"}
-    named |= {base_name(name) for name in score_names({})}
-    assert named >= GAINS.keys()
-    of_rankings = {base_name(name) for name in score_names({})}
-    settings = [f"{name}@10" if name in of_rankings else f"click.{name}" for name in GAINS]
+    named = {score for label in LABELS.values() for score in label.scores.SCORES}
+    of_rankings = {base_name(name) for name in score_names(Labels({}))}
+    assert {*named, *GroupedAUC.SCORES, *of_rankings, "loss"} >= gains().keys()
+    assert gains().keys() >= {label.watched for label in LABELS.values()}
+    settings = [f"{name}@10" if name in of_rankings else f"click.{name}" for name in gains()]
     assert all(re.match(MONITOR, name) for name in settings)
     better = {"logloss": 0.1, "auc": 0.9, "gauc": 0.9, "calibration": 0.95, "accuracy": 0.9}
     worse = {"logloss": 0.2, "auc": 0.8, "gauc": 0.8, "calibration": 1.1, "accuracy": 0.8}

@@ -117,7 +117,7 @@ def test_a_model_is_trained_resumed_loaded_and_scores(cls, rows, tmp_path, capsy
 def test_gradients_agree_with_float64(cls, rows):
     narrow = {"top": [8], "attention": [8]} if cls is DIN else {}
     trainer = trainer_for(cls, rows[:12], narrow)
-    batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.label_kinds))
+    batch = trainer.encoder.encode(rows[:12], require_label=bool(trainer.model.all_labels))
     inputs = loss_inputs(trainer, batch)
     params = {name: p.numpy().astype(np.float64) for name, p in trainer.params.items()}
     module = widen_function(trainer.model.export(), "loss")

@@ -111,7 +111,7 @@ def test_answers_equal_those_of_the_trainer_to_the_bit(exports, name):
     if name == "own":
         columns["history"] = columns["rated"]
     data = frame(columns, schema_of(name))
-    has_labels = bool(trainer.model.label_kinds)
+    has_labels = bool(trainer.model.all_labels)
     expected = trainer.predict(data) if has_labels else trainer.query_vectors(data)
     np.testing.assert_array_equal(model.predict(columns), expected)
     one = {column: values[:1] for column, values in columns.items()}

@@ -140,7 +140,7 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
     import sparsetrain as st
 
     note(f"{facts.name} scores {data}")
-    kinds = predictor.model.label_kinds
+    kinds = predictor.model.all_labels
     dataset = st.data.Dataset(
         str(data), predictor.encoder, require_label=bool(kinds), read_weights=False
     )
@@ -157,10 +157,8 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
         found.append(predictor.predict([batch]).reshape(len(batch), -1))
         labels.append(batch.labels.reshape(len(batch), -1))
     predictions, wanted = np.concatenate(found), np.concatenate(labels)
-    place = 0
-    for number, (name, kind) in enumerate(kinds.items()):
-        if isinstance(kind, str):  # classes have a column for each, and no one number
+    for number, (name, label) in enumerate(kinds.items()):
+        if label.num_logits == 1:  # classes have a column for each, and no one number
             there = ~np.isnan(wanted[:, number])
-            pair = predictions[there, place], wanted[there, number]
-            facts.predicted.append(Predicted(name, kind == "binary", *pair))
-        place += kind if isinstance(kind, int) else 1
+            pair = predictions[there, kinds.columns[name].start], wanted[there, number]
+            facts.predicted.append(Predicted(name, label.is_yes_or_no, *pair))

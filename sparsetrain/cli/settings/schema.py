@@ -218,6 +218,7 @@ class ModelSettings(Section):
 
 SCORES = (
     *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
+    *("deviance", "pinball"),
     *("hr@10", "ndcg@10", "mrr@10", "recall@10", "precision@10", "map@10"),
 )
 # A score, with the name of its label before it where there are several.

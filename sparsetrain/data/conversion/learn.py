@@ -223,7 +223,7 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
     bad = {name: n for (what, name), n in sorted(found.items()) if what == "bad"}
     return {
         "rows": found["rows", ""],
-        "positive": found["positive", ""] if encoder.schema.is_clicks else None,
+        "positive": found["positive", ""] if encoder.schema.all_labels.is_yes_or_no else None,
         "bad_rows": sum(bad.values()),
         "bad_rows_by_column": bad,
         "dense": {

@@ -81,10 +81,10 @@ class Reader:
     @cached_property
     def labels(self) -> list[tuple[str, Read]]:
         """The name of each label to be read, and what reads it, NaN where one of several lacks."""
-        kinds = self.rules.labels.values()
-        pairs = zip(self.found.labels, kinds, strict=True) if self.found.labels else ()
-        several = len(kinds) > 1
-        return [(n, partial(read_labels, kind=kind, missing=several)) for n, kind in pairs]
+        labels = self.rules.schema.all_labels.values()
+        pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
+        several = len(labels) > 1
+        return [(n, partial(read_labels, label=label, missing=several)) for n, label in pairs]
 
     @property
     def weights(self) -> list[tuple[str, Read]]:

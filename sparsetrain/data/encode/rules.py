@@ -15,7 +15,6 @@ from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
-from sparsetrain.data.values.labels import LabelKind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,9 +78,9 @@ class Rules:
         return self.schema.share_embedding
 
     @property
-    def labels(self) -> dict[str, LabelKind]:
-        """The name of each label and its kind: "binary", "real" or a number of classes."""
-        return self.schema.label_kinds
+    def labels(self) -> dict[str, str | int]:
+        """The name of each label and its kind in plain words, as in a schema."""
+        return self.schema.all_labels.kinds
 
     @property
     def rows(self) -> list[int]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.schema.derived import Derived, check_counts, check_derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.data.values.labels import LabelKind, is_label_kind
 from sparsetrain.errors import ConfigError
+from sparsetrain.labels.labels import Labels, click
 from sparsetrain.parsing.identity import KINDS
 from sparsetrain.system.argument_checks import as_float, is_number, require_int, require_type
 from sparsetrain.system.html import describe
@@ -107,10 +108,11 @@ class Schema:
     ----------
     label : str or None
         The column of the only label, 0 or 1; `label`, in any case, by default.
-    labels : mapping from str to {"binary", "real"} or int
-        Instead of `label`: the columns of one or several labels, and whether each is 0 or 1, any
-        number, or one of so many classes, counted from 0. Where there are several, a row may
-        lack some of them.
+    labels : mapping from str to str, int or Label
+        Instead of `label`: the columns of one or several labels, and the kind of each: "binary" (0
+        or 1), "real" (any number), "count" (0 or more), "quantiles:0.1,0.9" (any number, whose
+        quantiles are predicted) or a number of classes, counted from 0. Where there are several, a
+        row may lack some of them.
     dense : tuple of str
         Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
         none.
@@ -143,12 +145,13 @@ class Schema:
     text: TextFormat = TextFormat()
     weights: str | None = None
     linear: Mapping[str, Linear] = field(default_factory=dict)
-    labels: Mapping[str, LabelKind] = field(default_factory=dict)
+    labels: Mapping[str, str | int] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("dense", "categories"):
             object.__setattr__(self, key, _names_of(key, getattr(self, key)))
+        object.__setattr__(self, "labels", Labels(self.labels).kinds)
         _check(self)
         widths = {name: int(width) for name, width in self.vectors.items()}
         object.__setattr__(self, "vectors", widths)
@@ -157,15 +160,10 @@ class Schema:
         """Return the rule of a category column."""
         return self.columns.get(column, ColumnRule())
 
-    @property
-    def label_kinds(self) -> dict[str, LabelKind]:
-        """The name of each label and its kind; of the only one it is `label` by default."""
-        return dict(self.labels) or {self.label or "label": "binary"}
-
-    @property
-    def is_clicks(self) -> bool:
-        """Whether there is one label, which is 0 or 1."""
-        return [*self.label_kinds.values()] == ["binary"]
+    @cached_property
+    def all_labels(self) -> Labels:
+        """Each label by its name; of the only one it is `label` by default."""
+        return Labels(self.labels) if self.labels else click(self.label or "label")
 
     @property
     def share_embedding(self) -> dict[str, str]:
@@ -181,7 +179,7 @@ class Schema:
     @property
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
-        named = {*(self.categories or ()), *self.dense, *self.label_kinds, self.time or "label"}
+        named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time or "label"}
         sources = {source for derived in self.derived.values() for source in derived.sources}
         weights = (*self.vectors, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
@@ -208,7 +206,7 @@ class Schema:
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
         if isinstance(values, Mapping):  # words and numbers, of which a union says too much
-            check_label_kinds(f"{where}: labels", values.get("labels") or {})
+            Labels(values.get("labels") or {}, f"{where}: labels")
         return fill(values, cls, where)
 
     def to_toml(self) -> str:
@@ -224,24 +222,6 @@ class Schema:
         for derived in values.get("derived", {}).values():
             derived["from"] = derived.pop("source")
         return values
-
-
-def check_label_kinds(where: str, labels: Any) -> None:
-    """Refuse anything but a dict from names to kinds of labels.
-
-    Raises
-    ------
-    ConfigError
-        If it is something else; begins with `where`.
-    """
-    require_type(where, labels, Mapping, "a dict, of columns to 'binary', 'real' or a number each")
-    for name, kind in labels.items():
-        require_type(f"{where}: {name!r}", name, str, "the name of a column")
-        if not is_label_kind(kind):
-            raise ConfigError(
-                f"{where}.{name} is {kind!r}; it must be 'binary', 'real' or a number of classes, "
-                "2 or more"
-            )
 
 
 def _plain(value: Any) -> Any:
@@ -269,7 +249,6 @@ def _check(schema: Schema) -> None:
         require_type(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
         for name, rule in of_columns.items():
             require_type(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
-    check_label_kinds("labels", schema.labels)
     _check_vectors(schema)
     if schema.labels and schema.label is not None:
         raise ConfigError("label and labels are both given; drop label")
@@ -284,7 +263,7 @@ def _check(schema: Schema) -> None:
         raise ConfigError("categories is empty; name at least one column")
     if schema.dense and schema.categories is None:
         raise ConfigError("dense is given without categories; name both")
-    if schema.weights is not None and schema.weights in (*named, *schema.label_kinds):
+    if schema.weights is not None and schema.weights in (*named, *schema.all_labels):
         raise ConfigError(f"weights: {schema.weights!r} is a label, dense or category column")
     if schema.weights == "label":
         raise ConfigError("weights: 'label' is a label column in converted data; rename the column")
@@ -313,7 +292,7 @@ def _check(schema: Schema) -> None:
 def _check_vectors(schema: Schema) -> None:
     """Refuse vectors of no length, and columns that are something else too."""
     require_type("vectors", schema.vectors, Mapping, "a dict, of columns to their lengths")
-    others = {*(schema.categories or ()), *schema.dense, *schema.label_kinds, *schema.derived}
+    others = {*(schema.categories or ()), *schema.dense, *schema.all_labels, *schema.derived}
     for name, width in schema.vectors.items():
         require_type("vectors", name, str, "the name of a column")
         require_int(f"vectors.{name}", width, 1, _LONGEST)

@@ -75,7 +75,7 @@ class Fit:
         self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = self._compiles = False
         self._rows, self._seconds = 0, 0.0  # of this call
-        self._is_click = [*trainer.model.label_kinds.values()] == ["binary"]
+        self._is_click = trainer.model.all_labels.is_yes_or_no
         self._labels: set[float] = set()  # those seen, until there are two
 
     def run(self) -> History:

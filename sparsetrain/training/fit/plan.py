@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.metrics.labels import score_names
-from sparsetrain.metrics.scores import GAINS, base_name
+from sparsetrain.labels.label import LABELS
+from sparsetrain.labels.label_metrics import gains, score_names
+from sparsetrain.labels.labels import Labels
+from sparsetrain.metrics.scores import base_name
 from sparsetrain.system.argument_checks import (
     is_number,
     require_int,
@@ -18,9 +20,6 @@ from sparsetrain.system.argument_checks import (
     require_type,
 )
 from sparsetrain.training.run import Run
-
-# Kind of the only label, or none -> the score that is watched by default; of several their loss.
-_DEFAULTS = {"real": "rmse", "": "ndcg@10"}  # otherwise logloss
 
 
 def is_defined(score: float | None) -> bool:
@@ -41,9 +40,9 @@ class EarlyStopping:
     monitor : str, optional
         The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
         calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
-        ne or accuracy of one of classes; of
-        several labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By
-        default logloss, rmse, loss or ndcg@10.
+        ne or accuracy of one of classes, deviance of counts, pinball of quantiles; of several
+        labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By default
+        the label's own, such as logloss or rmse; of several loss, and without any ndcg@10.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
@@ -55,18 +54,18 @@ class EarlyStopping:
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.monitor is not None and base_name(self.monitor) not in GAINS:
-            raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(GAINS)}")
+        if self.monitor is not None and base_name(self.monitor) not in gains():
+            raise ConfigError(f"monitor is {self.monitor!r}; it must be one of {list(gains())}")
         if self.patience is not None:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
         object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
 
-    def of_labels(self, kinds: Mapping[str, str | int], grouped: bool = False) -> EarlyStopping:
+    def of_labels(self, labels: Labels, grouped: bool = False) -> EarlyStopping:
         """Return the rule with the score that it watches for labels of these kinds.
 
         Parameters
         ----------
-        kinds, grouped
+        labels, grouped
             As in `LabelMetrics`.
 
         Raises
@@ -74,10 +73,8 @@ class EarlyStopping:
         ConfigError
             If there is no such score for these labels.
         """
-        known = [name for name in score_names(kinds, grouped) if base_name(name) in GAINS]
-        only = str([*kinds.values(), ""][0])
-        default = "loss" if len(kinds) > 1 else _DEFAULTS.get(only, "logloss")
-        monitor = self.monitor or default
+        known = [name for name in score_names(labels, grouped) if base_name(name) in gains()]
+        monitor = self.monitor or labels.watched
         if monitor not in known:
             fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""
             raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
@@ -89,7 +86,7 @@ class EarlyStopping:
             return False
         if best is None:
             return True
-        gain = GAINS[base_name(self.monitor or "loss")]
+        gain = gains()[base_name(self.monitor or "loss")]
         return gain(score) - gain(best) > self.min_delta
 
 
@@ -209,7 +206,7 @@ if TYPE_CHECKING:
     import pandas
 
 # Scores that one looks at while a model is trained; after the name of a label where there are some.
-_SHOWN = ("loss", "auc", "logloss", "rmse", "hr@10", "ndcg@10")
+_SHOWN = {"loss", "auc", "hr@10", "ndcg@10", *(label.watched for label in LABELS.values())}
 
 
 class History(dict[str, Any]):

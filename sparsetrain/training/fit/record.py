@@ -132,7 +132,7 @@ class Record:
             self._saved = self._key(trainer, state)
             yield
             return
-        columns = fields(trainer.model.label_kinds, self._grouped)
+        columns = fields(trainer.model.all_labels, self._grouped)
         with contextlib.ExitStack() as stack:
             with checkpoint.errors_of(self._run.folder):
                 self._log = stack.enter_context(Log(self._run.folder, state.log_lines, columns))

@@ -21,7 +21,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from sparsetrain.errors import CheckpointError
-from sparsetrain.metrics.labels import score_names
+from sparsetrain.labels.label import LABELS
+from sparsetrain.labels.label_metrics import score_names
+from sparsetrain.labels.labels import Labels
+from sparsetrain.metrics import GroupedAUC
 from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
@@ -32,16 +35,17 @@ _LAST = ("loss_scale",)
 _CRC = "crc32"
 
 
-def fields(kinds: Mapping[str, str | int], grouped: bool) -> tuple[str, ...]:
-    """Return the columns of the log of a model with labels of these kinds; see `LabelMetrics`."""
-    scores = tuple(name for name in score_names(kinds, grouped) if name not in _FIRST)
+def fields(labels: Labels, grouped: bool) -> tuple[str, ...]:
+    """Return the columns of the log of a model with these labels; see `LabelMetrics`."""
+    scores = tuple(name for name in score_names(labels, grouped) if name not in _FIRST)
     return (*_FIRST, *scores, *_LAST)
 
 
 # Scores of a label, which may have its name before them.
 _SCORES = {
-    *score_names({"": "binary"}, True),
-    *(name for kinds in ({"": "real"}, {"": 2}, {}) for name in score_names(kinds)),
+    *GroupedAUC.SCORES,
+    *(score for label in LABELS.values() for score in label.scores.SCORES),
+    *score_names(Labels({})),
 }
 
 

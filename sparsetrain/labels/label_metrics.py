@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LabelMetrics`: scores of all labels of a model, by their kinds."""
 
-from collections.abc import Mapping
-from itertools import accumulate
+import operator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sparsetrain.metrics.classes import ClassMetrics
-from sparsetrain.metrics.clicks import ClickMetrics
+from sparsetrain.labels.label import LABELS, Kind, Label, Metrics
+from sparsetrain.labels.labels import Labels
 from sparsetrain.metrics.grouped import GroupedAUC
 from sparsetrain.metrics.ranking import RankingMetrics
-from sparsetrain.metrics.regression import RegressionMetrics
-from sparsetrain.metrics.scores import Scores, ratio
-
-Metrics = ClickMetrics | RegressionMetrics | ClassMetrics
-# Word for the kind of a label -> its scores; a number is that of classes.
-_OF_KIND: dict[str | int, type[ClickMetrics | RegressionMetrics]] = {
-    "binary": ClickMetrics,
-    "real": RegressionMetrics,
-}
+from sparsetrain.metrics.scores import GAINS, Scores, ratio
 
 
 class LabelMetrics:
@@ -26,8 +18,8 @@ class LabelMetrics:
 
     Parameters
     ----------
-    kinds : mapping from str to {"binary", "real"} or int
-        Name and kind of each of the T labels; a number is that of classes.
+    labels : Labels, or mapping from str to str or int
+        Name and kind of each of the T labels.
     grouped : bool
         Whether rows come with groups, so that binary labels have the scores of `GroupedAUC` too.
     weights : mapping from str to float, optional
@@ -43,23 +35,17 @@ class LabelMetrics:
 
     def __init__(
         self,
-        kinds: Mapping[str, str | int],
+        labels: Labels | Mapping[str, Kind],
         grouped: bool = False,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        self._each: dict[str, Metrics] = {
-            name: ClassMetrics(kind) if isinstance(kind, int) else _OF_KIND[kind]()
-            for name, kind in kinds.items()
-        }
+        self._labels = labels if isinstance(labels, Labels) else Labels(labels)
+        self._each: dict[str, Metrics] = {n: own.metrics() for n, own in self._labels.items()}
         self._weights = weights or {}
-        # Columns of the logits: one for each class, a single one of other labels.
-        ends = [0, *accumulate(k if isinstance(k, int) else 1 for k in kinds.values())]
-        self._columns = [
-            slice(*pair) if isinstance(kind, int) else pair[0]
-            for kind, pair in zip(kinds.values(), zip(ends, ends[1:], strict=False), strict=True)
-        ]
         self._grouped = {
-            name: GroupedAUC() for name, kind in kinds.items() if grouped and kind == "binary"
+            name: GroupedAUC()
+            for name, label in self._labels.items()
+            if grouped and label.is_yes_or_no
         }
         self._rows = 0
 
@@ -71,7 +57,7 @@ class LabelMetrics:
         Parameters
         ----------
         logits : ndarray (B, S) of a float type
-            Log-odds of binary labels, predictions of real ones, C columns of C classes.
+            The columns of each label side by side, such as a single one of log-odds.
         labels : ndarray (B, T), or (B,) of a single label
             NaN where one of several is missing: the row does not count for that one.
         groups : ndarray (B,) of integers, optional
@@ -87,10 +73,12 @@ class LabelMetrics:
         rows = {
             name: (
                 known := ~np.isnan(wanted) if several else slice(None),
-                logits[known, own],
+                logits[known, own if label.num_logits > 1 else own.start],
                 wanted[known],
             )
-            for name, own, wanted in zip(self._each, self._columns, columns, strict=True)
+            for (name, label), own, wanted in zip(
+                self._labels.items(), self._labels.columns.values(), columns, strict=True
+            )
         }
         for name, (_, scores, wanted) in rows.items() if several else ():
             self._each[name]._checked(scores, wanted)
@@ -107,7 +95,7 @@ class LabelMetrics:
         -------
         dict
             Those of the only label; or of several ``NAME.SCORE`` for each, `rows`, and `loss`: the
-            weighted sum over the labels of logloss or mean squared error, where a missing label
+            weighted sum over the labels of their mean losses, where a missing label
             counts as a row without an error.
         """
         found = {name: metrics.result() for name, metrics in self._each.items()}
@@ -119,27 +107,27 @@ class LabelMetrics:
             f"{name}.{key}": value for name, own in found.items() for key, value in own.items()
         }
         total = sum(
-            self._weights.get(name, 1.0) * _mean_loss(own) * (own["rows"] or 0)
+            self._weights.get(name, 1.0) * self._labels[name].mean_loss(own) * (own["rows"] or 0)
             for name, own in found.items()
         )
         return {**joined, "loss": ratio(total, self._rows), "rows": self._rows}
 
 
-def score_names(kinds: Mapping[str, str | int], grouped: bool = False) -> list[str]:
-    """Return the names of the scores of labels of these kinds, in the order of `LabelMetrics`.
+def gains() -> dict[str, Callable[[float], float]]:
+    """Return for each score, those of all kinds among them, what is larger for a better one."""
+    own = [score for label in LABELS.values() for score in label.lower]
+    return GAINS | dict.fromkeys(own, operator.neg)
+
+
+def score_names(labels: Labels, grouped: bool = False) -> list[str]:
+    """Return the names of the scores of labels, in the order of `LabelMetrics`.
 
     Without labels they are those of a ranking.
     """
-    if not kinds:
+    if not labels:
         return [*RankingMetrics().result()]
-    own = {
-        name: (
-            *_OF_KIND.get(kind, ClassMetrics).SCORES,
-            *(GroupedAUC.SCORES if grouped and kind == "binary" else ()),
-        )
-        for name, kind in kinds.items()
-    }
-    if len(own) == 1:
+    own = {name: _scores_of(label, grouped) for name, label in labels.items()}
+    if labels.only:
         return [score for scores in own.values() for score in scores]
     return [
         *(f"{name}.{score}" for name, scores in own.items() for score in scores),
@@ -148,7 +136,6 @@ def score_names(kinds: Mapping[str, str | int], grouped: bool = False) -> list[s
     ]
 
 
-def _mean_loss(scores: Mapping[str, float | int | None]) -> float:
-    if "logloss" in scores:
-        return scores["logloss"] or 0.0
-    return (scores["rmse"] or 0.0) ** 2
+def _scores_of(label: Label, grouped: bool) -> tuple[str, ...]:
+    more = GroupedAUC.SCORES if grouped and label.is_yes_or_no else ()
+    return (*label.scores.SCORES, *more)

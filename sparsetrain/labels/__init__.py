@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of labels as values, a file each: check, loss, prediction, scores, names of outputs.
+
+- `Binary`, `Real`, `Classes`, `Count`, `Quantiles`: the kinds; `Label`: the base of your own
+- `Labels`: those of a model by name; `LabelMetrics`: their scores
+"""
+
+from sparsetrain.labels.binary import Binary as Binary
+from sparsetrain.labels.classes import Classes as Classes
+from sparsetrain.labels.count import Count as Count
+from sparsetrain.labels.count import DevianceMetrics as DevianceMetrics
+from sparsetrain.labels.label import LABELS as LABELS
+from sparsetrain.labels.label import Label as Label
+from sparsetrain.labels.label import label_of as label_of
+from sparsetrain.labels.label_metrics import LabelMetrics as LabelMetrics
+from sparsetrain.labels.labels import Labels as Labels
+from sparsetrain.labels.quantiles import PinballMetrics as PinballMetrics
+from sparsetrain.labels.quantiles import Quantiles as Quantiles
+from sparsetrain.labels.real import Real as Real
+from sparsetrain.system.exports import public_names as _public_names
+
+__all__, __dir__ = _public_names(globals())

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Quantiles`: any number, of which the values are predicted that it is below so often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.labels.label import NUMBER, Label, not_finite
+from sparsetrain.metrics.means import MeanMetrics
+from sparsetrain.metrics.scores import Scores
+
+
+class PinballMetrics(MeanMetrics):
+    """Mean pinball loss of predicted quantiles, fed batch by batch.
+
+    Parameters
+    ----------
+    levels : sequence of float
+        Q increasing numbers between 0 and 1.
+
+    Examples
+    --------
+    >>> metrics = PinballMetrics([0.1, 0.9])
+    >>> metrics.update(np.array([[0.0, 2.0], [0.0, 2.0]]), np.array([1.0, 3.0]))
+    >>> metrics.result()["coverage"]
+    0.5
+    """
+
+    SCORES = ("pinball", "coverage", "rows", "mean_label")
+
+    def __init__(self, levels: tuple[float, ...]) -> None:
+        super().__init__(len(levels))
+        self._levels = np.asarray(levels)
+
+    def _of_rows(self, quantiles: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+        found = quantiles.reshape(len(labels), -1)
+        errors = labels[:, None] - found
+        losses = np.maximum(self._levels * errors, (self._levels - 1) * errors)
+        inside = (found[:, 0] <= labels) & (labels <= found[:, -1])
+        return {"pinball": losses.mean(axis=1), "coverage": inside, "label": labels}
+
+    def result(self) -> Scores:
+        """Return the scores of all rows so far.
+
+        Returns
+        -------
+        dict
+            `pinball` : mean over rows and levels q of ``max(q e, (q - 1) e)``, where e is the
+            label less the predicted quantile.
+
+            `coverage` : share of rows whose label lies between the lowest and the highest quantile;
+            of levels 0.1 to 0.9 it should be 0.8. None of a single level.
+
+            `rows`, `mean_label` : how many rows, and the mean of their labels.
+
+            Without rows all but `rows` are None.
+        """
+        found = self._means()
+        return {
+            "pinball": found.get("pinball"),
+            "coverage": found.get("coverage") if len(self._levels) > 1 else None,
+            "rows": self._rows,
+            "mean_label": found.get("label"),
+        }
+
+
+@dataclass(frozen=True, init=False)
+class Quantiles(Label):
+    """Any finite number, of which quantiles are predicted; the loss is the pinball loss.
+
+    Parameters
+    ----------
+    *levels : float
+        Increasing, each above 0 and below 1.
+
+    Notes
+    -----
+    In plain words, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt each for itself (Koenker and
+    Bassett 1978, https://doi.org/10.2307/1913643), so that those of a row may cross.
+    """
+
+    levels: tuple[float, ...]
+
+    word = "quantiles"
+    wanted = NUMBER
+    watched = "pinball"
+    lower = ("pinball",)
+    scales = True
+    scores = PinballMetrics
+
+    def __init__(self, *levels: float) -> None:
+        if not levels or not all(0 < level < 1 for level in levels):
+            raise ValueError("levels are numbers between 0 and 1")
+        if any(low >= high for low, high in pairwise(levels)):
+            raise ValueError("levels must increase")
+        object.__setattr__(self, "levels", tuple(map(float, levels)))
+
+    @classmethod
+    def parse(cls, arguments: str) -> Quantiles:
+        """Read the levels, with commas between them."""
+        return cls(*map(float, arguments.split(",")))
+
+    @property
+    def kind(self) -> str:
+        """``quantiles:LEVEL,LEVEL``."""
+        return f"{self.word}:{','.join(map(str, self.levels))}"
+
+    def bad(self, values: np.ndarray) -> np.ndarray:
+        """Return which of some numbers are not finite in float32."""
+        return not_finite(values)
+
+    def loss(self, op: Any, logits: Any, labels: Any) -> Any:
+        """Mean over levels q of ``max(q e, (q - 1) e)``, where ``e = y - z``."""
+        errors = labels - logits  # (B, Q)
+        over = op.constant([self.levels])
+        under = op.constant([[level - 1 for level in self.levels]])
+        each = op.maximum(errors * over, errors * under)
+        return op.sum(each, axis=1, keepdims=True) * (1 / len(self.levels))
+
+    def metrics(self) -> PinballMetrics:
+        """Return scores of no rows yet."""
+        return PinballMetrics(self.levels)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """``_LEVEL``."""
+        return tuple(f"_{level}" for level in self.levels)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Real`: a label that is any number, such as a rating, whose logit is the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.labels.label import NUMBER, Label, not_finite
+from sparsetrain.metrics.regression import RegressionMetrics
+
+
+@dataclass(frozen=True)
+class Real(Label):
+    """Any finite number; the loss is the squared error."""
+
+    word = "real"
+    wanted = NUMBER
+    watched = "rmse"
+    scales = True
+    is_exported = True
+    scores = RegressionMetrics
+
+    def bad(self, values: np.ndarray) -> np.ndarray:
+        """Return which of some numbers are not finite in float32."""
+        return not_finite(values)
+
+    def loss(self, op: Any, logits: Any, labels: Any) -> Any:
+        """``(z - y)**2``."""
+        error = logits - labels
+        return error * error
+
+    def mean_loss(self, scores: Mapping[str, float | int | None]) -> float:
+        """Return the mean squared error."""
+        return (scores["rmse"] or 0.0) ** 2
