@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +20,7 @@ def guess_label(values: np.ndarray) -> Label:
     return label_of("binary" if np.isin(values, (0, 1)).all() else "real")
 
 
+@cache
 def click(name: str = "label") -> Labels:
     """Return a single label of 0 and 1, which is what columns are taken for unless told."""
     return Labels({name: "binary"})

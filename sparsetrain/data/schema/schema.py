@@ -151,7 +151,8 @@ class Schema:
     def __post_init__(self) -> None:
         for key in ("dense", "categories"):
             object.__setattr__(self, key, _names_of(key, getattr(self, key)))
-        object.__setattr__(self, "labels", Labels(self.labels).kinds)
+        if self.labels:
+            object.__setattr__(self, "labels", Labels(self.labels).kinds)
         _check(self)
         widths = {name: int(width) for name, width in self.vectors.items()}
         object.__setattr__(self, "vectors", widths)
