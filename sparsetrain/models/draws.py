@@ -52,6 +52,21 @@ class Draws:
         scaled = (words >> np.uint64(32)) * span >> np.uint64(32)
         return as_like(scaled.astype(np.int64) + low)
 
+    def weighted(self, name: str, cumulative: np.ndarray, like: Like) -> Like:
+        """Places in an array, as `integers`, with the chance by which it rises there.
+
+        `cumulative` rises from 0 or more to 1.
+        """
+        chance = self.uniform(name, like)
+        if isinstance(chance, Ragged):
+            return Ragged(np.searchsorted(cumulative, chance.ids, side="right"), chance.offsets)
+        return np.searchsorted(cumulative, chance, side="right")
+
+    @property
+    def of_batch(self) -> Draws:
+        """Draws that all parts of a batch share; of an array like (1, K) they are K numbers."""
+        return Draws(self._seed, self._step)
+
     def uniform(self, name: str, like: Like) -> Like:
         """Numbers uniform in [0, 1), as `integers`; of a `Ragged` they are its ids."""
         words, as_like = self._words(name, like)

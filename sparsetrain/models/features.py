@@ -51,17 +51,20 @@ class Ids:
         The attributes of the model that are the `Embedding` they are rows of.
     count : int, optional
         Makes it (B, count), which only `Model.prepare` can give.
+    shared : bool
+        Makes it (count,), for all rows of a batch.
     column : str, optional
         Its column in the data; by default it has the feature's name.
 
     Notes
     -----
-    In the model: ``nn.Tensor`` (B,) or (B, count).
+    In the model: ``nn.Tensor`` (B,), (B, count) or (count,).
     """
 
     table: str | tuple[str, ...]
     count: int | None = None
     column: str | None = None
+    shared: bool = False
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class Ids:
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
-        shape = ["B"] if self.count is None else ["B", self.count]
+        shape = ["B"] * (not self.shared) + ([] if self.count is None else [self.count])
         return {name: nn.spec.Tensor(shape, index_dtype(rows))}
 
     def read(self, name: str, batch: Batch, column: int) -> np.ndarray:

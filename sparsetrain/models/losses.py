@@ -6,6 +6,7 @@ Each gives a number for each row or token; `mean` makes the loss of them.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend import nn
@@ -118,6 +119,70 @@ def sampled_softmax(
     return nn.op.negative(nn.op.reshape(nn.wrap_nested(first, "first"), positive.shape))
 
 
+def cosine_contrastive(
+    positive: nn.Tensor, negatives: nn.Tensor, margin: float = 0.4, weight: float = 150.0
+) -> nn.Tensor:
+    """``1 - s + w mean_k max(0, s_k - m)``, the loss of SimpleX: (N,).
+
+    Mao et al. 2021, https://arxiv.org/abs/2109.12613.
+
+    Parameters
+    ----------
+    positive : (N,)
+        Cosines s of the items that were chosen.
+    negatives : (N, K)
+        Those of negatives; below the margin m they cost nothing.
+    margin, weight : float
+        m and w.
+    """
+    over = nn.op.relu(negatives - _constant(margin, negatives))
+    each = nn.op.sum(over, axis=1) * _constant(weight / int(negatives.shape[1]), negatives)
+    return _constant(1.0, positive) - positive + each
+
+
+def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
+    """``L((items - 1) // n) max(0, 1 - s + s_n)`` with the first negative n that makes it > 0: (N,).
+
+    ``L(r) = 1 + 1/2 + ... + 1/r`` weighs the rank r that n draws suggest (Weston et al. 2011,
+    WSABIE, https://www.ijcai.org/Proceedings/11/Papers/460.pdf). Without one the loss is 0.
+
+    Parameters
+    ----------
+    positive : (N,)
+    negatives : (N, K)
+        Scores of negatives in the order in which they are tried.
+    items : int
+        How many items there are.
+    """
+    tries, most = int(negatives.shape[1]), max(items - 1, 1)
+    sums = np.cumsum(1 / np.arange(1, most + 1))
+    ranks = np.maximum(most // np.arange(1, tries + 1), 1)
+    column = nn.op.reshape(positive, (positive.shape[0], 1))
+    hinge = nn.op.relu(negatives - column + _constant(1.0, positive))
+    above = _emit(op.greater(hinge._expr, _number(0.0, hinge)))
+    earlier = relax.const(np.triu(np.ones((tries, tries)), 1), hinge.dtype)
+    count = _emit(op.matmul(_emit(op.astype(above, hinge.dtype)), earlier))
+    is_first = _emit(op.equal(count, _number(0.0, hinge)))
+    by_rank = relax.const(sums[ranks - 1], hinge.dtype)
+    weights = nn.wrap_nested(op.where(is_first, by_rank, _number(0.0, hinge)), "weights")
+    return nn.op.sum(hinge * weights, axis=1)
+
+
+def squares_of_rows(*vectors: nn.Tensor) -> nn.Tensor:
+    """Half the sum of squares of tensors, by the B rows of the first: a () tensor.
+
+    Times a factor it is the decay of the rows that a batch reads, as LightGCN and RecBole have it
+    (He et al. 2020, https://arxiv.org/abs/2002.02126, equation 15).
+    """
+    total = None
+    for each in vectors:
+        squares = _emit(op.sum((each * each)._expr))
+        total = squares if total is None else _emit(op.add(total, squares))
+    rows = _emit(op.sum(op.ones((vectors[0].shape[0],), vectors[0].dtype)))
+    rows = _emit(op.multiply(rows, _number(2.0, vectors[0])))
+    return nn.wrap_nested(op.divide(total, rows), "squares")
+
+
 def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Tensor:
     """Softmax cross-entropy of an item among all rows of a table: (N,).
 
@@ -157,6 +222,10 @@ def _at(tensor: nn.Tensor, classes: nn.Tensor) -> nn.Tensor:
 
 def _arange(length: object) -> nn.Tensor:
     return nn.wrap_nested(op.arange(0, length, 1, "int64"), "rows")
+
+
+def _constant(value: float, like: nn.Tensor) -> nn.Tensor:
+    return nn.wrap_nested(_number(value, like), "number")
 
 
 def _number(value: float, like: nn.Tensor) -> relax.Expr:

@@ -35,6 +35,22 @@ def sampled(p, n, log_p, log_n):
     return softmax_loss(np.concatenate([(p - log_p)[:, None], n - log_n], 1), np.zeros(N, int))
 
 
+def contrastive(p, n):
+    return 1 - p + 150 * np.maximum(n - 0.4, 0).mean(axis=1)
+
+
+def warp(p, n, items=50):
+    """By the letter of the paper: try one negative after another until one violates the margin."""
+    losses = np.zeros(len(p))
+    for row, score in enumerate(p):
+        for tried, negative in enumerate(n[row], 1):
+            if 1 - score + negative > 0:
+                rank = (items - 1) // tried
+                losses[row] = sum(1 / r for r in range(1, rank + 1)) * (1 - score + negative)
+                break
+    return losses
+
+
 # Name -> the loss, the same in NumPy, and its arguments: shapes of floats, or ids.
 FLOATS = {"x": ["N", D], "q": ["N", D], "table": [V, D], "a": ["N"], "b": ["N"], "k": ["N", K]}
 FLOATS |= {"l": ["N", K]}
@@ -53,6 +69,13 @@ CASES = {
         "q x ids",
     ),
     "sampled softmax": (losses.sampled_softmax, sampled, "a k b l"),
+    "cosine contrastive": (losses.cosine_contrastive, contrastive, "a k"),
+    "warp": (lambda a, k: losses.warp(a, k, 50), warp, "a k"),
+    "decay of rows": (
+        lambda q, x: nn.op.reshape(losses.squares_of_rows(q, x), (1,)),
+        lambda q, x: np.array([(q**2).sum() + (x**2).sum()]) / (2 * N),
+        "q x",
+    ),
     "bpr": (losses.bpr, lambda a, b: np.log1p(np.exp(b - a)), "a b"),
     "squared error": (losses.squared_error, lambda a, b: (a - b) ** 2, "a b"),
     "cross-entropy": (
@@ -63,7 +86,10 @@ CASES = {
 }
 
 
-QUICK = ("full softmax", "tiled softmax", "in-batch softmax of items", "bpr")
+QUICK = (
+    *("full softmax", "tiled softmax", "in-batch softmax of items"),
+    *("bpr", "cosine contrastive", "warp"),
+)
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, CASES))
