@@ -25,7 +25,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-Each = Literal["event", "user", "pair"]
+Each = Literal["event", "user", "pair", "item"]
 TRAIN, VALID, TEST = range(3)
 _RULES = {"user": ColumnRule(min_count=1), "item": ColumnRule(share_embedding="history")}
 _SCHEMA = Schema(categories=("user", "history", "item"), columns=_RULES)
@@ -157,10 +157,11 @@ class Interactions:
 
         Parameters
         ----------
-        each : {"user", "event", "pair"}
+        each : {"user", "event", "pair", "item"}
             Rows to train on: one for each user of two or more, with the last item behind the whole
             history, for models that learn from every item of it; or one for each interaction, with
-            the history until then ("event"), or with all items of its user ("pair").
+            the history until then ("event"), with all items of its user ("pair"), or with none, for
+            models that read no history ("item").
         max_length : int, optional
             The most items of a training row's history; of more, the last are kept.
         ages : bool
@@ -294,6 +295,7 @@ class Interactions:
         at = at if chosen is None else at[chosen[at]]
         begin = begin[at]
         end = np.searchsorted(user, user[at], side="right") if each == "pair" else at
+        begin = at if each == "item" else begin
         if max_length is not None:
             begin = np.maximum(begin, end - max_length)
         history = one_each(kept).between(begin, end)

@@ -32,6 +32,7 @@ from sparsetrain.models.interaction.cross import CrossNetwork as CrossNetwork
 from sparsetrain.models.layers import MLP as MLP
 from sparsetrain.models.layers import BatchNorm as BatchNorm
 from sparsetrain.models.layers import Dropout as Dropout
+from sparsetrain.models.lightgcn import LightGCN as LightGCN
 from sparsetrain.models.lr import LR as LR
 from sparsetrain.models.matrix_factorization import BPR as BPR
 from sparsetrain.models.matrix_factorization import MatrixFactorization as MatrixFactorization
@@ -50,7 +51,7 @@ MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (
         *(LR, FM, FwFM, WideDeep, DeepFM, DCN, DCNv2, XDeepFM, AutoInt, FinalMLP, DLRM, MMoE, ESMM),
-        *(DIN, MatrixFactorization, BPR, TwoTowers, SASRec, HSTU, BERT4Rec),
+        *(DIN, MatrixFactorization, BPR, LightGCN, TwoTowers, SASRec, HSTU, BERT4Rec),
     )
 }
 

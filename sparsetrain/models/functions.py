@@ -60,16 +60,21 @@ def method_spec(model: Any, function: str) -> nn.spec.MethodSpec:
 
 
 def arguments_of(model: Any, function: str) -> list[str]:
-    """Names of what a function takes: features, labels and weights of rows."""
+    """Names of what a function takes: features, labels and weights of rows.
+
+    An argument with a default may be of a feature that the model lacks.
+    """
     method = METHODS[function]
     if function == "loss" and not model.defines("loss"):
         more = ["row_weights"] if model.row_weights else []
         return ["labels", *more, *arguments_of(model, "logits")]
     parameters = signature(getattr(model, method)).parameters.values()
-    names = [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
-    if len(names) < len(parameters):
-        names += [name for name in model.features if name not in names]
     known = {*model.features, *model.prepared, *(OF_LOSS if function == "loss" else ())}
+    variable = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    named = (p for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
+    names = [p.name for p in named if p.default is Parameter.empty or p.name in known]
+    if variable:
+        names += [name for name in model.features if name not in names]
     for name in names:
         if name not in known:
             raise ConfigError(

@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
-from sparsetrain.models import losses
-from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import require_rows
+from sparsetrain.models.ranking_model import RankingModel
 
 
 class MatrixFactorization(Model):
@@ -66,10 +64,11 @@ class MatrixFactorization(Model):
         return fit + self.user_bias(user) + self.item_bias(item) + self.mean
 
 
-class BPR(Model):
-    """An item's score is ``p_u . q_i``; the loss ``-log s(p_u . (q_i - q_j))`` with a drawn j.
+class BPR(RankingModel):
+    """An item's score is ``p_u . q_i``; by default the loss is ``-log s(p_u . (q_i - q_j))``.
 
-    Rendle et al. 2009, https://arxiv.org/abs/1205.2618.
+    Rendle et al. 2009, https://arxiv.org/abs/1205.2618. With ``loss="ccl"``, many negatives and
+    cosines it is the matrix factorization of SimpleX, https://arxiv.org/abs/2109.12613.
 
     Parameters
     ----------
@@ -84,11 +83,11 @@ class BPR(Model):
     history : str, optional
         Column of items that the user chose, which are neither negatives nor candidates; it shares
         the table of `item`.
+    **ranking
+        As in `RankingModel`.
     """
 
     kind = "bpr"
-    target, training_rows = "item", "pair"
-    prepared = {"negative": Ids("item")}
 
     def __init__(
         self,
@@ -97,36 +96,29 @@ class BPR(Model):
         user: str = "user",
         item: str = "item",
         history: str | None = None,
+        **ranking: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**ranking)
         require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.01) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
         if history is not None:
             self.features["history"] = Sequence("item", column=history)
             self.seen = "history"
-
-    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """A negative for each row; one that the history has is drawn again, twice."""
-        item, ids = features["item"], self.item_range()
-        known: Any = features.get("history")
-        drawn = draws.integers("negative", ids.stop, item, ids.start)
-        for attempt in ("second", "third") if known is not None else ():
-            hit = known.rows()[known.ids == np.repeat(drawn, np.diff(known.offsets))]
-            other = draws.integers(f"{attempt} negative", ids.stop, item, ids.start)
-            drawn[hit] = other[hit]
-        return {"negative": drawn}
+        self._table_of_chances(rows[item])
 
     def query(self, user: nn.Tensor) -> nn.Tensor:
         """Vectors of users, (B, D)."""
-        return self.user(user)
+        return self.scored(self.user(user))
 
     def items(self) -> nn.Tensor:
         """Vectors of all items, (V, D)."""
-        return self.item.weight
+        return self.scored(self.item.weight)
 
-    def loss(self, user: nn.Tensor, item: nn.Tensor, negative: nn.Tensor) -> nn.Tensor:
+    def loss(
+        self, user: nn.Tensor, item: nn.Tensor, negative: nn.Tensor | None = None
+    ) -> nn.Tensor:
         """The mean over rows."""
-        one = self.user(user)
-        yes, no = (nn.op.sum(one * self.item(ids), axis=-1) for ids in (item, negative))
-        return losses.mean(losses.bpr(yes, no))
+        ids = [item] if negative is None else [item, negative]
+        vectors = [self.user(user), *map(self.item, ids)]
+        return self.with_decay(self.compared(ids, *vectors), *vectors)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tvm
+from scipy.sparse import csr_array
 from tvm.relax.frontend import nn
 
 import sparsetrain.models.functions as exported
@@ -39,6 +40,13 @@ from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
 
+def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
+    """A parameter that no step changes: `Model.learn` gives its value, 0 before."""
+    made = nn.Parameter(tuple(shape), dtype)
+    made.attrs["constant"], made.attrs["initial"] = True, 0
+    return made
+
+
 class Model(nn.Module):
     """Base class of models trained by `Trainer`.
 
@@ -51,7 +59,9 @@ class Model(nn.Module):
     - ``prepare(features, draws)``: features that only the loss reads, made on the host, such as
       negatives and masks;
     - ``query(...) -> (B, D)`` and ``items() -> (V, D)``: for retrieval, where the score of an item
-      is the product of the two.
+      is the product of the two;
+    - ``learn(chosen)``: what all choices give before the first step, such as counts or a graph;
+    - ``score_items(features, params)``: for retrieval without vectors, on the host.
 
     Attributes
     ----------
@@ -73,7 +83,7 @@ class Model(nn.Module):
     target, seen : str, optional
         For retrieval: the feature that holds the wanted items, and the one whose items are no
         candidates.
-    training_rows : {"event", "user", "pair"}
+    training_rows : {"event", "user", "pair", "item"}
         What a row of interactions holds; see `sparsetrain.data.Interactions.leave_one_out`.
 
     Examples
@@ -100,7 +110,7 @@ class Model(nn.Module):
     densify: Sequence[str] = ()
     target: str | None = None
     seen: str | None = None
-    training_rows: Literal["event", "user", "pair"] = "event"
+    training_rows: Literal["event", "user", "pair", "item"] = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Never inherited: a subclass computes something else.
@@ -164,6 +174,22 @@ class Model(nn.Module):
     def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return features in place of those that were read, where no loss is computed."""
         return {}
+
+    def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
+        """Return values of constant parameters, given what each user chose in the rows of `fit`.
+
+        Parameters
+        ----------
+        chosen : csr_array (U, V) of bool, rows sorted
+            By ids of the features `user` and `target`, with those of `seen`. Only items count.
+        """
+        return {}
+
+    def score_items(
+        self, features: Mapping[str, Any], params: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Return the scores (B, V) of all items for rows of features, on the host."""
+        raise ConfigError(f"{type(self).__name__} has no score_items")
 
     # --- Labels -------------------------------------------------------------------------------
 
@@ -352,6 +378,8 @@ class Model(nn.Module):
     def export(self) -> tvm.IRModule:
         """A Relax module with the model's `functions` and a symbolic batch size."""
         functions = self.functions
+        if "loss" not in functions and self.defines("score_items"):
+            return tvm.IRModule()
         if "loss" not in functions:
             raise ConfigError(
                 f"{type(self).__name__} has no loss: define loss(...), or forward(...) and labels"
@@ -362,6 +390,10 @@ class Model(nn.Module):
     def buffers(self) -> list[str]:
         """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
         return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
+
+    def constants(self) -> list[str]:
+        """Names of parameters that no step changes: see `constant`."""
+        return [name for name, param in self.named_parameters() if param.attrs.get("constant")]
 
     @property
     def has_dropout(self) -> bool:

@@ -49,6 +49,11 @@ class Tables(MutableMapping[str, NDArray]):
     def __len__(self) -> int:
         return len(self._tables)
 
+    def with_constants(self, constants: Iterable[Table]) -> Tables:
+        """Return the same tables, and others that no step changes."""
+        more = {table.name: table for table in constants}
+        return Tables({**self._tables, **more}) if more else self
+
     def each(self) -> Iterable[Table]:
         """All tables, and parameters that are none."""
         return self._tables.values()

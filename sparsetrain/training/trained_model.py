@@ -32,6 +32,7 @@ from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
 from sparsetrain.tables.state_dict import COUNT, load_arrays_, named_tables
+from sparsetrain.training.chosen_items import chosen_items
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.predictor import Predictor, fill_
 from sparsetrain.training.run.state import RunState
@@ -73,8 +74,9 @@ class TrainedModel(Predictor):
         self.optimizer = optimizer
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(self._tables())
+        constants = model.constants()
         self.state = optimizer.init(
-            self.params.weights,
+            {name: w for name, w in self.params.weights.items() if name not in constants},
             tables,
             fill=initialize,
             seed=seed,
@@ -82,7 +84,8 @@ class TrainedModel(Predictor):
             buffers=model.buffers(),
             target=target,
         )
-        self.params = self.state.tables
+        held = [self.params.table(name) for name in constants]
+        self.params = self.state.tables.with_constants(held)
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
             raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
@@ -98,6 +101,19 @@ class TrainedModel(Predictor):
     def _new_step(self) -> Any:
         """What takes the steps."""
         return self.backend.training_step(self)
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are steps; what a model without a loss learns comes from `learn_`."""
+        return "loss" in self.model.functions
+
+    @synchronized
+    def learn_(self, dataset: Any) -> None:
+        """Give constant parameters the values that all rows of a dataset give at once."""
+        learnt = self.model.learn(chosen_items(self.model, dataset))
+        with self._writing() as target:
+            for name, array in learnt.items():
+                target[name][...] = array
 
     @property
     def scaling(self) -> Scaling | None:
@@ -120,9 +136,11 @@ class TrainedModel(Predictor):
     def program(self) -> GradientProgram:
         """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
         try:
+            trained = [name for name in self.state if name not in self.model.buffers()]
             program = value_and_grad(
                 self._module,
                 "loss",
+                trained if self.model.constants() else None,
                 densify=self.model.densify,
                 target=self.target,
                 precision=self.arithmetic,
@@ -153,7 +171,8 @@ class TrainedModel(Predictor):
         scores : bool
             What `evaluate` and `predict` run as well.
         """
-        self.training_step.compile()
+        if self.trains:
+            self.training_step.compile()
         if scores:
             for function in {*self.model.functions} - {"loss", "logits"}:
                 self._program(function).compile()

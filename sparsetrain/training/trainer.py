@@ -210,6 +210,8 @@ class Trainer(TrainedModel):
         recording = watch and watch.recording()
         with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
             held_out = None if validation is None else self._dataset(validation)
+            if self.model.defines("learn"):
+                self.learn_(self._dataset(train))
             told = progress, stop, on_epoch, on_log
             history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
             if watch:

@@ -11,6 +11,7 @@ from sparsetrain.ad.dense_rules import (
     dropout,
     einsum,
     elementwise,
+    graph,
     losses,
     normalization,
     ragged,
@@ -25,7 +26,7 @@ from sparsetrain.ad.rules import defvjp
 _MODULES = (
     *(elementwise, by_ids, shapes, reductions),
     *(einsum, normalization, attention, losses, dropout, batch_norm),
-    ragged,
+    *(ragged, graph),
 )
 for _module in _MODULES:
     for _name, _rule in _module.RULES.items():

@@ -17,7 +17,7 @@ from sparsetrain.backends.cuda.update import arrays
 from sparsetrain.backends.cuda.update import kernels as updates
 from sparsetrain.embedding import kernels as embedding
 from sparsetrain.kernels.loops import Loops
-from sparsetrain.ops import softmax_loss
+from sparsetrain.ops import graph, softmax_loss
 from sparsetrain.ops.ragged import kernels as ragged
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
@@ -38,6 +38,7 @@ KERNELS: dict[str, Any] = {
     "write": indexing.write_kernel,
     "scatter_add_rows": rows.scatter_add_kernel,
     **{name: partial(make, loops=LOOPS) for name, make in ragged.KERNELS.items()},
+    "csr_product": partial(graph.csr_product_kernel, loops=LOOPS),
     **attention.KERNELS,
     "linear_cross_entropy": partial(softmax_loss.softmax_loss_kernel, loops=LOOPS),
     "scale_rows": partial(softmax_loss.scale_rows_kernel, loops=LOOPS),

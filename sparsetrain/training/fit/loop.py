@@ -130,11 +130,10 @@ class Fit:
     def _epoch(self) -> None:
         """Train on the rest of the epoch."""
         start = self._state.position
-        batches = self._trainer.ahead(
-            self._dataset.batches(
-                self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
-            )
+        rows = self._dataset.batches(
+            self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
         )
+        batches = self._trainer.ahead(rows) if self._trainer.trains else iter(())
         total = self._dataset.num_rows
         progress = make_progress(self._progress)
         title = f"epoch {start.epoch + 1} of {self._plan.until}"

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RankingModel`: base of models that learn to score a chosen item above others, by any loss.
+
+Which loss, how many negatives and how they are drawn are options of every such model. A subclass
+gives vectors; scores are their products, or for ``loss="ccl"`` their cosines. Items that a user
+chose in the rows of `fit` are not drawn for that user, but for negatives that a batch shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+from tvm import relax
+from tvm.relax import op
+from tvm.relax.frontend import nn
+
+from sparsetrain.models import losses
+from sparsetrain.models.draws import Draws
+from sparsetrain.models.features import Ids
+from sparsetrain.models.model import Model, constant
+
+Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
+
+
+class _Scores(NamedTuple):
+    """Scores of a batch: (B,) of chosen items, (B, K) of negatives, corrected for the draws."""
+
+    positive: nn.Tensor
+    negatives: nn.Tensor
+    corrections: tuple[nn.Tensor, nn.Tensor] | tuple[()]
+
+
+def _bpr(model: RankingModel, scores: _Scores) -> nn.Tensor:
+    column = nn.op.reshape(scores.positive, (scores.positive.shape[0], 1))
+    each = losses.bpr(column, scores.negatives)
+    return each if model.negatives == 1 else nn.op.sum(each, axis=1) / float(model.negatives)
+
+
+# Name -> (model, scores) -> numbers whose mean is the loss.
+_LOSSES: dict[str, Callable[[Any, _Scores], nn.Tensor]] = {
+    "bpr": _bpr,
+    "softmax": lambda model, s: losses.sampled_softmax(s.positive, s.negatives, *s.corrections),
+    "ccl": lambda model, s: losses.cosine_contrastive(
+        s.positive, s.negatives, model.margin, model.negative_weight
+    ),
+    "warp": lambda model, s: losses.warp(s.positive, s.negatives, len(model.item_range())),
+}
+
+
+class RankingModel(Model):
+    """Base of models whose loss compares a chosen item with others.
+
+    Parameters
+    ----------
+    loss : {"bpr", "softmax", "ccl", "warp", "in_batch"}
+        Pairs (Rendle et al. 2009), a softmax over the item and the negatives, the cosine
+        contrastive loss (Mao et al. 2021), approximate ranks (Weston et al. 2011), or a softmax
+        over the items of the batch, which needs no negatives.
+    negatives : int
+        Drawn for each row.
+    shared : bool
+        Whether all rows of a batch share their negatives: many cost little then.
+    popularity : float
+        Power of an item's count to which its chance to be drawn is proportional; 0: all alike. The
+        softmax corrects for it.
+    decay : float
+        Factor of `losses.squares_of_rows` of the rows that a batch reads.
+    margin : float
+        Of "ccl": cosines of negatives below it cost nothing.
+    negative_weight : int
+        Of "ccl": the weight of the mean over the negatives.
+    """
+
+    _options_of_all = frozenset(
+        ("loss", "negatives", "shared", "popularity", "decay", "margin", "negative_weight")
+    )
+    target, training_rows = "item", "item"
+
+    def __init__(
+        self,
+        *,
+        loss: Loss = "bpr",
+        negatives: int = 1,
+        shared: bool = False,
+        popularity: float = 0.0,
+        decay: float = 0.0,
+        margin: float = 0.4,
+        negative_weight: int = 150,
+    ) -> None:
+        super().__init__()
+        self.loss_name, self.negatives, self.shared = loss, negatives, shared
+        self.popularity, self.decay = popularity, decay
+        self.margin, self.negative_weight = margin, negative_weight
+        self._pairs = np.empty(0, np.int64)  # user * items + item, of all that were chosen
+        self._chances: np.ndarray | None = None  # cumulative, of the items
+        if loss != "in_batch":
+            count = negatives if shared or negatives > 1 else None
+            self.prepared = {"negative": Ids("item", count, shared=shared)}
+
+    def _table_of_chances(self, items: int) -> None:
+        """Make room for the logarithms of the items' chances, if the loss is corrected by them."""
+        if self.popularity and self.loss_name == "softmax":
+            self.log_chances = constant((items,), "float32")
+
+    # --- Negatives ----------------------------------------------------------------------------
+
+    def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
+        """Keep who chose what, and how often each item was chosen."""
+        users = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))
+        self._pairs = np.sort(users * np.int64(chosen.shape[1]) + chosen.indices)
+        if not self.popularity:
+            return {}
+        items = self.item_range()
+        counts = np.zeros(chosen.shape[1])
+        own = slice(items.start, items.stop)
+        counts[own] = np.maximum(np.bincount(chosen.indices, minlength=chosen.shape[1])[own], 1)
+        weights = counts**self.popularity
+        chances = weights / weights.sum()
+        self._chances = np.cumsum(chances) / chances.sum()
+        with np.errstate(divide="ignore"):
+            logs = np.maximum(np.log(chances), -60.0)
+        return {"log_chances": logs.astype(np.float32)} if hasattr(self, "log_chances") else {}
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """The negatives; one that the row's user is known to have chosen is drawn again, twice."""
+        if not self.prepared:
+            return {}
+        item = features["item"]
+        if self.shared:
+            like = np.empty((1, self.negatives))
+            return {"negative": self._drawn("negative", draws.of_batch, like)[0]}
+        like = item if self.negatives == 1 else np.empty((len(item), self.negatives))
+        drawn = self._drawn("negative", draws, like)
+        is_known = self._known(features)
+        for attempt in ("second", "third") if is_known is not None else ():
+            hit = is_known(drawn)
+            drawn[hit] = self._drawn(f"{attempt} negative", draws, like)[hit]
+        return {"negative": drawn}
+
+    def _drawn(self, name: str, draws: Draws, like: np.ndarray) -> np.ndarray:
+        if self._chances is not None:
+            return draws.weighted(name, self._chances, like)
+        ids = self.item_range()
+        return draws.integers(name, ids.stop, like, ids.start)
+
+    def _known(self, features: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray] | None:
+        """What tells which ids of an array, whose first axis is that of rows, are no negatives."""
+        items, history = self.rows_of(self.features["item"]), features.get("history")
+        if len(self._pairs):
+            pairs, owner = self._pairs, features["user"]
+        elif history is not None:
+            pairs, owner = np.sort(history.rows() * items + history.ids), np.arange(len(history))
+        else:
+            return None
+
+        def among(drawn: np.ndarray) -> np.ndarray:
+            keys = owner.reshape(-1, *[1] * (drawn.ndim - 1)) * items + drawn
+            place = np.minimum(np.searchsorted(pairs, keys), len(pairs) - 1)
+            return pairs[place] == keys if len(pairs) else np.zeros(drawn.shape, bool)
+
+        return among
+
+    # --- Loss ---------------------------------------------------------------------------------
+
+    def compared(
+        self,
+        ids: Sequence[nn.Tensor],
+        query: nn.Tensor,
+        item: nn.Tensor,
+        negative: nn.Tensor | None = None,
+    ) -> nn.Tensor:
+        """The loss of vectors of queries (B, D), of chosen items (B, D) and of negatives.
+
+        `ids` are those of the items, and of the negatives if there are any.
+        """
+        query, item = self.scored(query), self.scored(item)
+        if negative is None:
+            first = self.item_range().start
+            return losses.mean(losses.in_batch_softmax(query, item, ids=ids[0], items_from=first))
+        others, (rows, width) = self.scored(negative), query.shape
+        if self.shared:
+            negatives = nn.op.matmul(query, nn.op.permute_dims(others, [1, 0]))  # (B, K)
+        else:
+            others = nn.op.reshape(others, (rows, self.negatives, width))
+            negatives = nn.op.sum(nn.op.reshape(query, (rows, 1, width)) * others, axis=-1)
+        positive = nn.op.sum(query * item, axis=-1)
+        scores = _Scores(positive, negatives, self._corrections(rows, *ids))
+        return losses.mean(_LOSSES[self.loss_name](self, scores))
+
+    def with_decay(self, loss: nn.Tensor, *vectors: nn.Tensor) -> nn.Tensor:
+        """The loss and the decay of these rows of tables, the first of them (B, D)."""
+        return loss + losses.squares_of_rows(*vectors) * self.decay if self.decay else loss
+
+    def scored(self, vectors: nn.Tensor) -> nn.Tensor:
+        """Vectors (..., D) whose products are the scores."""
+        if self.loss_name != "ccl":
+            return vectors
+        squares = nn.op.sum(vectors * vectors, axis=-1, keepdims=True)
+        tiny = relax.const(1e-12, vectors.dtype)
+        root = op.sqrt(nn.wrap_nested(op.add(squares._expr, tiny), "squares")._expr)
+        return vectors / nn.wrap_nested(root, "length")
+
+    def _corrections(self, rows: Any, *ids: nn.Tensor) -> Any:
+        """Logarithms of the chances of items and negatives to be drawn, for the softmax."""
+        if not hasattr(self, "log_chances"):
+            return ()
+        table = self.log_chances._expr
+        own, drawn = (nn.wrap_nested(op.take(table, n._expr, axis=0), "log_chances") for n in ids)
+        return own, nn.op.reshape(drawn, (1 if self.shared else rows, self.negatives))
