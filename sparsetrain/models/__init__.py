@@ -15,6 +15,7 @@ from sparsetrain.models.deepfm import DeepFM as DeepFM
 from sparsetrain.models.din import DIN as DIN
 from sparsetrain.models.dlrm import DLRM as DLRM
 from sparsetrain.models.draws import Draws as Draws
+from sparsetrain.models.ease import EASE as EASE
 from sparsetrain.models.esmm import ESMM as ESMM
 from sparsetrain.models.features import Dense as Dense
 from sparsetrain.models.features import Ids as Ids
@@ -29,6 +30,7 @@ from sparsetrain.models.hstu import HSTU as HSTU
 from sparsetrain.models.interaction import CrossInteraction as CrossInteraction
 from sparsetrain.models.interaction import dot_interaction as dot_interaction
 from sparsetrain.models.interaction.cross import CrossNetwork as CrossNetwork
+from sparsetrain.models.item_knn import ItemKNN as ItemKNN
 from sparsetrain.models.layers import MLP as MLP
 from sparsetrain.models.layers import BatchNorm as BatchNorm
 from sparsetrain.models.layers import Dropout as Dropout
@@ -39,6 +41,7 @@ from sparsetrain.models.matrix_factorization import MatrixFactorization as Matri
 from sparsetrain.models.mmoe import MMoE as MMoE
 from sparsetrain.models.model import Model as Model
 from sparsetrain.models.options import options_of as options_of
+from sparsetrain.models.popularity import Pop as Pop
 from sparsetrain.models.sasrec import SASRec as SASRec
 from sparsetrain.models.two_towers import TwoTowers as TwoTowers
 from sparsetrain.models.wide_deep import WideDeep as WideDeep
@@ -52,6 +55,7 @@ MODELS: dict[str, type[Model]] = {
     for model in (
         *(LR, FM, FwFM, WideDeep, DeepFM, DCN, DCNv2, XDeepFM, AutoInt, FinalMLP, DLRM, MMoE, ESMM),
         *(DIN, MatrixFactorization, BPR, LightGCN, TwoTowers, SASRec, HSTU, BERT4Rec),
+        *(Pop, ItemKNN, EASE),
     )
 }
 

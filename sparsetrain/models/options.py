@@ -28,7 +28,7 @@ from sparsetrain.system.argument_checks import is_int, is_number, require_int
 # What an encoder knows; the rest of `ClickModel`'s arguments are options.
 OF_DATA = frozenset(
     ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
-) | {"labels"}
+) | {"labels", "interactions"}
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 

@@ -48,14 +48,56 @@ def _vectors(predictor: Any, function: str, inputs: dict[str, Any]) -> np.ndarra
         return runtime.as_numpy(found).copy()
 
 
+class _ByVectors:
+    """Scores as products of vectors; those of the items are computed once."""
+
+    def __init__(self, predictor: Any) -> None:
+        self._predictor, self._items = predictor, item_vectors(predictor)
+        self.count = len(self._items)  # of items
+
+    def of_all(self, batch: Batch) -> np.ndarray:
+        """(B, V) float32."""
+        return _queries(self._predictor, batch) @ self._items.T
+
+    def of(self, batch: Batch, ids: np.ndarray) -> np.ndarray:
+        """(B,) scores of one item of each row."""
+        return (_queries(self._predictor, batch) * self._items[ids]).sum(axis=1)
+
+
+class _OnHost:
+    """Scores that the model computes itself, see `Model.score_items`."""
+
+    def __init__(self, predictor: Any) -> None:
+        self._predictor, self._model = predictor, predictor.model
+        self._params = {n: runtime.as_numpy(p) for n, p in predictor._scored_params().items()}
+        self.count = self._model.rows_of(self._model.features[self._model.target])
+
+    def of_all(self, batch: Batch) -> np.ndarray:
+        """(B, V) float32."""
+        target = self._model.target
+        names = [name for name in self._model.features if name != target]
+        features = {name: self._model.read(name, batch) for name in names}
+        scores: np.ndarray = self._model.score_items(features, self._params)
+        return scores
+
+    def of(self, batch: Batch, ids: np.ndarray) -> np.ndarray:
+        """(B,) scores of one item of each row."""
+        return self.of_all(batch)[np.arange(len(ids)), ids]
+
+
+def _scorer(predictor: Any) -> _ByVectors | _OnHost:
+    on_host = predictor.model.defines("score_items")
+    return _OnHost(predictor) if on_host else _ByVectors(predictor)
+
+
 def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
     """(rows,) scores of the wanted item of each row."""
-    items = item_vectors(predictor)
-    found = [_scores_of_target(predictor, each, items) for each in dataset.batches(batch_size)]
+    scorer = _scorer(predictor)
+    found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]
     return np.concatenate([*found, np.empty(0, np.float32)])
 
 
-def _scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.ndarray:
+def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _OnHost) -> np.ndarray:
     """(B,) scores of the wanted item of each row."""
     model = predictor.model
     wanted = None if model.target is None else model.read(model.target, batch)
@@ -64,7 +106,7 @@ def _scores_of_target(predictor: Any, batch: Batch, items: np.ndarray) -> np.nda
             f"{type(model).__name__} has no target with one item in each row to score: "
             "recommend(data) gives the best items"
         )
-    scores = (_queries(predictor, batch) * items[wanted]).sum(axis=1)
+    scores = scorer.of(batch, wanted)
     _require_finite(scores)
     return scores
 
@@ -73,13 +115,13 @@ def recommend(
     predictor: Any, dataset: Dataset, k: int, include_seen: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k best items of each row and their scores; see `Predictor.recommend`."""
-    items = item_vectors(predictor)
-    no_items = _no_items(predictor.model, len(items))
-    if require_int("k", k) > (count := len(items) - int(no_items.sum())):
+    scorer = _scorer(predictor)
+    no_items = _no_items(predictor.model, scorer.count)
+    if require_int("k", k) > (count := scorer.count - int(no_items.sum())):
         raise ConfigError(f"k is {k:,}, but there are {count:,} items")
     found = []
-    for batch in dataset.batches(_rows_at_once(items)):
-        scores = _scores(predictor, batch, items, no_items)
+    for batch in dataset.batches(_rows_at_once(scorer.count)):
+        scores = _scores(scorer, batch, no_items)
         seen = None if include_seen else _listed(predictor.model, predictor.model.seen, batch)
         if seen is not None:
             scores[seen.rows(), seen.ids] = -np.inf
@@ -105,16 +147,16 @@ def evaluate(
     model = predictor.model
     if model.target is None:
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
-    items, metrics = item_vectors(predictor), RankingMetrics(k)
-    no_items = _no_items(model, len(items))
-    negatives, weights = _checked(negatives, negative_weights, len(items)), negative_weights
+    scorer, metrics = _scorer(predictor), RankingMetrics(k)
+    no_items = _no_items(model, scorer.count)
+    negatives, weights = _checked(negatives, negative_weights, scorer.count), negative_weights
     first = 0
     if model._columns is not None:
         dataset = dataset.with_distinct(model._columns[model.target])
-    for number, batch in enumerate(dataset.batches(_rows_at_once(items))):
+    for number, batch in enumerate(dataset.batches(_rows_at_once(scorer.count))):
         if number and stop is not None and stop():
             return None
-        scores = _scores(predictor, batch, items, no_items)
+        scores = _scores(scorer, batch, no_items)
         listed = _listed(model, model.target, batch)
         assert listed is not None
         wanted, counts = _wanted(listed, no_items, dataset.is_raw)
@@ -217,9 +259,9 @@ def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
     return np.take_along_axis(ids, kept, axis=1)
 
 
-def _scores(predictor: Any, batch: Batch, items: np.ndarray, no_items: np.ndarray) -> np.ndarray:
+def _scores(scorer: _ByVectors | _OnHost, batch: Batch, no_items: np.ndarray) -> np.ndarray:
     """(B, V) scores, -inf for rows of the table that are not items."""
-    scores = _queries(predictor, batch) @ items.T
+    scores = scorer.of_all(batch)
     _require_finite(scores)
     scores[:, no_items] = -np.inf
     return scores
@@ -242,8 +284,8 @@ def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:
     return found
 
 
-def _rows_at_once(items: np.ndarray) -> int:
-    return max(1, SCORES // len(items))
+def _rows_at_once(items: int) -> int:
+    return max(1, SCORES // items)
 
 
 def _require_finite(scores: np.ndarray) -> None:

@@ -78,7 +78,7 @@ class RunState:
 
     def epoch(self) -> dict[str, Any]:
         """Return the record of the epoch so far."""
-        mean = self.loss_sum / self.rows if self.rows else math.nan
+        mean = self.loss_sum / self.rows if self.rows else None
         return {"rows": self.rows, "seconds": self.seconds, "loss": mean}
 
     def end_epoch(self) -> None:
@@ -140,7 +140,7 @@ def _is_epoch(value: Any) -> bool:
         isinstance(value, dict)
         and {"rows", "seconds", "loss"} <= value.keys() <= {"rows", "seconds", "loss", "valid"}
         and _is_count(value["rows"])
-        and _is_number(value["loss"])
+        and (_is_number(value["loss"]) or (value["loss"] is None and not value["rows"]))
         and isinstance(value.get("valid", {}), dict)
     )
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ClosedForm`: base of models that all choices solve at once, without a step; scored by SciPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from sparsetrain.models.features import Ids, Sequence
+from sparsetrain.models.model import Model
+from sparsetrain.models.options import require_rows
+
+
+class ClosedForm(Model):
+    """Base of models whose scores of a row's items depend on its history.
+
+    A subclass makes constant parameters, gives their values in `learn`, and scores in
+    `score_history`.
+    """
+
+    target, seen, training_rows = "item", "history", "item"
+
+    def __init__(self, rows: Mapping[str, int], user: str, item: str, history: str) -> None:
+        super().__init__()
+        require_rows(type(self).__name__, rows, user, item, history)
+        self._rows = {"user": rows[user], "item": rows[item], "history": rows[item]}
+        self.features = {
+            "user": Ids("user", column=user),
+            "item": Ids("item", column=item),
+            "history": Sequence("item", column=history),
+        }
+
+    @property
+    def _table_rows(self) -> dict[str, int]:  # type: ignore[override]
+        """Ids are places in a matrix; there is no table."""
+        return self._rows
+
+    def tables(self) -> Mapping[str, dict[str, slice]]:
+        """None."""
+        return {}
+
+    def score_items(
+        self, features: Mapping[str, Any], params: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Scores (B, V) by what each row lists as its history."""
+        lists, items = features["history"], self._rows["item"]
+        keys = np.unique(lists.rows() * items + lists.ids)  # each item once
+        row, ids = np.divmod(keys, items)
+        history = csr_array((np.ones(len(keys), np.float32), (row, ids)), shape=(len(lists), items))
+        return np.asarray(self.score_history(history, params), np.float32)
+
+    def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Scores (B, V) for histories (B, V) of ones."""
+        raise NotImplementedError

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ItemKNN: items by their similarity to those of a history, by who chose both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+
+from sparsetrain.models.closed_form import ClosedForm
+from sparsetrain.models.model import constant
+
+_COLUMNS = 1024  # items compared with all others at once
+
+
+class ItemKNN(ClosedForm):
+    """A score is the sum of an item's similarities to those of the history among its k nearest.
+
+    The similarity is the cosine ``n_ij / (sqrt(n_i n_j) + shrink)`` of the sets of users that chose
+    them (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).
+
+    Parameters
+    ----------
+    rows : mapping from str to int
+        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+    neighbours : int
+        k.
+    shrink : float
+        Makes similarities by few users smaller.
+    user, item, history : str
+        Columns of the user, of the item that was chosen and of those chosen before.
+    """
+
+    kind = "item_knn"
+
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        neighbours: int = 100,
+        shrink: float = 0.0,
+        user: str = "user",
+        item: str = "item",
+        history: str = "history",
+    ) -> None:
+        super().__init__(rows, user, item, history)
+        self.shrink = shrink
+        kept = min(neighbours, rows[item])
+        self.nearest = constant((rows[item], kept), "int32")
+        self.similarities = constant((rows[item], kept), "float32")
+
+    def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
+        """Find the nearest items of each, some columns at a time."""
+        x = chosen.astype(np.float32).tocsc()
+        kept, norms = int(self.nearest.shape[1]), np.sqrt(np.diff(x.indptr))
+        nearest = np.zeros((x.shape[1], kept), np.int32)
+        similarities = np.zeros(nearest.shape, np.float32)
+        for first in range(0, x.shape[1], _COLUMNS):
+            own = np.arange(first, min(first + _COLUMNS, x.shape[1]))
+            both = (x[:, own].T @ x).toarray()  # (own, V)
+            both /= np.outer(norms[own], norms) + (self.shrink + 1e-6)
+            both[np.arange(len(own)), own] = 0
+            nearest[own] = np.argpartition(-both, kept - 1, axis=1)[:, :kept]
+            similarities[own] = np.take_along_axis(both, nearest[own], axis=1)
+        return {"nearest": nearest, "similarities": similarities}
+
+    def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
+        """``X W``, where column i of W has the similarities of the items nearest to i."""
+        nearest, similarities = params["nearest"], params["similarities"]
+        offsets = np.arange(0, nearest.size + 1, nearest.shape[1])
+        shape = (len(nearest), len(nearest))
+        weights = csc_array((similarities.ravel(), nearest.ravel(), offsets), shape=shape)
+        return (history @ weights).toarray()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pop: items by the number of users who chose them, the same for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from sparsetrain.models.closed_form import ClosedForm
+from sparsetrain.models.model import constant
+
+
+class Pop(ClosedForm):
+    """An item's score is how many users chose it.
+
+    Parameters
+    ----------
+    rows : mapping from str to int
+        Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
+    user, item, history : str
+        Columns of the user, of the item that was chosen and of those chosen before.
+    """
+
+    kind = "pop"
+
+    def __init__(
+        self,
+        rows: Mapping[str, int],
+        user: str = "user",
+        item: str = "item",
+        history: str = "history",
+    ) -> None:
+        super().__init__(rows, user, item, history)
+        self.counts = constant((rows[item],), "float32")
+
+    def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
+        """Count."""
+        return {"counts": np.bincount(chosen.indices, minlength=chosen.shape[1])}
+
+    def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The counts, for each row."""
+        return np.tile(params["counts"], (history.shape[0], 1))
