@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -111,8 +111,13 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
         for label, own in (by_label(score) if score is not None else {}).items()
     }
     tables = []
-    for first, columns in _tables().items():
-        shown = {name: own for name, own in found.items() if _table_of(own) == first}
+    known_tables = _tables_of(found.values())
+    for first, columns in known_tables.items():
+        shown = {
+            name: own
+            for name, own in found.items()
+            if next((table for table in known_tables if table in own), None) == first
+        }
         # A grouped AUC is there only if it was asked for.
         known = set().union(*shown.values())
         columns = {key: column for key, column in columns.items() if key in known}
@@ -179,17 +184,12 @@ _TABLES = {
         "accuracy": ("accuracy", "{:.4f}"),
         **_LOGLOSS,
     },
-    "ndcg@10": {
-        "users": ("rows", "{:,}"),
-        **{f"{name}@10": (f"{name.upper()}@10", "{:.4f}") for name in ("hr", "ndcg", "mrr")},
-        "recall@10": ("recall@10", "{:.4f}"),
-    },
 }
 
 
 @cache
-def _tables() -> dict[str, dict[str, tuple[str, str]]]:
-    """`_TABLES`, and for kinds of labels that have none there a table of all their scores."""
+def _of_labels() -> dict[str, dict[str, tuple[str, str]]]:
+    """For kinds of labels that have no table in `_TABLES` one of all their scores."""
     import sparsetrain as st
 
     plain = {
@@ -199,11 +199,19 @@ def _tables() -> dict[str, dict[str, tuple[str, str]]]:
         }
         for label in st.labels.LABELS.values()
     }
-    return _TABLES | {first: own for first, own in plain.items() if first not in _TABLES}
+    return {first: own for first, own in plain.items() if first not in _TABLES}
 
 
-def _table_of(own: Mapping[str, Any]) -> str | None:
-    return next((first for first in _tables() if first in own), None)
+def _tables_of(scores: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return all tables; those of rankings are by the lengths of their lists."""
+    names = dict.fromkeys(name for own in scores for name in own if "@" in name)
+    ranked = {
+        name: (name if name.startswith("recall") else name.upper(), "{:.4f}")
+        for name in names
+        if name.startswith(("hr", "ndcg", "mrr", "recall"))
+    }
+    of_ranking = {name: {"users": ("rows", "{:,}"), **ranked} for name in [*ranked][:1]}
+    return {**_TABLES, **_of_labels(), **of_ranking}
 
 
 def format_score(value: float | None, form: str = "{:.4f}") -> str:

@@ -25,7 +25,7 @@ from sparsetrain.errors import CheckpointError, ConfigError
 # Settings that decide when a run ends and what it logs, not what it computes.
 _FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
-    | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen"}
+    | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen", "train.k"}
 )
 # Settings, and files, whose changes `Trainer.fit` checks itself -> its name for them.
 _CHECKED_BY_FIT = {
@@ -37,6 +37,7 @@ _CHECKED_BY_FIT = {
     "train.parts": "parts",
     "optimizer.accumulate": "accumulate",
     "train.validate_every": "validate_every",
+    "train.validate_epochs": "validate_epochs",
     "train.monitor": "early_stopping",
     "train.patience": "early_stopping",
     "train.reduce_lr": "reduce_lr",
@@ -48,7 +49,7 @@ _FIXED = ("model.", "data.")
 # Settings about the other run's rows, or about its end, which `--start-from` does not take over.
 _NOT_TAKEN_OVER = frozenset(
     {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column", "data.window"}
-    | {"train.patience", "train.validate_every", "train.monitor"}
+    | {"train.patience", "train.validate_every", "train.validate_epochs", "train.monitor"}
     | {"train.reduce_lr", "train.reduce_lr_patience", "train.group_by"}
 )
 # Settings of the data that do not affect how a known value is encoded.

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note, warn_if_useless
 from sparsetrain.cli.output_files import require_free, require_writable
+from sparsetrain.cli.ranking import find_interactions, ranking_options
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.settings import Settings
-from sparsetrain.cli.settings.schema import TrainSettings
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.cli.train_files import Files, Rows, find_rows
 from sparsetrain.cli.trainers import trainer_for, with_parts
@@ -48,7 +48,10 @@ def run_training(
     if files.out is not None and not resumes:
         require_new_run(files.out)
     require_machine(settings)
-    data = find_rows(settings, files, earlier and earlier.schema)
+    if settings.data.task == "ranking":
+        data = find_interactions(settings, files)
+    else:
+        data = find_rows(settings, files, earlier and earlier.schema)
     if files.out is None and out_option:
         note(f"the trained model will not be saved: {out_option} FOLDER saves it")
     trainer = trainer_for(settings, data, earlier)
@@ -70,7 +73,7 @@ def run_training(
     if out is not None:
         note(f"saved to {out}")
     measured = history.get("profile")
-    scores = {} if stop.requested() else _score(trainer, data, history, settings.train)
+    scores = {} if stop.requested() else _score(trainer, data, history, settings)
     scored = scores.get("test") or scores.get("valid") or {}
     return {
         "valid": scores.get("valid"),
@@ -152,6 +155,8 @@ def fit_options(settings: Settings) -> dict[str, Any]:
         "batch_size": train.batch_size,
         "shuffle": train.shuffle,
         "validate_every": train.validate_every,
+        "validate_epochs": train.validate_epochs,
+        **({} if settings.model.has_labels else {"k": train.k}),
         "early_stopping": st.EarlyStopping(train.monitor, train.patience),
         "reduce_lr": reduce_lr,
         "group_by": train.group_by,
@@ -167,15 +172,18 @@ def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, 
 
 
 def _score(
-    trainer: "st.Trainer", data: Rows, history: dict[str, Any], train: TrainSettings
+    trainer: "st.Trainer", data: Rows, history: dict[str, Any], settings: Settings
 ) -> dict[str, Any]:
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
+    train = settings.train
     if history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None:
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name)
-        or trainer.evaluate(rows, group_by=train.group_by, negatives=train.negatives)
+        or trainer.evaluate(
+            rows, group_by=train.group_by, **ranking_options(settings, trainer, rows)
+        )
         for name, rows in data.held_out.items()
     }
     for name, score in scores.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ class Rows:
     files: int  # number of files in them
     schema: st.data.Schema
     learn: Any = None  # rows that an encoder learns from, if they are others than `train`
+    interactions: int = 0  # rows to train on, of a ranking
 
 
 def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | None = None) -> Rows:
@@ -69,8 +70,6 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     """
     import sparsetrain as st
 
-    if settings.data.task == "ranking":
-        return _find_interactions(settings, files)
     _check_validation(settings, files)
     data, whole = settings.data, [str(path) for path in files.train]
     if data.label is not None and inferred is not None:
@@ -100,50 +99,6 @@ def time_column(data: DataSettings, schema: st.data.Schema, option: str) -> str:
     if column is None:
         raise ConfigError(f"{option}: name the column by --time-column, or `time` in the schema")
     return column
-
-
-def read_interactions(
-    settings: Settings, files: Files
-) -> tuple[st.data.Interactions, dict[str, Any]]:
-    """Read a log, and return it with the arguments of its splits that the model decides."""
-    import sparsetrain as st
-
-    data, paths = settings.data, [str(path) for path in files.train]
-    models, name = st.models.MODELS, settings.model.name
-    if settings.model.has_labels:
-        ranking = (n for n, model in models.items() if model.forward is st.models.Model.forward)
-        raise ConfigError(
-            f"--task ranking: {name} learns from labels; --model {', '.join(ranking)}"
-        )
-    if files.held_out:
-        raise ConfigError(
-            f"--{next(iter(files.held_out))}: --task ranking splits interactions itself: add those "
-            "of the file to TRAIN, or drop it"
-        )
-    log = st.data.Interactions.read(paths, user=data.user, item=data.item, time=data.time_column)
-    note(f"{len(log):,} interactions of {len(log.users):,} users")
-    ages = getattr(settings.model, "ages", False)
-    return log, {"each": models[name].training_rows, "ages": ages}
-
-
-def _find_interactions(settings: Settings, files: Files) -> Rows:
-    """Split interactions into rows of histories and items."""
-    import sparsetrain as st
-
-    log, how = read_interactions(settings, files)
-    data, paths = settings.data, [str(path) for path in files.train]
-    if data.valid_share is not None:
-        share = data.valid_share
-        split = log.split_random(share, share, seed=data.valid_seed, **how)
-    elif data.valid_from is not None:
-        split = log.split_time(data.valid_from, **how)
-    else:
-        split = log.leave_one_out(**how)
-    held_out = {name: getattr(split, name) for name in ("valid", "test")}
-    held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
-    train: Any = st.data.open_source(split.train)
-    train = replace(train, files=log.files)  # by which a resumed run notices other data
-    return Rows(train, held_out, paths, len(log.files), split.schema, split.whole)
 
 
 def _opened(paths: Any, schema: st.data.Schema, labels: bool) -> set[str]:

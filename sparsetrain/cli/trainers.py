@@ -26,7 +26,7 @@ def trainer_for(settings: Settings, data: Rows, earlier: EarlierRun | None) -> s
     if earlier is None:
         encoder = _fit_encoder(settings, data)
         _read_held_out(data, encoder, settings.model.has_labels)
-        return _build(settings, encoder)
+        return _build(settings, encoder, data.interactions)
     trainer = _resume(earlier) if earlier.resumes else _start(earlier, data)
     _read_held_out(data, trainer.encoder, settings.model.has_labels)
     return trainer
@@ -120,11 +120,11 @@ def _read_held_out(data: Rows, encoder: st.data.Encoder | None, labels: bool) ->
             pass
 
 
-def _build(settings: Settings, encoder: st.data.Encoder) -> st.Trainer:
+def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> st.Trainer:
     import sparsetrain as st
 
     return st.Trainer(
-        settings.model.build(**encoder.model_arguments),
+        settings.model.build(**encoder.model_arguments, interactions=interactions),
         optimizer=make_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,

@@ -19,7 +19,8 @@ from sparsetrain.cli.run_training import fit_options, make_run, require_machine,
 from sparsetrain.cli.schema import schema_of
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.train_files import Files, Rows, read_interactions, time_column
+from sparsetrain.cli.ranking import read_interactions
+from sparsetrain.cli.train_files import Files, Rows, time_column
 from sparsetrain.cli.trainers import grow, load, trainer_for
 from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.launcher import processes_started

@@ -113,7 +113,8 @@ class Interactions:
         ----------
         data : paths, frame or table
             As `open_source` takes them; also RecBole's atomic files (``user_id:token`` as a name)
-            and text without names: user and item, then time, or rating and time.
+            and text without names: user and item, then time, or rating and time; or, as LightGCN's
+            and BARS's ``train.txt`` have it, a user and all its items in each line.
         user, item, time, rating : str, optional
             Names of the columns; by default such as user_id, itemId or timestamp. Without times
             the order of the rows counts, also among equal ones.
@@ -125,15 +126,21 @@ class Interactions:
         """
         names = {"user": user, "item": item, "time": time, "rating": rating}
         columns, files = read_columns(data, names)
-        return replace(cls._sorted(**columns), files=files)
+        return replace(cls._sorted(**columns)[0], files=files)
 
     @classmethod
-    def _sorted(cls, user: Any, item: Any, **numbers: Any) -> Interactions:
+    def _sorted(cls, user: Any, item: Any, **numbers: Any) -> tuple[Interactions, Any]:
+        """Return a log, and in its order the `part` of each interaction if that is given."""
         coded = user.dictionary_encode()
         codes = coded.indices.to_numpy()
         order = np.lexsort((numbers["time"], codes) if "time" in numbers else (codes,))
         rest = {role: values[order] for role, values in numbers.items()}
-        return cls(codes[order], coded.dictionary, item.take(pa.array(order)), **rest)
+        part = rest.pop("part", None)
+        return cls(codes[order], coded.dictionary, item.take(pa.array(order)), **rest), part
+
+    def _values(self, name: str) -> pa.Array:
+        """The user or item of each interaction."""
+        return self.item if name == "item" else self.users.take(pa.array(self.user))
 
     def __len__(self) -> int:
         return len(self.user)
@@ -144,7 +151,7 @@ class Interactions:
 
     def table(self) -> pa.Table:
         """Return the columns user, item and, if there are any, rating and time; a row for each."""
-        columns = {"user": self.users.take(pa.array(self.user)), "item": self.item}
+        columns = {name: self._values(name) for name in ("user", "item")}
         numbers = {"rating": self.rating, "time": self.time}
         return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
 
@@ -224,6 +231,44 @@ class Interactions:
         moments = [timestamp(at) for at in (valid_from, test_from) if at is not None]
         part = sum((self.time >= moment).astype(np.int64) for moment in moments)
         return self._split(part, each, max_length, ages)
+
+    def split_given(
+        self,
+        valid: Interactions | None = None,
+        test: Interactions | None = None,
+        *,
+        each: Each = "event",
+        max_length: int | None = None,
+        ages: bool = False,
+    ) -> Split:
+        """Train on all of these, and validate and test on other logs, as a benchmark gives them.
+
+        Parameters
+        ----------
+        valid, test : Interactions, optional
+            Of the same users, whose histories begin with what is trained on, and of new ones.
+        each, max_length, ages
+            As in `leave_one_out`.
+
+        Raises
+        ------
+        DataError
+            If the values of their users or items are of another type.
+        """
+        logs = {TRAIN: self, **{n: x for n, x in ((VALID, valid), (TEST, test)) if x is not None}}
+        columns: dict[str, Any] = {}
+        for name in ("user", "item"):
+            try:
+                columns[name] = pa.concat_arrays(
+                    [log._values(name).cast(self._values(name).type) for log in logs.values()]
+                )
+            except pa.ArrowException as error:
+                raise DataError(f"{name}s of the files are of other types: {error}") from None
+        part = np.repeat([*logs], [*map(len, logs.values())])
+        if all(log.time is not None for log in logs.values()):
+            columns["time"] = np.concatenate([log.time for log in logs.values()])
+        both = self._sorted(**columns, part=part)
+        return both[0]._split(both[1], each, max_length, ages)
 
     def split_windows(
         self, unit: Unit, *, each: Each = "event", max_length: int | None = None, ages: bool = False

@@ -2,7 +2,7 @@
 """`LabelMetrics`: scores of all labels of a model, by their kinds."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -119,13 +119,15 @@ def gains() -> dict[str, Callable[[float], float]]:
     return GAINS | dict.fromkeys(own, operator.neg)
 
 
-def score_names(labels: Labels, grouped: bool = False) -> list[str]:
+def score_names(
+    labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
+) -> list[str]:
     """Return the names of the scores of labels, in the order of `LabelMetrics`.
 
-    Without labels they are those of a ranking.
+    Without labels they are those of a ranking with lists of `k` items.
     """
     if not labels:
-        return [*RankingMetrics().result()]
+        return [*RankingMetrics(k).result()]
     own = {name: _scores_of(label, grouped) for name, label in labels.items()}
     if labels.only:
         return [score for scores in own.values() for score in scores]

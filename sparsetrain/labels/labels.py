@@ -88,9 +88,9 @@ class Labels(Mapping[str, Label]):
 
     @property
     def watched(self) -> str:
-        """Name of the score by which a run's best validation is found."""
+        """Name of the score by which a run's best validation is found; of a ranking without its k."""
         if not self:
-            return "ndcg@10"
+            return "ndcg"
         return self.only.watched if self.only else "loss"
 
     def check(self, labels: np.ndarray) -> None:

@@ -9,7 +9,7 @@ depend on the ids of the batch, not on the rows of the tables.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,8 @@ class Trainer(TrainedModel):
         run: Run | str | Path | None = None,
         resume: bool = False,
         validate_every: int | None = None,
+        validate_epochs: int = 1,
+        k: int | Sequence[int] = 10,
         early_stopping: EarlyStopping | None = None,
         reduce_lr: ReduceLROnPlateau | None = None,
         group_by: str | None = None,
@@ -143,7 +145,11 @@ class Trainer(TrainedModel):
             Go on where the checkpoint was that this trainer was loaded from, to the bits that an
             uninterrupted run would have had.
         validate_every : int, optional
-            Steps between validations; by default there is one after each epoch.
+            Steps between validations, besides those after epochs.
+        validate_epochs : int
+            Epochs between validations; the last is validated too.
+        k : int or sequence of int
+            Of validations that rank items, as in `evaluate`.
         early_stopping : EarlyStopping, optional
             When to end, by validation scores; with patience the trainer then has the weights,
             slots and counts of the best validation. What may be resumed is the last state.
@@ -190,8 +196,10 @@ class Trainer(TrainedModel):
             batch_size=batch_size,
             seed=self.seed if shuffle else None,
             validate_every=validate_every,
+            validate_epochs=validate_epochs,
+            k=k,
             early_stopping=(early_stopping or EarlyStopping()).of_labels(
-                self.model.all_labels, group_by is not None
+                self.model.all_labels, group_by is not None, k
             ),
             reduce_lr=reduce_lr,
             check_numerics=check_numerics,

@@ -4,8 +4,10 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import sparsetrain as st
 from sparsetrain.cli import main
 
 USERS, ITEMS = 60, 30
@@ -65,10 +67,112 @@ def test_pairs_are_split_by_share_and_what_was_seen_is_no_candidate(log, capsys)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["test"] is None
 
 
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory):
+    """Train and test as LightGCN's repository has them, a user and its items in each line."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("preset")
+    lines = {"train": [], "test": [], "negatives": []}
+    for user in range(USERS):
+        items = (rng.permutation(9) + user) % ITEMS
+        count = int(rng.integers(4, 7))
+        others = rng.permutation(np.setdiff1d(np.arange(ITEMS), items))[:12]
+        for name, own in {
+            "train": items[:count],
+            "test": items[count:],
+            "negatives": others,
+        }.items():
+            lines[name].append(" ".join(map(str, [user, *own])))
+    lines["test"][3] = "3"  # of whom nothing is wanted
+    for name, own in lines.items():
+        (folder / f"{name}.txt").write_text("\n".join(own) + "\n")
+    return folder
+
+
+def lists_of(path):
+    rows = (line.split() for line in path.read_text().splitlines())
+    return {int(user): [*map(int, items)] for user, *items in rows}
+
+
+def scores_by_hand(folder, users, items, k):
+    """Recall and NDCG at k of all users with wanted items; vectors by the value of an id."""
+    train, test = (lists_of(folder / f"{name}.txt") for name in ("train", "test"))
+    recalls, gains = [], []
+    for user, wanted in test.items():
+        if not wanted:
+            continue
+        scores = {i: float(users[user] @ items[i]) for i in items if i not in train[user]}
+        best = sorted(scores, key=lambda i: -scores[i])[:k]
+        hits = [item in wanted for item in best]
+        discounts = 1 / np.log2(np.arange(2, k + 2))
+        recalls.append(sum(hits) / len(wanted))
+        gains.append((discounts * hits).sum() / discounts[: len(wanted)].sum())
+    return np.mean(recalls), np.mean(gains)
+
+
+CONTRASTIVE = ("bpr", "--set", "model.loss=ccl", "--set", "model.negatives=8")
+
+
+@pytest.mark.parametrize("model", [CONTRASTIVE, ("lightgcn",)], ids=["mf", "lightgcn"])
+def test_a_preset_split_has_the_scores_that_numpy_gives(model, preset, tmp_path, capsys):
+    command = [preset / "train.txt", "--test", preset / "test.txt", "--task", "ranking", "--model"]
+    rest = [*model, "--k", "3,5", *BRIEF, "--lr", "0.05", "--epochs", 8]
+    assert run(*command, *rest, "--out", tmp_path / "run", "--json") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["test"]
+    trainer = st.load(tmp_path / "run")
+    names = {n: trainer.encoder.values(n) for n in ("user", "item")}
+    rows = pa.table({"user": [*range(USERS)], "history": [[]] * USERS, "item": [[]] * USERS})
+    vectors = trainer.query_vectors(rows), trainer.item_vectors()
+    items = {value: vectors[1][i] for i, value in enumerate(names["item"]) if i >= 2}
+    assert found["users"] == USERS - 1 and len(items) == ITEMS
+    for k in (3, 5):
+        wanted = scores_by_hand(preset, vectors[0], items, k)
+        assert (found[f"recall@{k}"], found[f"ndcg@{k}"]) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_validations_are_every_few_epochs_and_any_score_stops(preset, capsys):
+    command = [preset / "train.txt", "--valid", preset / "test.txt", "--task", "ranking", *BRIEF]
+    command += ["--model", "bpr", "--k", "2,4", "--epochs", 5, "--validate-epochs", 2]
+    assert run(*command, "--monitor", "recall@4", "--early-stopping", 3, "--json") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert ["valid" in epoch for epoch in found["epochs"]] == [False, True, False, True, True]
+    values = [epoch["valid"]["recall@4"] for epoch in found["epochs"] if "valid" in epoch]
+    assert found["best"]["value"] == max(values)
+    assert run(*command, "--monitor", "recall@3", "--early-stopping", 3) == 2
+    assert "these labels have hr@2" in capsys.readouterr().err
+
+
+def test_negatives_may_be_given_by_a_file(preset, tmp_path, capsys):
+    one = tmp_path / "test.txt"
+    wanted = lists_of(preset / "test.txt")
+    lines = [f"{user} {items[0]}" for user, items in wanted.items() if items]
+    one.write_text("\n".join(lines) + "\n")
+    command = [preset / "train.txt", "--test", one, "--task", "ranking", "--model", "pop"]
+    given = ["--negatives", preset / "negatives.txt", "--k", "1,13", "--json"]
+    assert run(*command, *given) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["test"]
+    counts = np.zeros(ITEMS)
+    for items in lists_of(preset / "train.txt").values():
+        counts[items] += 1
+    others = lists_of(preset / "negatives.txt")
+    hits = [
+        counts[wanted[user][0]] > counts[others[user]].max()
+        for user, items in wanted.items()
+        if items
+    ]
+    assert found["hr@1"] == pytest.approx(np.mean(hits)) and found["hr@13"] == 1
+    (tmp_path / "short.txt").write_text("0 1 2\n" + "1 2 3 4 5 6\n" * 2)
+    assert run(*command, "--negatives", tmp_path / "short.txt") == 3
+    assert "--negatives: the user 2 has none there" in capsys.readouterr().err
+
+
 BAD = {
+    "two splits": (
+        ["--model", "bpr", "--valid", "LOG", "--valid-share", "0.1"],
+        "--valid-share and --valid: use one way to split",
+    ),
     "labels": (["--model", "dlrm"], "--task ranking: dlrm learns from labels; --model bpr"),
     "column": (["--model", "bpr", "--item", "film"], "column film: the item column is missing"),
-    "file": (["--model", "bpr", "--test", "x.inter"], "--test: --task ranking splits"),
+    "file": (["--model", "bpr", "--test", "x.inter"], "x.inter"),
     "label": (["--model", "bpr", "--label", "rating"], "--label: --task ranking reads"),
 }
 
@@ -76,6 +180,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_what_cannot_be_is_refused_in_one_line(case, log, capsys):
     arguments, message = BAD[case]
-    assert run(log, "--task", "ranking", *arguments) in (2, 3)
+    given = [log if each == "LOG" else each for each in arguments]
+    assert run(log, "--task", "ranking", *given) in (2, 3)
     error = capsys.readouterr().err
     assert message in error and error.strip().count("\n") == 0

@@ -8,6 +8,7 @@ are numbers, text and enumerated names, so a settings file never holds code.
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
+from inspect import signature
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
@@ -27,6 +28,12 @@ def _as_tuple(value: Any) -> Any:
 def _as_names(value: Any) -> Any:
     """Accept the lists of TOML and JSON, and `a,b` on a command line, where names are kept."""
     return tuple(value.split(",")) if isinstance(value, str) else _as_tuple(value)
+
+
+def _as_counts(value: Any) -> Any:
+    """Accept a number, and `10,20` on a command line, where numbers are kept."""
+    names = _as_names(value)
+    return tuple(int(n) if isinstance(n, str) and n.isdigit() else n for n in names)
 
 
 def _as_text(value: Any) -> Any:
@@ -129,7 +136,7 @@ class DataSettings(Section):
         "labels",
         "What is learnt: labels of rows, or from interactions of users with items to rank items. "
         "Of each user the last interaction is the test and the one before the validation, unless "
-        "--valid-share (of each user, for either) or --valid-from is given.",
+        "--valid-share (of each user, for either), --valid-from or --valid and --test are given.",
         flag="--task",
     )
     user: str | None = setting(
@@ -186,7 +193,9 @@ class ModelSettings(Section):
 
         return st.models.MODELS[self.name].forward is not st.models.Model.forward
 
-    def build(self, rows: Sequence[int], names: Sequence[str], **arguments: Any) -> Any:
+    def build(
+        self, rows: Sequence[int], names: Sequence[str], interactions: int = 1, **arguments: Any
+    ) -> Any:
         """Construct the model; one that is not a click model takes rows by name alone."""
         import sparsetrain as st
 
@@ -198,7 +207,7 @@ class ModelSettings(Section):
         sizes = dict(zip(names, rows, strict=True))
         # A column that may be left out is read where one has its name.
         options = {n: n if v is None and n in sizes else v for n, v in options.items()}
-        named = {n: value for n, value in options.items() if isinstance(value, str)}
+        named = {n: options[n] for n in self._columns() if n in options}
         lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
         if lacking:
             raise ConfigError(
@@ -206,11 +215,21 @@ class ModelSettings(Section):
                 f"there are {', '.join(sizes)}"
             )
         made: Any = cls
+        if "interactions" in signature(cls).parameters:
+            options["interactions"] = interactions
         return made(sizes, **options)
+
+    def _columns(self) -> dict[str, str]:
+        """Return the arguments that name columns, which are text of any kind."""
+        import sparsetrain as st
+
+        options = st.models.options_of(st.models.MODELS[self.name])
+        of_text = {n for n, option in options.items() if option.type in (str, str | None)}
+        return {n: v for n, v in self if n in of_text and isinstance(v, str)}
 
     def check(self) -> None:
         """Raise `ConfigError` for arguments that do not go together."""
-        columns = [v for n, v in self if isinstance(v, str) and n not in ("name", "table_dtype")]
+        columns = [*self._columns().values()]
         weights = getattr(self, "label_weights", None)
         labels = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
@@ -219,7 +238,7 @@ class ModelSettings(Section):
 SCORES = (
     *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
     *("deviance", "pinball"),
-    *("hr@10", "ndcg@10", "mrr@10", "recall@10", "precision@10", "map@10"),
+    r"(hr|ndcg|mrr|recall|precision|map)@[1-9]\d*",
 )
 # A score, with the name of its label before it where there are several.
 MONITOR = rf"^(.+\.)?({'|'.join(SCORES)})$"
@@ -263,10 +282,15 @@ class TrainSettings(Section):
     validate_every: Count | None = setting(
         None, "Steps between validations, besides one after each epoch.", flag="--validate-every"
     )
+    validate_epochs: Count = setting(
+        1, "Epochs between validations; the last is validated too.", flag="--validate-epochs"
+    )
     monitor: Annotated[str, Field(pattern=MONITOR)] | None = setting(
         None,
         "Validation score that decides which checkpoint is the best: logloss, ne, auc, gauc, "
-        "calibration, accuracy, rmse, mae or loss; of several labels NAME.auc and so on.",
+        "calibration, accuracy, rmse, mae or loss; of several labels NAME.auc and so on; of a "
+        "ranking hr, ndcg, mrr, recall, precision or map at a K of --k, as ndcg@10.",
+        flag="--monitor",
     )
     group_by: str | None = setting(
         None, "Feature, such as the user, by which validations group rows for gauc."
@@ -292,10 +316,15 @@ class TrainSettings(Section):
         "Parts into which several processes cut a batch; as many, or a half, a quarter and so on, "
         "can resume the run. By default the number of processes.",
     )
-    negatives: Count | None = setting(
+    k: Annotated[tuple[Count, ...], BeforeValidator(_as_counts)] = setting(
+        (10,), "Lengths of the lists that are scored, of a ranking: 10,20.", flag="--k"
+    )
+    negatives: Count | str | None = setting(
         None,
-        "Rank items among so many drawn ones in the last scores; by default among all.",
+        "Rank items among so many drawn ones in the last scores, or among those of a file with a "
+        "user and its negatives in each line; by default among all.",
         flag="--negatives",
+        metavar="NUMBER|FILE",
     )
     log_every: Count = setting(100, "Steps between two lines of the log.")
     tensorboard: bool = setting(False, "Whether event files for TensorBoard are written.")

@@ -15,6 +15,7 @@ from sparsetrain.data.read.parquet import is_parquet
 from sparsetrain.data.read.split import read_times
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.read.text_blocks import first_line_of, read_blocks
+from sparsetrain.data.read.user_lists import are_user_lists, read_user_lists
 from sparsetrain.data.schema.column_names import require_column
 from sparsetrain.data.schema.schema import Schema, TextFormat
 from sparsetrain.data.values.arrays import Array
@@ -41,7 +42,10 @@ def read_columns(
 
     `given` are names by role, see `Interactions.read`.
     """
-    file = list_files(data)[0] if are_paths(data) else None
+    files = list_files(data) if are_paths(data) else []
+    file = files[0] if files else None
+    if file is not None and are_user_lists(file):
+        return read_user_lists(files), tuple(files)
     text = TextFormat() if file is None else _text_of(file)
     names = names_in(data) or open_rows(data, Schema(text=text)).parts[0].schema.names
     where = Location(file or "table")

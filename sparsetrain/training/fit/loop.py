@@ -205,7 +205,9 @@ class Fit:
 
     def _validation_is_due(self, step: int) -> bool:
         every = self._plan.validate_every
-        due = self._state.at_epoch_end or bool(every and step and step % every == 0)
+        epoch, epochs = self._state.position.epoch, self._plan.validate_epochs
+        at_end = self._state.at_epoch_end and (epoch % epochs == 0 or epoch == self._plan.until)
+        due = at_end or bool(every and step and step % every == 0)
         return due and self._state.validated != step
 
     def _validate(self, held_out: Dataset) -> dict[str, Any] | None:
@@ -215,6 +217,7 @@ class Fit:
             batch_size=VALIDATION_BATCH,
             group_by=self._plan.group_by,
             stop=self._stop,
+            k=self._plan.k,
         )
         self._stopped = self._stopped or scores is None
         if self._state.validated < 0:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class EarlyStopping:
         calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
         ne or accuracy of one of classes, deviance of counts, pinball of quantiles; of several
         labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By default
-        the label's own, such as logloss or rmse; of several loss, and without any ndcg@10.
+        the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the first k.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
@@ -60,21 +60,26 @@ class EarlyStopping:
             object.__setattr__(self, "patience", require_int("patience", self.patience))
         object.__setattr__(self, "min_delta", require_non_negative("min_delta", self.min_delta))
 
-    def of_labels(self, labels: Labels, grouped: bool = False) -> EarlyStopping:
+    def of_labels(
+        self, labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
+    ) -> EarlyStopping:
         """Return the rule with the score that it watches for labels of these kinds.
 
         Parameters
         ----------
         labels, grouped
             As in `LabelMetrics`.
+        k
+            As in `RankingMetrics`.
 
         Raises
         ------
         ConfigError
             If there is no such score for these labels.
         """
-        known = [name for name in score_names(labels, grouped) if base_name(name) in gains()]
-        monitor = self.monitor or labels.watched
+        known = [name for name in score_names(labels, grouped, k) if base_name(name) in gains()]
+        default = next(name for name in known if name.partition("@")[0] == labels.watched)
+        monitor = self.monitor or default
         if monitor not in known:
             fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""
             raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
@@ -125,6 +130,9 @@ class ReduceLROnPlateau:
         return since_best > 0 and since_best % self.patience == 0
 
 
+_COUNTS = ("batch_size", "validate_every", "validate_epochs")
+
+
 @dataclass(frozen=True)
 class Plan:
     """The numbers of one call of `Trainer.fit`.
@@ -137,7 +145,11 @@ class Plan:
     seed : int or None
         Of the order of the rows; None keeps that of the data.
     validate_every : int or None
-        Steps between validations; None for the end of each epoch alone.
+        Steps between validations; None for the ends of epochs alone.
+    validate_epochs : int
+        Epochs between validations; the last is validated too.
+    k : int or sequence of int
+        Of rankings to validate, as in `RankingMetrics`.
     accumulate : int
         Parts in which a batch is computed.
     arithmetic : mapping
@@ -152,6 +164,8 @@ class Plan:
     batch_size: int
     seed: int | None
     validate_every: int | None = None
+    validate_epochs: int = 1
+    k: int | Sequence[int] = 10
     early_stopping: EarlyStopping = EarlyStopping()
     reduce_lr: ReduceLROnPlateau | None = None
     check_numerics: bool = False
@@ -161,9 +175,9 @@ class Plan:
     parts: int | None = None
 
     def __post_init__(self) -> None:
-        numbers = {"batch_size": self.batch_size, "validate_every": self.validate_every}
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
         for name, value in numbers.items():
-            if value is not None or name == "batch_size":
+            if value is not None or name != "validate_every":
                 object.__setattr__(self, name, require_int(name, value))
 
     @property
@@ -193,6 +207,7 @@ class Plan:
             "batch_size": self.batch_size,
             "shuffle": self.seed is not None,
             "validate_every": self.validate_every,
+            "validate_epochs": self.validate_epochs,
             "early_stopping": asdict(self.early_stopping),
             "reduce_lr": None if self.reduce_lr is None else asdict(self.reduce_lr),
             "accumulate": self.accumulate,
@@ -206,7 +221,7 @@ if TYPE_CHECKING:
     import pandas
 
 # Scores that one looks at while a model is trained; after the name of a label where there are some.
-_SHOWN = {"loss", "auc", "hr@10", "ndcg@10", *(label.watched for label in LABELS.values())}
+_SHOWN = {"loss", "auc", "hr", "ndcg", *(label.watched for label in LABELS.values())}
 
 
 class History(dict[str, Any]):
@@ -239,7 +254,7 @@ def _named(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_scores(scores: Mapping[str, Any]) -> str:
     """Return the scores of a validation that a line has room for."""
-    shown = {k: v for k, v in scores.items() if k.rpartition(".")[2] in _SHOWN and v is not None}
+    shown = {k: v for k, v in scores.items() if base_name(k) in _SHOWN and v is not None}
     return "valid " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Protocols of rankings by the command: how a log is split, and among what items are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparsetrain.cli.output import note
+from sparsetrain.cli.train_files import Files, Rows
+from sparsetrain.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import sparsetrain as st
+    from sparsetrain.cli.settings import Settings
+
+
+def read_interactions(
+    settings: Settings, files: Files
+) -> tuple[st.data.Interactions, dict[str, Any]]:
+    """Read a log, and return it with the arguments of its splits that the model decides."""
+    import sparsetrain as st
+
+    models, name = st.models.MODELS, settings.model.name
+    if settings.model.has_labels:
+        ranking = (n for n, model in models.items() if model.forward is st.models.Model.forward)
+        raise ConfigError(
+            f"--task ranking: {name} learns from labels; --model {', '.join(ranking)}"
+        )
+    log = _read(settings, [str(path) for path in files.train])
+    note(f"{len(log):,} interactions of {len(log.users):,} users")
+    ages = getattr(settings.model, "ages", False)
+    return log, {"each": models[name].training_rows, "ages": ages}
+
+
+def find_interactions(settings: Settings, files: Files) -> Rows:
+    """Split interactions into rows of histories and items."""
+    import sparsetrain as st
+
+    data, paths = settings.data, [str(path) for path in files.train]
+    shares = {"--valid-share": data.valid_share, "--valid-from": data.valid_from}
+    asked = [option for option, value in shares.items() if value is not None]
+    if len(asked) + bool(files.held_out) > 1:
+        others = [f"--{name}" for name in files.held_out]
+        raise ConfigError(f"{' and '.join([*asked, *others])}: use one way to split")
+    given = {name: _read(settings, [path]) for name, path in files.held_out.items()}
+    log, how = read_interactions(settings, files)
+    if given:
+        split = log.split_given(**given, **how)
+    elif data.valid_share is not None:
+        share = data.valid_share
+        split = log.split_random(share, share, seed=data.valid_seed, **how)
+    elif data.valid_from is not None:
+        split = log.split_time(data.valid_from, **how)
+    else:
+        split = log.leave_one_out(**how)
+    held_out = {name: getattr(split, name) for name in ("valid", "test")}
+    held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
+    train: Any = st.data.open_source(split.train)
+    read = (*log.files, *(file for each in given.values() for file in each.files))
+    train = replace(train, files=read)  # by which a resumed run notices other data
+    rows = split.train.num_rows
+    return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
+
+
+def ranking_options(settings: Settings, trainer: st.Trainer, rows: Any) -> dict[str, Any]:
+    """Return the arguments of `evaluate` by which held-out rows are ranked."""
+    train = settings.train
+    if settings.model.has_labels:
+        return {} if train.negatives is None else {"negatives": train.negatives}
+    negatives: Any = train.negatives
+    if isinstance(negatives, str):
+        negatives = _given_negatives(_read(settings, [negatives]), trainer, rows)
+    return {"k": train.k, "negatives": negatives}
+
+
+def _read(settings: Settings, paths: list[str]) -> st.data.Interactions:
+    import sparsetrain as st
+
+    data = settings.data
+    return st.data.Interactions.read(paths, user=data.user, item=data.item, time=data.time_column)
+
+
+def _given_negatives(log: st.data.Interactions, trainer: st.Trainer, rows: pa.Table) -> np.ndarray:
+    """Return the ids (rows, n) of the items that a log lists for the user of each row."""
+    number = pc.index_in(rows["user"].cast(log.users.type), value_set=log.users)
+    if number.null_count:
+        user = rows["user"].filter(number.is_null())[0]
+        raise DataError(f"--negatives: the user {user} has none there")
+    users = number.combine_chunks().to_numpy()
+    begin, end = (np.searchsorted(log.user, users, side) for side in ("left", "right"))
+    counts = end - begin
+    if (counts != counts[0]).any():
+        row = int((counts != counts[0]).argmax())
+        raise DataError(
+            f"--negatives: user {rows['user'][row]} has {counts[row]} negatives, others {counts[0]}"
+        )
+    places = begin[:, None] + np.arange(counts[0])
+    items = log.item.take(pa.array(places.ravel())).cast(rows["item"].type.value_type)
+    lists = pa.LargeListArray.from_arrays(pa.array(np.arange(len(rows) + 1) * counts[0]), items)
+    encoder, model = trainer.encoder, trainer.model
+    assert encoder is not None
+    known: Mapping[str, Any] = {"user": rows["user"], "history": rows["history"], "item": lists}
+    batch = encoder.encode(pa.table(known), require_label=False)
+    ids: np.ndarray = model.read(model.target, batch, whole=True).ids
+    return ids.reshape(len(rows), -1)
