@@ -51,7 +51,7 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     given = {name: _read(settings, [path]) for name, path in files.held_out.items()}
     log, how = read_interactions(settings, files)
     if given:
-        split = log.split_given(**given, **how)
+        split = log.split_given(given.get("valid"), given.get("test"), **how)
     elif data.valid_share is not None:
         share = data.valid_share
         split = log.split_random(share, share, seed=data.valid_seed, **how)

@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsetrain.cli.output import format_scores, note
+from sparsetrain.cli.ranking import ranking_options, read_interactions
 from sparsetrain.cli.resume import EarlierRun
 from sparsetrain.cli.run_training import fit_options, make_run, require_machine, require_new_run
 from sparsetrain.cli.schema import schema_of
 from sparsetrain.cli.settings import Settings
 from sparsetrain.cli.stop import StopSignals
-from sparsetrain.cli.ranking import read_interactions
 from sparsetrain.cli.train_files import Files, Rows, time_column
 from sparsetrain.cli.trainers import grow, load, trainer_for
 from sparsetrain.errors import CheckpointError, ConfigError
@@ -100,8 +100,8 @@ def _next(
         require_new_run(window.files.out)
     scores = None
     if trainer is not None:
-        train = settings.train
-        scores = trainer.evaluate(window.scored, group_by=train.group_by, negatives=train.negatives)
+        asked = ranking_options(settings, trainer, window.scored)
+        scores = trainer.evaluate(window.scored, group_by=settings.train.group_by, **asked)
     note(f"window {name}")
     if data.train.num_rows == 0:
         found.append({"window": name, "scores": scores, "rows": 0, "seconds": 0.0})

@@ -34,7 +34,7 @@ class ClosedForm(Model):
         }
 
     @property
-    def _table_rows(self) -> dict[str, int]:  # type: ignore[override]
+    def _table_rows(self) -> dict[str, int]:
         """Ids are places in a matrix; there is no table."""
         return self._rows
 

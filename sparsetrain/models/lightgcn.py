@@ -84,7 +84,7 @@ class LightGCN(RankingModel):
                 f"{type(self).__name__}: there are {found:,} choices to train on, and interactions "
                 f"is {most:,}"
             )
-        graph = {}
+        graph: dict[str, np.ndarray] = {}
         for name, matrix in {"item": chosen, "user": chosen.T.tocsr()}.items():
             columns = np.zeros(most, matrix.indices.dtype)
             columns[:found] = matrix.indices

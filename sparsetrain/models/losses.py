@@ -141,7 +141,7 @@ def cosine_contrastive(
 
 
 def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
-    """``L((items - 1) // n) max(0, 1 - s + s_n)`` with the first negative n that makes it > 0: (N,).
+    """``L((items - 1) // n) max(0, 1 - s + s_n)``, n being the first to make it positive: (N,).
 
     ``L(r) = 1 + 1/2 + ... + 1/r`` weighs the rank r that n draws suggest (Weston et al. 2011,
     WSABIE, https://www.ijcai.org/Proceedings/11/Papers/460.pdf). Without one the loss is 0.

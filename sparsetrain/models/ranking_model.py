@@ -134,10 +134,10 @@ class RankingModel(Model):
             return {"negative": self._drawn("negative", draws.of_batch, like)[0]}
         like = item if self.negatives == 1 else np.empty((len(item), self.negatives))
         drawn = self._drawn("negative", draws, like)
-        is_known = self._known(features)
-        for attempt in ("second", "third") if is_known is not None else ():
-            hit = is_known(drawn)
-            drawn[hit] = self._drawn(f"{attempt} negative", draws, like)[hit]
+        if (is_known := self._known(features)) is not None:
+            for attempt in ("second", "third"):
+                hit = is_known(drawn)
+                drawn[hit] = self._drawn(f"{attempt} negative", draws, like)[hit]
         return {"negative": drawn}
 
     def _drawn(self, name: str, draws: Draws, like: np.ndarray) -> np.ndarray:

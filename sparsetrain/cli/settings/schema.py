@@ -231,7 +231,7 @@ class ModelSettings(Section):
         """Raise `ConfigError` for arguments that do not go together."""
         columns = [*self._columns().values()]
         weights = getattr(self, "label_weights", None)
-        labels = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
+        labels: Any = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
 
