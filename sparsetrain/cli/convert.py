@@ -50,6 +50,8 @@ def convert(
     data = settings.resolve().data
     if data.label is not None:
         raise ConfigError("data.label is for train; convert takes --schema: see sparsetrain schema")
+    if data.numbers != "scaled":
+        raise ConfigError("data.numbers is for train; convert takes derived columns of --schema")
     encoding = data.encoding()
     if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
         others = ", ".join(settings.flags()) or "settings of data"

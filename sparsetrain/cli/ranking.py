@@ -35,7 +35,8 @@ def read_interactions(
     log = _read(settings, [str(path) for path in files.train])
     note(f"{len(log):,} interactions of {len(log.users):,} users")
     ages = getattr(settings.model, "ages", False)
-    return log, {"each": models[name].training_rows, "ages": ages}
+    by_user = getattr(settings.model, "histories", "rows") == "users"
+    return log, {"each": "item" if by_user else models[name].training_rows, "ages": ages}
 
 
 def find_interactions(settings: Settings, files: Files) -> Rows:

@@ -41,12 +41,26 @@ def schema_of(data: DataSettings, paths: Sequence[str]) -> st.data.Schema:
     import sparsetrain as st
 
     if data.label is None:
-        return st.data.Schema.read(data.schema_file)
+        return _with_buckets(st.data.Schema.read(data.schema_file), data, paths)
     inferred = _infer(data, paths)
     for name, what in inferred.columns.items():
         note(f"{name}: {what}")
     note("if a column is something else: --dense, --category or --ignore COLUMN")
-    return inferred.schema
+    return _with_buckets(inferred.schema, data, paths)
+
+
+def _with_buckets(
+    schema: st.data.Schema, data: DataSettings, paths: Sequence[str]
+) -> st.data.Schema:
+    """Return a schema with buckets of its numbers, if they are asked for."""
+    import sparsetrain as st
+    from sparsetrain.data.schema.columns import find_columns
+
+    if data.numbers == "scaled":
+        return schema
+    part = st.data.open_source(paths, schema).parts[0]
+    found = find_columns(part.schema, part.location.name, label=False, described=schema)
+    return st.data.with_buckets(schema, data.numbers, found.dense, found.categories)
 
 
 def _infer(data: DataSettings, paths: Sequence[str]) -> Any:

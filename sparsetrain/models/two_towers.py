@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+import numpy as np
+from scipy.sparse import csr_array
 from tvm.relax.frontend import nn
 
+from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
-from sparsetrain.models import features, losses
+from sparsetrain.models import features
+from sparsetrain.models.draws import Draws
 from sparsetrain.models.layers import MLP
-from sparsetrain.models.model import Model
 from sparsetrain.models.options import require_rows
+from sparsetrain.models.ranking_model import Loss, RankingModel
 
 
-class TwoTowers(Model):
-    """Towers over a user's id and recent items, and over an item; the batch gives the negatives.
+class TwoTowers(RankingModel):
+    """Towers over a user's id and recent items, and over an item.
 
-    The loss of a row is the cross-entropy of its item in the softmax of its scores with all items
+    By default the batch gives the negatives: the loss of a row is the cross-entropy of its item in the softmax of its scores with all items
     of the batch (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996); of another row an equal
     item, a missing and a rare one are no negatives.
 
@@ -35,10 +40,18 @@ class TwoTowers(Model):
         Column of recent items; it shares the table of `item`.
     item : str
         Column of the next item.
+    histories : {"rows", "users"}
+        Whose history a row to train on has: its own, or all other items that its user chose in the
+        rows of `fit`, for data without an order. Those are kept once for each user, so rows are
+        best without a history (``each="item"``).
+    loss
+        As in `RankingModel`; by default "in_batch".
+    **ranking
+        As in `RankingModel`.
     """
 
     kind = "two_towers"
-    target, seen = "item", "history"
+    seen, training_rows = "history", "event"
 
     def __init__(
         self,
@@ -48,8 +61,11 @@ class TwoTowers(Model):
         user: str = "user",
         history: str = "history",
         item: str = "item",
+        histories: Literal["rows", "users"] = "rows",
+        loss: Loss = "in_batch",
+        **ranking: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(loss=loss, **ranking)
         require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
         self.of_user = MLP([2 * dim, *hidden, dim], last_relu=False)
@@ -59,19 +75,45 @@ class TwoTowers(Model):
             "history": features.Sequence("item", column=history),
             "item": features.Ids("item", column=item),
         }
+        self.histories = histories
+        self._chosen = Ragged(np.empty(0, np.int64), np.zeros(rows[user] + 1, np.int64))
+        if histories == "users":
+            self.prepared = {**self.prepared, "history": self.features["history"]}
+        self._table_of_chances(rows[item])
+
+    def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
+        """Keep the items of each user."""
+        self._chosen = Ragged(chosen.indices, chosen.indptr)
+        return super().learn(chosen)
+
+    def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
+        """Negatives, and histories if they are the users'."""
+        made = super().prepare(features, draws)
+        if self.histories == "rows":
+            return made
+        whole = self._chosen.take(features["user"])
+        other = np.flatnonzero(whole.ids != np.repeat(features["item"], np.diff(whole.offsets)))
+        ends = np.searchsorted(other, whole.offsets)
+        return {**made, "history": Ragged(whole.ids[other], ends)}
 
     def query(self, user: nn.Tensor, history: RaggedTensor) -> nn.Tensor:
         """Vectors of users, (B, D)."""
         recent = self.item.pool(history, "mean")
-        return self.of_user(nn.op.concat([self.user(user), recent], dim=1))
+        return self.scored(self.of_user(nn.op.concat([self.user(user), recent], dim=1)))
 
     def items(self) -> nn.Tensor:
         """Vectors of all items, (V, D)."""
-        return self.of_item(self.item.weight)
+        return self.scored(self.of_item(self.item.weight))
 
-    def loss(self, user: nn.Tensor, history: RaggedTensor, item: nn.Tensor) -> nn.Tensor:
+    def loss(
+        self,
+        user: nn.Tensor,
+        history: RaggedTensor,
+        item: nn.Tensor,
+        negative: nn.Tensor | None = None,
+    ) -> nn.Tensor:
         """The mean over rows."""
-        vectors = self.of_item(self.item(item))
-        queries, first = self.query(user, history), self.item_range().start
-        found = losses.in_batch_softmax(queries, vectors, ids=item, items_from=first)
-        return losses.mean(found)
+        ids = [item] if negative is None else [item, nn.op.reshape(negative, (-1,))]
+        rows = [self.item(each) for each in ids]
+        loss = self.compared(ids, self.query(user, history), *map(self.of_item, rows))
+        return self.with_decay(loss, self.user(user), *rows) if self.decay else loss

@@ -45,6 +45,7 @@ def _as_text(value: Any) -> Any:
 # encoded under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
 _NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
+_NOT_ENCODING |= {"numbers"}
 
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -92,6 +93,12 @@ class DataSettings(Section):
     )
     ignore: Names = setting(
         (), "Columns to leave out, likewise.", flag="--ignore", metavar="COLUMNS"
+    )
+    numbers: Literal["scaled", "quantiles", "logarithms"] = setting(
+        "scaled",
+        "What numbers become besides scaled inputs: buckets of as many rows each, or of a power of "
+        "2 each, with a row of a table each.",
+        flag="--numbers",
     )
     weights: str | None = setting(
         None,

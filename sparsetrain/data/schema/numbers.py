@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as buckets: for each dense column a derived category column, which has rows of a table.
+
+A missing number has a row of its own, as any missing category has. Whatever reads categories then
+reads numbers too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from sparsetrain.data.schema.derived import Derived
+from sparsetrain.data.schema.schema import ColumnRule, Schema
+from sparsetrain.errors import ConfigError
+
+Numbers = Literal["scaled", "quantiles", "logarithms"]
+# How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
+# logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
+_RULES: Mapping[str, Mapping[str, float]] = {
+    "quantiles": {"quantiles": 32},
+    "logarithms": {"log": 2},
+}
+
+
+def with_buckets(
+    schema: Schema,
+    numbers: Numbers,
+    dense: Sequence[str] | None = None,
+    categories: Sequence[str] | None = None,
+    *,
+    scaled: bool = True,
+) -> Schema:
+    """Return a schema that also has buckets of its dense columns as categories.
+
+    Parameters
+    ----------
+    schema : Schema
+    numbers : {"scaled", "quantiles", "logarithms"}
+        32 buckets of about as many rows each, or one for each power of 2; "scaled" adds none.
+    dense, categories : sequence of str, optional
+        Names of the columns, where they are Criteo's and the schema names none.
+    scaled : bool
+        Whether the numbers stay dense inputs as well.
+
+    Examples
+    --------
+    >>> made = with_buckets(Schema(dense=("price",), categories=("site",)), "quantiles")
+    >>> made.categories
+    ('site', 'price bucket')
+    """
+    if numbers == "scaled":
+        return schema
+    if numbers not in _RULES:
+        raise ConfigError(
+            f"numbers is {numbers!r}; it is 'scaled', {' or '.join(map(repr, _RULES))}"
+        )
+    own = tuple(dense or ()) if schema.categories is None else schema.dense
+    named = tuple(categories or ()) if schema.categories is None else schema.categories
+    made = {f"{name} bucket": Derived(name, **_RULES[numbers]) for name in own}
+    if taken := [name for name in made if name in {*named, *schema.derived}]:
+        raise ConfigError(f"numbers={numbers!r}: there is a column {taken[0]!r} already: rename it")
+    every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
+    return replace(
+        schema,
+        dense=own if scaled else (),
+        categories=(*named, *made),
+        derived={**schema.derived, **made},
+        columns={**schema.columns, **every},
+    )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers as buckets: categories made of dense columns, with a row for what is missing."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sparsetrain as st
+from sparsetrain.data import ColumnRule, Derived, Encoder, Schema, with_buckets
+from sparsetrain.errors import ConfigError
+
+PLAIN = Schema(dense=("price",), categories=("site",))
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    price = np.where(rng.random(2000) < 0.1, np.nan, rng.lognormal(2, 2, 2000).round())
+    return pd.DataFrame(
+        {"label": rng.integers(0, 2, 2000), "price": price, "site": rng.integers(0, 5, 2000)}
+    )
+
+
+def test_quantiles_hold_as_many_rows_each_and_missing_is_a_value(frame):
+    encoder = Encoder.fit(frame, schema_file=with_buckets(PLAIN, "quantiles"), nan="missing")
+    assert encoder.columns == ("site", "price bucket") and encoder.num_dense == 1
+    ids = encoder.encode(frame).ids[:, 1]
+    missing = frame["price"].isna().to_numpy()
+    assert {*ids[missing]} == {0} and 0 not in ids[~missing]
+    counts = np.bincount(ids[~missing])[2:]
+    assert 20 < len(counts) <= 32  # small whole numbers tie
+    assert np.median(counts) == pytest.approx((~missing).sum() / 32, rel=0.1)
+    order = frame["price"].to_numpy()[~missing]
+    buckets = np.array([encoder.values("price bucket")[i] for i in ids[~missing]], int)
+    assert (np.diff(buckets[np.argsort(order)]) >= 0).all()
+
+
+def test_logarithms_are_powers_of_two(frame):
+    schema = with_buckets(PLAIN, "logarithms", scaled=False)
+    encoder = Encoder.fit(frame, schema_file=schema, nan="missing")
+    assert encoder.num_dense == 0
+    ids = encoder.encode(frame).ids[:, 1]
+    known = frame["price"].notna().to_numpy()
+    values = [encoder.values("price bucket")[i] for i in ids[known]]
+    wanted = np.floor(np.log2(1 + frame["price"][known]))
+    assert [*map(float, values)] == wanted.tolist()
+
+
+def test_columns_of_criteos_names_are_given():
+    made = with_buckets(Schema(), "quantiles", ["I1", "I2"], ["C1"])
+    assert (made.dense, made.categories) == (("I1", "I2"), ("C1", "I1 bucket", "I2 bucket"))
+    assert made.rule("I1 bucket") == ColumnRule(min_count=1)
+    assert with_buckets(PLAIN, "scaled") is PLAIN
+
+
+def test_what_cannot_be_is_refused():
+    taken = Schema(
+        dense=("a",), categories=("a bucket",), derived={"a bucket": Derived("a", log=2)}
+    )
+    with pytest.raises(ConfigError, match="there is a column 'a bucket' already: rename it"):
+        with_buckets(taken, "quantiles")
+    with pytest.raises(ConfigError, match="numbers is 'buckets'; it is 'scaled', 'quantiles' or"):
+        with_buckets(PLAIN, "buckets")
+
+
+def test_the_command_makes_and_keeps_them(frame, tmp_path, capsys):
+    from sparsetrain.cli import main
+
+    file, run = tmp_path / "rows.parquet", tmp_path / "run"
+    frame.rename(columns={"price": "I1", "site": "C1"}).to_parquet(file)
+    command = ["train", file, "--numbers", "quantiles", "--model", "lr", "--out", run]
+    assert main([*map(str, command), "--set", "data.nan=missing"]) == 0
+    assert st.load(run).encoder.columns == ("C1", "I1 bucket")
+    assert main(["train", "--resume", str(run), "--epochs", "2"]) == 0
+    assert (
+        main(
+            ["convert", str(file), "--out", str(tmp_path / "x"), "--set", "data.numbers=quantiles"]
+        )
+        == 2
+    )
+    assert "data.numbers is for train" in capsys.readouterr().err
