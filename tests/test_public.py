@@ -50,9 +50,9 @@ PUBLIC = {
     "metrics": ("ClassMetrics ClickMetrics GroupedAUC RankingMetrics RegressionMetrics rank_items"),
     "models": (
         "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
-        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout ESMM FM FieldAttention "
-        "FinalMLP FwFM HSTU Ids LR MLP MMoE MODELS MatrixFactorization Model Places Positions "
-        "SASRec SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
+        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout EASE ESMM FM FieldAttention "
+        "FinalMLP FwFM HSTU Ids ItemKNN LR LightGCN MLP MMoE MODELS MatrixFactorization Model "
+        "Places Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
         "fm_sum options_of"
     ),
     "optim": (
@@ -71,8 +71,8 @@ PUBLIC = {
     **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
-        "load_table predict prediction_names profile program quantized query_vectors recommend "
-        "restore_ save scaling seed snapshot state_dict step table table_bytes"
+        "learn_ load_table predict prediction_names profile program quantized query_vectors "
+        "recommend restore_ save scaling seed snapshot state_dict step table table_bytes trains"
     ),
     "QuantizedModel": (
         "evaluate fit item_vectors predict prediction_names query_vectors recommend restore_ save "

@@ -58,7 +58,8 @@ def _with_buckets(
 
     if data.numbers == "scaled":
         return schema
-    part = st.data.open_source(paths, schema).parts[0]
+    source: Any = st.data.open_source(paths, schema)
+    part = source.parts[0]
     found = find_columns(part.schema, part.location.name, label=False, described=schema)
     return st.data.with_buckets(schema, data.numbers, found.dense, found.categories)
 

@@ -42,6 +42,7 @@ from sparsetrain.models.mmoe import MMoE as MMoE
 from sparsetrain.models.model import Model as Model
 from sparsetrain.models.options import options_of as options_of
 from sparsetrain.models.popularity import Pop as Pop
+from sparsetrain.models.ranking_model import RankingModel as RankingModel
 from sparsetrain.models.sasrec import SASRec as SASRec
 from sparsetrain.models.two_towers import TwoTowers as TwoTowers
 from sparsetrain.models.wide_deep import WideDeep as WideDeep

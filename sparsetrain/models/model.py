@@ -39,6 +39,8 @@ from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
+TrainingRows = Literal["event", "user", "pair", "item"]
+
 
 def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
     """A parameter that no step changes: `Model.learn` gives its value, 0 before."""
@@ -110,7 +112,7 @@ class Model(nn.Module):
     densify: Sequence[str] = ()
     target: str | None = None
     seen: str | None = None
-    training_rows: Literal["event", "user", "pair", "item"] = "event"
+    training_rows: TrainingRows = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # Never inherited: a subclass computes something else.

@@ -20,7 +20,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.models import losses
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids
-from sparsetrain.models.model import Model, constant
+from sparsetrain.models.model import Model, TrainingRows, constant
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
 
@@ -77,7 +77,8 @@ class RankingModel(Model):
     _options_of_all = frozenset(
         ("loss", "negatives", "shared", "popularity", "decay", "margin", "negative_weight")
     )
-    target, training_rows = "item", "item"
+    target = "item"
+    training_rows: TrainingRows = "item"
 
     def __init__(
         self,

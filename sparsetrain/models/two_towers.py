@@ -22,9 +22,10 @@ from sparsetrain.models.ranking_model import Loss, RankingModel
 class TwoTowers(RankingModel):
     """Towers over a user's id and recent items, and over an item.
 
-    By default the batch gives the negatives: the loss of a row is the cross-entropy of its item in the softmax of its scores with all items
-    of the batch (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996); of another row an equal
-    item, a missing and a rare one are no negatives.
+    By default the batch gives the negatives: the loss of a row is the cross-entropy of its item in
+    the softmax of its scores with all items of the batch (Yi et al. 2019,
+    https://doi.org/10.1145/3298689.3346996); of another row an equal item, a missing and a rare one
+    are no negatives.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ class TwoTowers(RankingModel):
     """
 
     kind = "two_towers"
-    seen, training_rows = "history", "event"
+    seen: str | None = "history"
+    training_rows = "event"
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ reads numbers too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -18,10 +18,7 @@ from sparsetrain.errors import ConfigError
 Numbers = Literal["scaled", "quantiles", "logarithms"]
 # How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
 # logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
-_RULES: Mapping[str, Mapping[str, float]] = {
-    "quantiles": {"quantiles": 32},
-    "logarithms": {"log": 2},
-}
+_RULES = {"quantiles": Derived("", quantiles=32), "logarithms": Derived("", log=2)}
 
 
 def with_buckets(
@@ -58,7 +55,7 @@ def with_buckets(
         )
     own = tuple(dense or ()) if schema.categories is None else schema.dense
     named = tuple(categories or ()) if schema.categories is None else schema.categories
-    made = {f"{name} bucket": Derived(name, **_RULES[numbers]) for name in own}
+    made = {f"{name} bucket": replace(_RULES[numbers], source=name) for name in own}
     if taken := [name for name in made if name in {*named, *schema.derived}]:
         raise ConfigError(f"numbers={numbers!r}: there is a column {taken[0]!r} already: rename it")
     every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
