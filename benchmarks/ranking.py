@@ -2,7 +2,8 @@
 """Models that rank on a preset split, trained by the command's own path, beside PyTorch's.
 
     python -m benchmarks.ranking FOLDER --write      # train.txt and test.txt by a generator
-    python -m benchmarks.ranking FOLDER --model mf --scores   # or lightgcn
+    python -m benchmarks.ranking FOLDER --model mf   # or lightgcn
+    python -m benchmarks.ranking FOLDER --model mf --by sparsetrain --epochs 20 --scores
 
 Both train on the same pairs in batches of one size, by Adam with one rate: matrix factorization by
 the cosine contrastive loss with negatives that a batch shares, or LightGCN by pairs. Epochs take
@@ -12,7 +13,10 @@ turns; the scores of ours are also computed by NumPy alone from the two files an
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,35 +157,48 @@ def theirs(folder: Path, model: str, steps: int) -> Callable[[], float]:
     return epoch
 
 
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Train in this process, and return seconds of epochs and the peak of memory, in MB."""
+    if options.by == "torch":
+        epoch, scores = theirs(options.folder, options.model, options.steps), None
+    else:
+        epoch, scores = ours(options.folder, options.model)
+    epoch()  # which compiles, and wakes threads
+    seconds = [epoch() for _ in range(options.epochs - 1)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    told = scores() if scores is not None and options.scores else {}
+    return {"seconds": seconds, "peak_mb": peak, **told}
+
+
 def main() -> None:
-    """Write the data, or train one model on both sides."""
+    """Write the data, or train one model on both sides in turns, each in a process of its own."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ranking", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--model", choices=SETTINGS, default="mf")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--torch", type=int, default=50, metavar="STEPS", help="of an epoch")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--by", choices=("sparsetrain", "torch"), help="one side alone, as JSON")
+    parser.add_argument("--steps", type=int, default=30, help="of PyTorch, for an epoch's time")
     parser.add_argument("--scores", action="store_true", help="also those by NumPy: a minute")
     options = parser.parse_args()
     if options.write:
         write(options.folder)
-        return
-    epoch, scores = ours(options.folder, options.model)
-    epoch()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    other = theirs(options.folder, options.model, options.torch) if options.torch else None
-    seconds: dict[str, list[float]] = {"sparsetrain": [], "PyTorch": []}
-    for _ in range(options.epochs - 1):
-        seconds["sparsetrain"].append(epoch())
-        if other is not None:
-            seconds["PyTorch"].append(other())
-    both = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    for name, own in seconds.items():
-        if own:
-            print(f"{name}: {np.median(own):.2f} s an epoch ({min(own):.2f} to {max(own):.2f})")
-    print(f"peak memory: {peak:,} MB after our first epoch, {both:,} MB with both sides")
-    for name, value in (scores() if options.scores else {}).items():
-        print(f"{name}: {value}")
+    elif options.by:
+        print(json.dumps(measure(options)))
+    else:
+        found: dict[str, list[dict[str, Any]]] = {"sparsetrain": [], "torch": []}
+        for _ in range(options.rounds):
+            for by, runs in found.items():
+                command = [sys.executable, "-m", "benchmarks.ranking", *sys.argv[1:], "--by", by]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                runs.append(json.loads(done.stdout.splitlines()[-1]))
+        for by, runs in found.items():
+            own = [second for run in runs for second in run["seconds"]]
+            print(
+                f"{options.model}, {by}: {np.median(own):.2f} s an epoch ({min(own):.2f} to "
+                f"{max(own):.2f}), {max(run['peak_mb'] for run in runs):,} MB at most"
+            )
 
 
 if __name__ == "__main__":

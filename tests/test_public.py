@@ -32,7 +32,7 @@ PUBLIC = {
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
         "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "
         "convert_files find_columns infer open_source profile read_encoder read_truth "
-        "require_labels split_share split_time split_windows"
+        "require_labels split_share split_time split_windows with_buckets"
     ),
     "embedding": (
         "Embedding EmbeddingBag EmbeddingBagCollection RaggedTensor Table embedding_bag lookup"
@@ -52,7 +52,8 @@ PUBLIC = {
         "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
         "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout EASE ESMM FM FieldAttention "
         "FinalMLP FwFM HSTU Ids ItemKNN LR LightGCN MLP MMoE MODELS MatrixFactorization Model "
-        "Places Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock TwoTowers WideDeep XDeepFM dot_interaction "
+        "Places Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock "
+        "TwoTowers WideDeep XDeepFM dot_interaction "
         "fm_sum options_of"
     ),
     "optim": (

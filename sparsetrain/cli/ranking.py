@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from sparsetrain.cli.output import note
 from sparsetrain.cli.train_files import Files, Rows
 from sparsetrain.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
     import sparsetrain as st
     from sparsetrain.cli.settings import Settings
 
@@ -89,6 +88,10 @@ def _read(settings: Settings, paths: list[str]) -> st.data.Interactions:
 
 def _given_negatives(log: st.data.Interactions, trainer: st.Trainer, rows: pa.Table) -> np.ndarray:
     """Return the ids (rows, n) of the items that a log lists for the user of each row."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     number = pc.index_in(rows["user"].cast(log.users.type), value_set=log.users)
     if number.null_count:
         user = rows["user"].filter(number.is_null())[0]

@@ -54,13 +54,12 @@ def _with_buckets(
 ) -> st.data.Schema:
     """Return a schema with buckets of its numbers, if they are asked for."""
     import sparsetrain as st
-    from sparsetrain.data.schema.columns import find_columns
 
     if data.numbers == "scaled":
         return schema
     source: Any = st.data.open_source(paths, schema)
     part = source.parts[0]
-    found = find_columns(part.schema, part.location.name, label=False, described=schema)
+    found = st.data.find_columns(part.schema, part.location.name, label=False, described=schema)
     return st.data.with_buckets(schema, data.numbers, found.dense, found.categories)
 
 

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import require_rows
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 
 class ClosedForm(Model):
@@ -46,6 +48,8 @@ class ClosedForm(Model):
         self, features: Mapping[str, Any], params: Mapping[str, np.ndarray]
     ) -> np.ndarray:
         """Scores (B, V) by what each row lists as its history."""
+        from scipy.sparse import csr_array
+
         lists, items = features["history"], self._rows["item"]
         keys = np.unique(lists.rows() * items + lists.ids)  # each item once
         row, ids = np.divmod(keys, items)

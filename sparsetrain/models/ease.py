@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_array
 
 from sparsetrain.models.closed_form import ClosedForm
 from sparsetrain.models.model import constant
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 
 class EASE(ClosedForm):
@@ -46,6 +48,8 @@ class EASE(ClosedForm):
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
         """Solve for B, in float64."""
+        from scipy.linalg import cho_factor, cho_solve
+
         x = chosen.astype(np.float64)
         gram = (x.T @ x).toarray()
         gram[np.diag_indices_from(gram)] += self.l2

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array
 
 from sparsetrain.models.closed_form import ClosedForm
 from sparsetrain.models.model import constant
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 _COLUMNS = 1024  # items compared with all others at once
 
@@ -66,6 +69,8 @@ class ItemKNN(ClosedForm):
 
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
         """``X W``, where column i of W has the similarities of the items nearest to i."""
+        from scipy.sparse import csc_array
+
         nearest, similarities = params["nearest"], params["similarities"]
         offsets = np.arange(0, nearest.size + 1, nearest.shape[1])
         shape = (len(nearest), len(nearest))

@@ -8,10 +8,9 @@ take large batches. The graph is learnt by `fit` and saved with the model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
@@ -22,6 +21,9 @@ from sparsetrain.models.model import constant
 from sparsetrain.models.options import require_rows
 from sparsetrain.models.ranking_model import RankingModel
 from sparsetrain.ops.graph import csr_product
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 
 class LightGCN(RankingModel):

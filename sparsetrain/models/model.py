@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import Parameter, signature
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tvm
-from scipy.sparse import csr_array
 from tvm.relax.frontend import nn
 
 import sparsetrain.models.functions as exported
@@ -38,6 +37,9 @@ from sparsetrain.models.options import check_arguments, plain_value
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 TrainingRows = Literal["event", "user", "pair", "item"]
 

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from sparsetrain.models.closed_form import ClosedForm
 from sparsetrain.models.model import constant
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 
 class Pop(ClosedForm):

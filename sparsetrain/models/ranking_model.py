@@ -9,10 +9,9 @@ chose in the rows of `fit` are not drawn for that user, but for negatives that a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend import nn
@@ -21,6 +20,9 @@ from sparsetrain.models import losses
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids
 from sparsetrain.models.model import Model, TrainingRows, constant
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
 

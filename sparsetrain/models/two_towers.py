@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.sparse import csr_array
 from tvm.relax.frontend import nn
 
 from sparsetrain.data.ragged import Ragged
@@ -17,6 +16,9 @@ from sparsetrain.models.draws import Draws
 from sparsetrain.models.layers import MLP
 from sparsetrain.models.options import require_rows
 from sparsetrain.models.ranking_model import Loss, RankingModel
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 
 class TwoTowers(RankingModel):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each user chose in the rows to train on, as a sparse matrix: one pass before the first step.
+"""Sparse matrix of who chose what in the rows to train on, by one pass before the first step.
 
 A row's items are those of the model's `target` and of its `seen`, so rows of any kind of split give
 the same matrix. It takes 5 bytes for each choice; pairs are sorted once.
@@ -7,19 +7,23 @@ the same matrix. It takes 5 bytes for each choice; pairs are sorted once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from sparsetrain.data import Dataset
 from sparsetrain.models.features import index_dtype
+
+if TYPE_CHECKING:  # importing it takes time, and few models need it
+    from scipy.sparse import csr_array
 
 _ROWS = 65_536  # read at once
 
 
 def chosen_items(model: Any, dataset: Dataset) -> csr_array:
     """(U, V) bool: who chose what, by ids of the features `user` and `target`."""
+    from scipy.sparse import csr_array
+
     users, items = (model.rows_of(model.features[name]) for name in ("user", model.target))
     pairs = [_distinct(model, batch, items) for batch in dataset.batches(_ROWS)]
     keys = np.unique(np.concatenate([*pairs, np.empty(0, np.int64)]))

@@ -64,7 +64,7 @@ class _ByVectors:
         return (_queries(self._predictor, batch) * self._items[ids]).sum(axis=1)
 
 
-class _OnHost:
+class _ByModel:
     """Scores that the model computes itself, see `Model.score_items`."""
 
     def __init__(self, predictor: Any) -> None:
@@ -85,9 +85,9 @@ class _OnHost:
         return self.of_all(batch)[np.arange(len(ids)), ids]
 
 
-def _scorer(predictor: Any) -> _ByVectors | _OnHost:
-    on_host = predictor.model.defines("score_items")
-    return _OnHost(predictor) if on_host else _ByVectors(predictor)
+def _scorer(predictor: Any) -> _ByVectors | _ByModel:
+    made = _ByModel if predictor.model.defines("score_items") else _ByVectors
+    return made(predictor)
 
 
 def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
@@ -97,7 +97,7 @@ def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.n
     return np.concatenate([*found, np.empty(0, np.float32)])
 
 
-def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _OnHost) -> np.ndarray:
+def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _ByModel) -> np.ndarray:
     """(B,) scores of the wanted item of each row."""
     model = predictor.model
     wanted = None if model.target is None else model.read(model.target, batch)
@@ -259,7 +259,7 @@ def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
     return np.take_along_axis(ids, kept, axis=1)
 
 
-def _scores(scorer: _ByVectors | _OnHost, batch: Batch, no_items: np.ndarray) -> np.ndarray:
+def _scores(scorer: _ByVectors | _ByModel, batch: Batch, no_items: np.ndarray) -> np.ndarray:
     """(B, V) scores, -inf for rows of the table that are not items."""
     scores = scorer.of_all(batch)
     _require_finite(scores)

@@ -36,7 +36,7 @@ def test_quantiles_hold_as_many_rows_each_and_missing_is_a_value(frame):
 
 
 def test_logarithms_are_powers_of_two(frame):
-    schema = with_buckets(PLAIN, "logarithms", scaled=False)
+    schema = with_buckets(PLAIN, "logarithms", keep=False)
     encoder = Encoder.fit(frame, schema_file=schema, nan="missing")
     assert encoder.num_dense == 0
     ids = encoder.encode(frame).ids[:, 1]

@@ -27,7 +27,7 @@ def with_buckets(
     dense: Sequence[str] | None = None,
     categories: Sequence[str] | None = None,
     *,
-    scaled: bool = True,
+    keep: bool = True,
 ) -> Schema:
     """Return a schema that also has buckets of its dense columns as categories.
 
@@ -38,7 +38,7 @@ def with_buckets(
         32 buckets of about as many rows each, or one for each power of 2; "scaled" adds none.
     dense, categories : sequence of str, optional
         Names of the columns, where they are Criteo's and the schema names none.
-    scaled : bool
+    keep : bool
         Whether the numbers stay dense inputs as well.
 
     Examples
@@ -61,7 +61,7 @@ def with_buckets(
     every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
     return replace(
         schema,
-        dense=own if scaled else (),
+        dense=own if keep else (),
         categories=(*named, *made),
         derived={**schema.derived, **made},
         columns={**schema.columns, **every},
