@@ -34,7 +34,7 @@ def read_interactions(
     log = _read(settings, [str(path) for path in files.train])
     note(f"{len(log):,} interactions of {len(log.users):,} users")
     ages = getattr(settings.model, "ages", False)
-    by_user = getattr(settings.model, "histories", "rows") == "users"
+    by_user = getattr(settings.model, "history_of", "rows") == "users"
     return log, {"each": "item" if by_user else models[name].training_rows, "ages": ages}
 
 

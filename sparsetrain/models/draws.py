@@ -52,7 +52,7 @@ class Draws:
         scaled = (words >> np.uint64(32)) * span >> np.uint64(32)
         return as_like(scaled.astype(np.int64) + low)
 
-    def weighted(self, name: str, cumulative: np.ndarray, like: Like) -> Like:
+    def by_chance(self, name: str, cumulative: np.ndarray, like: Like) -> Like:
         """Places in an array, as `integers`, with the chance by which it rises there.
 
         `cumulative` rises from 0 or more to 1.

@@ -145,7 +145,7 @@ class RankingModel(Model):
 
     def _drawn(self, name: str, draws: Draws, like: np.ndarray) -> np.ndarray:
         if self._chances is not None:
-            return draws.weighted(name, self._chances, like)
+            return draws.by_chance(name, self._chances, like)
         ids = self.item_range()
         return draws.integers(name, ids.stop, like, ids.start)
 

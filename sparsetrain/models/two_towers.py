@@ -43,7 +43,7 @@ class TwoTowers(RankingModel):
         Column of recent items; it shares the table of `item`.
     item : str
         Column of the next item.
-    histories : {"rows", "users"}
+    history_of : {"rows", "users"}
         Whose history a row to train on has: its own, or all other items that its user chose in the
         rows of `fit`, for data without an order. Those are kept once for each user, so rows are
         best without a history (``each="item"``).
@@ -65,7 +65,7 @@ class TwoTowers(RankingModel):
         user: str = "user",
         history: str = "history",
         item: str = "item",
-        histories: Literal["rows", "users"] = "rows",
+        history_of: Literal["rows", "users"] = "rows",
         loss: Loss = "in_batch",
         **ranking: Any,
     ) -> None:
@@ -79,9 +79,9 @@ class TwoTowers(RankingModel):
             "history": features.Sequence("item", column=history),
             "item": features.Ids("item", column=item),
         }
-        self.histories = histories
+        self.history_of = history_of
         self._chosen = Ragged(np.empty(0, np.int64), np.zeros(rows[user] + 1, np.int64))
-        if histories == "users":
+        if history_of == "users":
             self.prepared = {**self.prepared, "history": self.features["history"]}
         self._table_of_chances(rows[item])
 
@@ -91,9 +91,9 @@ class TwoTowers(RankingModel):
         return super().learn(chosen)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Negatives, and histories if they are the users'."""
+        """Negatives, and histories if these are the users'."""
         made = super().prepare(features, draws)
-        if self.histories == "rows":
+        if self.history_of == "rows":
             return made
         whole = self._chosen.take(features["user"])
         other = np.flatnonzero(whole.ids != np.repeat(features["item"], np.diff(whole.offsets)))

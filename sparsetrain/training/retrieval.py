@@ -69,7 +69,7 @@ class _ByModel:
 
     def __init__(self, predictor: Any) -> None:
         self._predictor, self._model = predictor, predictor.model
-        self._params = {n: runtime.as_numpy(p) for n, p in predictor._scored_params().items()}
+        self._params = {n: runtime.as_numpy(p) for n, p in predictor._weights({}).items()}
         self.count = self._model.rows_of(self._model.features[self._model.target])
 
     def of_all(self, batch: Batch) -> np.ndarray:
