@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 USERS, ITEMS, EVENTS, GROUPS = 30_000, 40_000, 810_000, 200
+BLOCK = 500  # users scored at once by NumPy
 K, DIM, LAYERS, MARGIN, WEIGHT = 20, 64, 3, 0.4, 150
 # Model -> rows of a batch, negatives, rate.
 SETTINGS = {"mf": (1024, 512, 3e-3), "lightgcn": (8192, 1, 5e-3)}
@@ -62,9 +63,11 @@ def scores_by_numpy(folder: Path, users: Any, items: Any) -> tuple[float, float]
     """Recall and NDCG at K of all users, by vectors of users and items in the files' numbers."""
     train, test = (_rows(folder / name) for name in ("train.txt", "test.txt"))
     discounts = 1 / np.log2(np.arange(2, K + 2))
-    recalls, gains = [], []
-    for (user, *seen), (_, *wanted) in zip(train, test, strict=True):
-        scores = items @ users[user]
+    recalls, gains, block = [], [], np.empty((0, 0))
+    for number, ((_, *seen), (_, *wanted)) in enumerate(zip(train, test, strict=True)):
+        if number % BLOCK == 0:
+            block = users[[row[0] for row in train[number : number + BLOCK]]] @ items.T
+        scores = block[number % BLOCK]
         scores[seen] = -np.inf
         best = np.argpartition(-scores, K)[:K]
         hits = np.isin(best[np.argsort(-scores[best], kind="stable")], wanted)

@@ -20,6 +20,7 @@ from sparsetrain.models import losses
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids
 from sparsetrain.models.model import Model, TrainingRows, constant
+from sparsetrain.models.options import check_options
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
@@ -94,6 +95,9 @@ class RankingModel(Model):
         negative_weight: int = 150,
     ) -> None:
         super().__init__()
+        given = {"loss": loss, "negatives": negatives, "shared": shared, "popularity": popularity}
+        given |= {"decay": decay, "margin": margin, "negative_weight": negative_weight}
+        check_options(type(self), given)
         self.loss_name, self.negatives, self.shared = loss, negatives, shared
         self.popularity, self.decay = popularity, decay
         self.margin, self.negative_weight = margin, negative_weight

@@ -18,7 +18,8 @@ ROWS = {"user": 5, "item": 9, "history": 9}
 
 def made(cls, **options):
     if not issubclass(cls, ClickModel):
-        return cls(ROWS, **options)
+        graph = {"interactions": 1} if cls is st.models.LightGCN else {}
+        return cls(ROWS, **graph, **options)
     return cls(rows=[5, 6], num_dense=2, labels={"a": "binary", "b": "binary"}, **options)
 
 
