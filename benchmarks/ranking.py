@@ -121,7 +121,9 @@ def theirs(folder: Path, model: str, steps: int) -> Callable[[], float]:
     item = torch.tensor(np.concatenate([r[1:] for r in rows]))
     deviation = 0.01 if model == "mf" else 0.1
     p, q = (torch.nn.Parameter(torch.randn(n, DIM) * deviation) for n in (USERS, ITEMS))
-    optimizer = torch.optim.Adam([p, q], lr)
+    # As ours, Adam moves the rows of a batch for matrix factorization, and all for a graph.
+    made = torch.optim.SparseAdam if model == "mf" else torch.optim.Adam
+    optimizer = made([p, q], lr)
     degrees = [torch.bincount(ids, minlength=n) for ids, n in ((user, USERS), (item, ITEMS))]
     weights = 1 / torch.sqrt(degrees[0][user] * degrees[1][item])
     places = torch.stack([user, item + USERS])
@@ -131,7 +133,8 @@ def theirs(folder: Path, model: str, steps: int) -> Callable[[], float]:
 
     def contrastive(u: Any, i: Any) -> Any:
         drawn = torch.randint(ITEMS, (negatives,))
-        one, yes, no = (F.normalize(x) for x in (p[u], q[i], q[drawn]))
+        rows = (F.embedding(ids, x, sparse=True) for ids, x in ((u, p), (i, q), (drawn, q)))
+        one, yes, no = map(F.normalize, rows)
         over = F.relu(one @ no.T - MARGIN).mean(dim=1)
         return (1 - (one * yes).sum(dim=1) + WEIGHT * over).mean()
 
