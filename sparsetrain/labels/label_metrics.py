@@ -119,9 +119,7 @@ def gains() -> dict[str, Callable[[float], float]]:
     return GAINS | dict.fromkeys(own, operator.neg)
 
 
-def score_names(
-    labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
-) -> list[str]:
+def score_names(labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10) -> list[str]:
     """Return the names of the scores of labels, in the order of `LabelMetrics`.
 
     Without labels they are those of a ranking with lists of `k` items.

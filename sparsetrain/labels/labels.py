@@ -88,7 +88,7 @@ class Labels(Mapping[str, Label]):
 
     @property
     def watched(self) -> str:
-        """Name of the score by which a run's best validation is found; of a ranking without its k."""
+        """Name of the score that finds a run's best validation; of a ranking without its k."""
         if not self:
             return "ndcg"
         return self.only.watched if self.only else "loss"

@@ -42,7 +42,8 @@ class EarlyStopping:
         calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
         ne or accuracy of one of classes, deviance of counts, pinball of quantiles; of several
         labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By default
-        the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the first k.
+        the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the
+        first k.
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
