@@ -54,6 +54,10 @@ class Tables(MutableMapping[str, NDArray]):
         more = {table.name: table for table in constants}
         return Tables({**self._tables, **more}) if more else self
 
+    def __or__(self, other: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """Return all of these, current, and of another mapping, which comes first."""
+        return {**self, **other}
+
     def each(self) -> Iterable[Table]:
         """All tables, and parameters that are none."""
         return self._tables.values()
