@@ -22,7 +22,7 @@ def rows(count: int = 4_000) -> dict[str, np.ndarray]:
 
 data = rows()
 encoder = st.data.Encoder.fit(data, min_count=1)
-model = st.models.DLRM(encoder.rows, num_dense=encoder.num_dense, dim=8, bottom=(16,), top=(16,))
+model = st.models.DLRM.for_encoder(encoder, dim=8, bottom=(16,), top=(16,))
 parallel = st.parallel.mpi(parts=4)  # how a batch is cut decides the last bits
 trainer = st.Trainer(model, st.optim.adagrad(0.05), encoder=encoder, parallel=parallel)
 trainer.fit(data, epochs=2, batch_size=128, progress=None)

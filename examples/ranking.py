@@ -22,7 +22,7 @@ def choices(users: int = 200, items: int = 60, each: int = 12) -> pd.DataFrame:
 log = st.data.Interactions.read(choices())
 split = log.leave_one_out(st.models.BPR.training_rows)  # a row for each choice
 encoder = split.encoder()
-model = st.models.BPR(dict(zip(encoder.columns, encoder.rows, strict=True)), dim=8)
+model = st.models.BPR.for_encoder(encoder, dim=8)
 trainer = st.Trainer(model, st.optim.adam(0.02, mode="exact"), encoder=encoder)
 trainer.fit(split.train, epochs=20, batch_size=256, progress=None)
 found = trainer.evaluate(split.test)

@@ -30,7 +30,7 @@ schema = st.data.Schema(
     columns={"item": st.data.ColumnRule(share_embedding="history")},
 )
 encoder = st.data.Encoder.fit(train, schema_file=schema, min_count=1)
-model = st.models.SASRec(dict(zip(encoder.columns, encoder.rows, strict=True)), dim=32, dropout=0.1)
+model = st.models.SASRec.for_encoder(encoder, dim=32, dropout=0.1)
 trainer = st.Trainer(model, st.optim.adam(0.01, mode="exact"), encoder=encoder)
 trainer.fit(train, epochs=25, batch_size=64, progress=None)
 found = trainer.evaluate(test, k=1)

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
-NEEDS = {"distributed": "mpi4py", "torch_loop": "torch"}
+NEEDS = {"distributed": "mpi4py", "torch_loop": "torch", "torch_gru4rec": "torch"}
 NEEDS |= dict.fromkeys(("sklearn_pipeline", "sklearn_ranking"), "sklearn")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sequences", *NEEDS)]
 LEAST = {"ranking": ("hr@10", 0.4), "sequences": ("hr@1", 0.8)}
+LEAST |= {"clicks": ("auc", 0.7), "two_labels": ("click.auc", 0.9)}
 
 
 PAGES = FOLDER.parent / "docs"
@@ -29,7 +30,7 @@ def test_no_name_is_looked_up_by_the_id_that_stands_for_no_item(path):
                 assert each.ifs, ast.unparse(each)
 
 
-@pytest.mark.parametrize("name", ["ranking", *SLOW])
+@pytest.mark.parametrize("name", ["ranking", "clicks", "new_users", "two_labels", *SLOW])
 def test_an_example_runs(name, capsys):
     needed = NEEDS.get(name)
     if needed and find_spec(needed) is None:

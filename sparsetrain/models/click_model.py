@@ -135,6 +135,10 @@ class ClickModel(Model):
         features = [names[owner] for owner in owners]
         self.embeddings = EmbeddingBagCollection(tables, features, pooling, table_dtype)
 
+    @classmethod
+    def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:
+        return encoder.model_arguments
+
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values, with defaults filled in."""
         own, parameters = super().config(), signature(type(self)).parameters.values()

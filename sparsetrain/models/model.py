@@ -38,8 +38,9 @@ from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
-if TYPE_CHECKING:  # importing it takes time, and few models need it
+if TYPE_CHECKING:
     from scipy.sparse import csr_array
+    from typing_extensions import Self
 
 TrainingRows = Literal["event", "user", "pair", "item"]
 
@@ -133,6 +134,28 @@ class Model(nn.Module):
         self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
         self._all_labels: Labels | None = None
         self._encoder: Encoder | None = None  # by which features were found
+
+    @classmethod
+    def for_encoder(cls, encoder: Encoder, **options: Any) -> Self:
+        """Return a model of an encoder's columns.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            It was fitted: the sizes of tables are its own.
+        **options
+            Further arguments of the constructor, such as `dim`.
+
+        Examples
+        --------
+        >>> model = st.models.DIN.for_encoder(encoder, dim=16)  # doctest: +SKIP
+        """
+        return cls(**{**cls._arguments_of(encoder), **options})
+
+    @classmethod
+    def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:
+        """Return the arguments of the constructor that an encoder knows."""
+        return {"rows": dict(zip(encoder.columns, encoder.rows, strict=True))}
 
     # --- What a run keeps of a model ----------------------------------------------------------
 

@@ -260,7 +260,7 @@ class _Estimator(Trained, ABC):
         if new:
             encoder = self._encoder(rows)
             made, options = self._model()
-            model = made(dim=self.dim, **encoder.model_arguments, **options)
+            model = made.for_encoder(encoder, dim=self.dim, **options)
             self.trainer_ = self._trainer(model, encoder)
         stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
         assert self.trainer_.encoder is not None

@@ -153,6 +153,7 @@ def _exported(
         If PyTorch cannot export it, or the batch size is fixed in it.
     """
     key = torch.zeros(1, dtype=torch.int64)
+    given = tuple(tensor.detach().clone() for tensor in given)  # not views of one tensor
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -138,6 +138,13 @@ def test_the_last_of_a_sequence_is_read():
     assert set(model.trainable) == {"linear.weight", "linear.bias"}
 
 
+def test_the_example_may_be_views_of_one_tensor():
+    rows = torch.randn(4, 2 * DIM)
+    module = nn.Bilinear(DIM, DIM, 1)
+    model = st.from_torch(module, (rows[:, :DIM], rows[:, DIM:]), (), torch.mean)
+    assert set(model.trainable) == {"weight", "bias"}
+
+
 def bags(**options):
     module = Apply(bag=nn.EmbeddingBag(ROWS, DIM, **options))
     return imported(module, torch.zeros((BATCH, LENGTH), dtype=torch.int64))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models made of the columns of an encoder."""
+
+import pytest
+
+import sparsetrain as st
+
+ROWS = {
+    "label": [0, 1, 0],
+    "price": [0.5, 1.5, 2.5],
+    "user": [1, 2, 1],
+    "tags": [["a"], [], ["b", "a"]],
+    "history": [[3], [], [4]],
+    "item": [3, 4, 3],
+    "weight": [1.0, 2.0, 1.0],
+}
+SCHEMA = st.data.Schema(
+    dense=("price",),
+    categories=("user", "tags", "history", "item"),
+    columns={"item": st.data.ColumnRule(share_embedding="history")},
+    weights="weight",
+)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return st.data.Encoder.fit(ROWS, schema_file=SCHEMA, min_count=1)
+
+
+def test_a_click_model_takes_all_that_an_encoder_knows(encoder):
+    config = st.models.DLRM.for_encoder(encoder, dim=4).config()
+    assert config["rows"] == encoder.rows and config["num_dense"] == encoder.num_dense == 1
+    assert config["names"] == ["user", "tags", "history", "item"]
+    assert config["pooling"] == "sum" and config["row_weights"] and config["dim"] == 4
+    assert config["share_embedding"] == {"item": "history"}
+
+
+def test_any_other_model_takes_rows_by_name(encoder):
+    sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
+    assert st.models.SASRec.for_encoder(encoder, dim=4).config()["rows"] == sizes
+
+
+def test_an_option_comes_before_what_the_encoder_knows(encoder):
+    config = st.models.DLRM.for_encoder(encoder, pooling="mean").config()
+    assert config["pooling"] == "mean"
