@@ -53,9 +53,11 @@ AXES = {
     ),
     "a factor of gradients": Axis(r"\bscaled(=|: bool)|\.scaled\b", r"^(optim|tables)/formula", 9),
     "exact mode": Axis(
-        r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked',
+        r'\bhistories\b|catch_up|\.caught\b|"exact"|flush_\(|_flush\(|catches_up|is_tracked'
+        r"|\.lags\b|\blagging\b|\bstamp(ed|s)?\b|\bLAST\b|max_replayed"
+        r"|(table|params)\.(flush|current)\(",
         r"^tables/",
-        12,
+        26,
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 24
@@ -66,7 +68,7 @@ AXES = {
         5,
     ),
     "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 18),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 14),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 13),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
     ),
@@ -76,10 +78,10 @@ AXES = {
         21,
     ),
     "several processes": Axis(
-        r"\b(self|asked|trainer)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]|\btrain\.parts"
-        r"|\bparts: (int|Count)|processes_started|\bShards?\b",
-        r"^parallel/|/launcher",
-        12,
+        r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"
+        r"|\btrain\.parts|\bparts: (int|Count)|processes_started|\bShards?\b",
+        r"^parallel/|/launcher|training/processes",
+        11,
     ),
     "ranking": Axis(
         r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_vectors',

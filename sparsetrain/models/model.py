@@ -465,6 +465,29 @@ class Model(nn.Module):
             if f"{table}.weight" not in self.densify
         }
 
+    def check_labelled(self, batch: Batch) -> None:
+        """Refuse a batch that this model cannot be trained on.
+
+        Raises
+        ------
+        DataError
+            If it lacks labels or weights of rows, or has weights that the model would not read.
+        """
+        if self.all_labels:
+            if batch.labels is None:
+                raise DataError("a batch to train on needs labels: Batch(dense, ids, labels)")
+            self.all_labels.check(batch.labels)
+        if self.row_weights and batch.weights is None:
+            raise DataError(
+                "the batch has no weights of rows, but the model's row_weights is True: "
+                "Batch(..., weights=w), or an encoder that was fitted with weights=COLUMN"
+            )
+        if not self.row_weights and batch.weights is not None:
+            raise DataError(
+                "the batch has weights of rows, which this model would not read: make it with "
+                "row_weights=True"
+            )
+
     def table_of(self, column: str) -> str:
         """Name of the parameter that is the table of a column."""
         tables = {column_of(n, f): f.tables for n, f in self.features.items() if f.tables}

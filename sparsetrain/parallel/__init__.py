@@ -5,7 +5,7 @@
 - `plan`, `shards`: which rank has which rows; `exchange`: rows and gradients between ranks
 - `cut`: a program without its tables; `step`, `sums`: a step, the same on any number of ranks
 - `reading`: which rows a rank reads
-- `trainer`: one rank's trainer; `saving`, `run`: checkpoints of all ranks
+- `ranks`: what a trainer asks its ranks; `saving`, `run`: checkpoints of all ranks
 """
 
 from sparsetrain.parallel.group import local as local

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,6 @@ from sparsetrain.data.ragged import Ragged
 from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of
-from sparsetrain.training.trainer import Trainer
 
 # Arguments of `fit` that have the same value on all ranks, and those that all are given or none.
 _SAME = ("epochs", "batch_size", "shuffle", "resume", "validate_every", "group_by")
@@ -29,9 +28,9 @@ _RULES = ("early_stopping", "reduce_lr")
 _GIVEN = ("validation", "run", "stop")
 
 
-def arguments_of(train: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(fit: Callable[..., Any], train: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain values of `fit`'s arguments, by name, with those that were not given."""
-    bound = inspect.signature(Trainer.fit).bind(None, train, **options)
+    bound = inspect.signature(fit).bind(train, **options)
     bound.apply_defaults()
     given = bound.arguments
     every = {"checkpoints every": getattr(given["run"], "every", None)}

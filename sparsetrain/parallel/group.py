@@ -34,12 +34,11 @@ class Group:
         """Return the group of a run that was cut into so many parts, unless it has its own."""
         return Group(self.comm, self.shard, self.parts or parts)
 
-    @property
-    def trainer(self) -> type:
-        """The class of trainers that it makes."""
-        from sparsetrain.parallel.trainer import ShardedTrainer
+    def joined(self, model: Any, optimizer: Any, accumulate: int) -> Any:
+        """What a trainer of this model asks; see `sparsetrain.training.processes`."""
+        from sparsetrain.parallel.ranks import joined
 
-        return ShardedTrainer
+        return joined(self.comm, model, optimizer, self.shard, self.parts, accumulate)
 
 
 _joined: dict[type, Any] = {}  # an engine begins once in a process

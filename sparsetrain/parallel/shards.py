@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -100,11 +100,11 @@ class Shards:
                     f"their own {enough} ranks would do"
                 )
 
-    def tables(self) -> dict[str, dict[str, slice]]:
+    def tables(self, model: Any) -> dict[str, dict[str, slice]]:
         """Rows of each table in this rank's storages."""
         return {storage: plan.slices(self.rank) for storage, plan in self.plan.items()}
 
-    def initialize(self, seed: int, fill: bool) -> dict[str, NDArray]:
+    def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
         """Fresh parameters: dense ones as in one process, of tables this rank's rows of them.
 
         Raises
@@ -164,6 +164,8 @@ class Shards:
             for (n, name), place in zip(where, places, strict=True):
                 inputs[n][name] = place
         exchanges = [*self._exchanges.values()]
+        if not exchanges:  # all tables are read as a whole, and every rank has them
+            return dict(weights({}))
         answered = self.comm.swap(np.stack([each.asked for each in exchanges], axis=1))
         asked = {
             storage: exchange.ask(numbers)
@@ -173,6 +175,23 @@ class Shards:
         }
         params = weights(asked)
         return {**params, **{s: e.fetch(params[s]) for s, e in self._exchanges.items()}}
+
+    def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> dict[str, NDArray]:
+        """Weights of which each rank has its rows, with all rows of those that are named."""
+        found = dict(weights)
+        for storage, plan in self.plan.items():
+            if storage not in names:
+                continue
+            ranks = range(self.size)
+            own = runtime.as_numpy(weights[storage])
+            out = np.empty((max(table.rows.stop for table in plan.tables), plan.width), own.dtype)
+            for rank, rows in enumerate(self.comm.gather_rows(own, [*map(plan.rows, ranks)])):
+                places = plan.slices(rank)
+                for table in plan.tables:
+                    first, step = table.on(rank, self.size)
+                    out[table.rows][first::step] = rows[places[table.name]]
+            found[storage] = runtime.as_tensor(out)
+        return found
 
     def give(self, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
         """Send row-sparse gradients of this rank's parts to owners; return those of its rows."""

@@ -41,7 +41,13 @@ class ShardedStep:
     @cached_property
     def _cut(self) -> tuple[GradientProgram, Lookups]:
         trainer = self._trainer
-        found = gradient(trainer._module, "loss", scaled=True, buffers=trainer.model.buffers())
+        found = gradient(
+            trainer._module,
+            "loss",
+            densify=trainer.model.densify,
+            scaled=True,
+            buffers=trainer.model.buffers(),
+        )
         cut, lookups = cut_gradient(found, self._shards.plan)
         return GradientProgram(cut, trainer.target, trainer.arithmetic), lookups
 
@@ -65,7 +71,7 @@ class ShardedStep:
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(map(int, self._trainer.params.weights[name].shape))
 
-    def run_(self, batch: Share) -> tuple[NDArray, StepResult]:
+    def run_(self, batch: Any) -> tuple[NDArray, StepResult]:
         """See `TrainingStep.run_`; every rank is given its share of the same batch."""
         if not self._compiled:
             self.compile()

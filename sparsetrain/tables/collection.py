@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -105,10 +105,9 @@ class Tables(MutableMapping[str, NDArray]):
         for table in self.lagging:
             table.weight = self.weights[table.name] = weights[table.name]
 
-    @property
-    def exact(self) -> list[str]:
-        """Names of the tables in exact mode: for others the slot `last` means nothing."""
-        return sorted(name for table in self.each() for name in table.exact)
+    def manifest(self) -> dict[str, list[str]]:
+        """What `restored` needs besides arrays: in which tables the slot `last` means something."""
+        return {"exact": sorted(name for table in self.each() for name in table.exact)}
 
     def layout(self) -> dict[str, Any]:
         """Where tables lie in parameters and which are in exact mode, as plain values."""
@@ -138,8 +137,9 @@ class Tables(MutableMapping[str, NDArray]):
         for table in self.each():
             table.check_saved(arrays)
 
-    def restored(self, before: Collection[str] | None = None) -> None:
-        """Go on from arrays that were just loaded; see `Table.restored`."""
+    def restored(self, manifest: Mapping[str, Any] | None = None) -> None:
+        """Go on from arrays just loaded; `manifest` is that of then, if modes may differ."""
+        before = None if manifest is None else {*map(str, manifest["exact"])}
         for table in self.each():
             table.restored(before)
 

@@ -229,6 +229,24 @@ def load_arrays_(
         view[...] = source[name]
 
 
+def load_rows_(target: np.ndarray, rows: np.ndarray, what: str) -> None:
+    """Copy floats into the view of a table, rounded to its dtype.
+
+    Raises
+    ------
+    ConfigError
+        If the shape is not the table's, or a number is not finite in its dtype.
+    """
+    rows = np.asarray(rows)
+    if rows.shape != target.shape or rows.dtype.kind != "f" and rows.dtype != target.dtype:
+        raise ConfigError(f"{what} is {target.shape} floats, not {rows.shape} {rows.dtype}")
+    with np.errstate(over="ignore"):
+        stored = rows.astype(np.float32).astype(target.dtype)
+    if not np.isfinite(stored).all():
+        raise ConfigError(f"{what} has numbers that are not finite in {target.dtype}")
+    target[...] = stored
+
+
 def _split(name: str, view: np.ndarray, tables: Parts) -> Iterator[tuple[str, np.ndarray]]:
     if name not in tables:
         yield name, view

@@ -34,6 +34,14 @@ def chosen_items(model: Any, dataset: Dataset) -> csr_array:
     return csr_array((np.ones(len(keys), bool), chosen, offsets), shape=(users, items))
 
 
+def learn_(trainer: Any, dataset: Dataset) -> None:
+    """Give constant parameters the values that all rows of a dataset give at once."""
+    learnt = trainer.model.learn(chosen_items(trainer.model, dataset))
+    with trainer._writing() as target:
+        for name, array in learnt.items():
+            target[name][...] = array
+
+
 def _distinct(model: Any, batch: Any, items: int) -> np.ndarray:
     """Each ``user * items + item`` of a batch once."""
     user, found = model.read("user", batch), []

@@ -9,7 +9,7 @@ already wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,30 +18,33 @@ import tvm
 from tvm import relax
 
 from sparsetrain import runtime
+from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.tensors import to_device
 
 
-def first_nonfinite(module: tvm.IRModule, function: str, arguments: Sequence[Any]) -> str | None:
+def first_nonfinite(
+    program: GradientProgram, weights: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> str | None:
     """Find the first value that is not finite, in the order of the program.
 
     Parameters
     ----------
-    module : tvm.IRModule
-        The program before lowering.
-    function : str
-        Its function of one dataflow block.
-    arguments : sequence of Tensor
-        As the compiled function takes them.
+    program : GradientProgram
+        Its function has one dataflow block.
+    weights, inputs : mapping
+        As the program takes them.
 
     Returns
     -------
     str or None
         The argument, or the operator with the parameters nearest to it; None if all are finite.
     """
+    module, function = program.module, program.function  # before lowering
     body = module[function]
-    arguments = [to_device(argument, tvm.cpu()) for argument in arguments]
+    bound = program.arguments.bind(weights, inputs)
+    arguments = [to_device(argument, tvm.cpu()) for argument in bound]
     for param, value in zip(body.params, arguments, strict=True):
         if not _is_finite(value):
             return f"the first value that is not finite is {param.name!r}, an argument"

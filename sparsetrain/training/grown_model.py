@@ -9,6 +9,29 @@ from typing import Any
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.model_checks import config_of
+from sparsetrain.system.argument_checks import require_type
+from sparsetrain.tables.growth import copy_grown_
+
+
+def grown(trainer: Any, encoder: Encoder) -> Any:
+    """A trainer that goes on with the rows of a newer encoder; see `Trainer.extended`."""
+    require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
+    made = type(trainer)(
+        grown_model(trainer.model, trainer.encoder, encoder),
+        trainer.optimizer,
+        target=trainer.target,
+        seed=trainer.seed,
+        encoder=encoder,
+        accumulate=trainer.accumulate,
+        plan=trainer.plan,
+        **trainer.arithmetic.arguments,
+    )
+    tables = [name for table in made.params.each() for name in table.parts]
+    with trainer.snapshot() as state, made._writing() as target:
+        copy_grown_(target, state.arrays, tables, rare=not encoder.encoded)
+        made._recount({**state.counts, "epochs": 0})
+    made._restored()
+    return made
 
 
 def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:

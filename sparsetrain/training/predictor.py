@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,13 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
-from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_target
-from sparsetrain.labels import LabelMetrics
 from sparsetrain.models.functions import METHODS
 from sparsetrain.models.model_checks import (
     check_group_feature,
     check_labels_of,
     export_checked,
-    initialize_checked,
     require_loadable,
     table_dtype_of,
 )
@@ -37,29 +35,13 @@ from sparsetrain.system.html import describe
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.tables.collection import Tables
 from sparsetrain.tables.state_dict import (
-    ENCODER,
-    check_finite,
-    check_kinds,
-    describe_nonfinite,
     named_tables,
     require_own_names,
 )
 from sparsetrain.tables.table import Table
-from sparsetrain.training import retrieval
-
-
-class TrainingState(NamedTuple):
-    """Parameters and slots by name, as views, and the counts of steps, as plain values."""
-
-    arrays: dict[str, np.ndarray]
-    counts: dict[str, Any]
-
-
-def fill_(target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
-    """Fill arrays from those of a checkpoint that are named; writes `target`."""
-    check_kinds(target, {name: saved.kinds[name] for name in names})
-    saved.fill(target)
-    check_finite(target)
+from sparsetrain.training import retrieval, scores
+from sparsetrain.training.processes import ALONE, OneProcess, together, whole
+from sparsetrain.training.state import TrainingState, fill_
 
 
 class Predictor:
@@ -78,7 +60,9 @@ class Predictor:
         seed: int = 0,
         *,
         initialize: bool,
+        parallel: OneProcess = ALONE,
     ) -> None:
+        self.parallel = parallel
         require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder, self.target = model, encoder, target
         self.backend = backend_of(target)
@@ -92,16 +76,21 @@ class Predictor:
         check_labels_of(model, encoder)
         self._module = export_checked(model)
         self._programs: dict[str, Program] = {}
-        params = self._initial(seed, initialize)
+        params = parallel.initialize(model, seed, initialize)
         require_own_names(type(model).__name__, params, model.tables())
-        self.params = self._held(self._on_device(params))
+        parts, device = named_tables(parallel.tables(model)), device_of(target)
+        held = {}
+        for name in list(params):  # one by one, so that no two copies of all stay
+            weight = to_device(params.pop(name), device, f"parameter {name!r}")
+            held[name] = Table(name, weight, parts=parts.get(name))
+        self.params = Tables(held)
 
     def __repr__(self) -> str:
         what = ", ".join([type(self.model).__name__, *self._described()])
         return f"<{type(self).__name__}: {what}, {self.steps} steps, on {self.target.kind.name}>"
 
     def _repr_html_(self) -> str:
-        parts = [own for tables in self._tables().values() for own in tables.values()]
+        parts = [own for table in self.params.each() for own in table.parts.values()]
         facts = {
             "model": ", ".join([type(self.model).__name__, *self._described()]),
             "tables": f"{len(parts)} of {sum(own.stop - own.start for own in parts):,} rows",
@@ -119,31 +108,9 @@ class Predictor:
             "or take its state_dict()"
         )
 
-    def _tables(self) -> Mapping[str, Mapping[str, slice]]:
-        """Rows of each table in the parameters that hold tables."""
-        tables: Mapping[str, Mapping[str, slice]] = self.model.tables()
-        return tables
-
-    def _initial(self, seed: int, fill: bool) -> dict[str, runtime.NDArray]:
-        """Fresh parameters."""
-        return initialize_checked(self.model, seed, fill)
-
     def _described(self) -> list[str]:
         """What `repr` says besides the model's kind."""
         return []
-
-    def _on_device(self, params: dict[str, runtime.NDArray]) -> dict[str, runtime.NDArray]:
-        """Parameters where the target wants them; empties `params`, so that no two copies stay."""
-        device = device_of(self.target)
-        return {
-            name: to_device(params.pop(name), device, f"parameter {name!r}")
-            for name in list(params)
-        }
-
-    def _held(self, weights: dict[str, runtime.NDArray]) -> Tables:
-        """The tables of these weights."""
-        parts = named_tables(self._tables())
-        return Tables({name: Table(name, w, parts=parts.get(name)) for name, w in weights.items()})
 
     @cached_property
     def _logits(self) -> Program:
@@ -212,7 +179,7 @@ class Predictor:
         if self.model.all_labels and given:
             raise ConfigError("evaluate: k and negatives are for models that rank items")
         dataset = self._dataset(data)
-        scores = self._evaluate(
+        found = self._evaluate(
             dataset,
             batch_size=batch_size,
             group_by=group_by,
@@ -220,10 +187,10 @@ class Predictor:
             negatives=negatives,
             negative_weights=negative_weights,
         )
-        assert scores is not None
+        assert found is not None
         if dataset is not data:  # else its owner may look at all of what was read
             dataset._warn_of_unknown()
-        return scores
+        return found
 
     def _evaluate(
         self,
@@ -237,27 +204,7 @@ class Predictor:
         """The scores, or None if `stop`, asked between two batches, ended it."""
         if not self.model.all_labels:
             return retrieval.evaluate(self, dataset, **ranking, stop=stop)
-        model = self.model
-        metrics = LabelMetrics(model.all_labels, group_by is not None, model.label_weights)
-        scored = self._scored(map(self._labelled, dataset.batches(batch_size)))
-        for number, (batch, scores) in enumerate(scored):
-            if number and stop is not None and stop():
-                return None
-            assert batch.labels is not None
-            groups = None if group_by is None else model.read(group_by, batch)
-            metrics.update(scores, batch.labels, groups)
-        return metrics.result()
-
-    def _labelled(self, batch: Batch) -> Batch:
-        if batch.labels is None:
-            raise DataError("data to evaluate on needs labels")
-        self.model.all_labels.check(batch.labels)
-        return batch
-
-    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Yield each batch with its scores."""
-        for batch in batches:
-            yield batch, self._score(batch)
+        return scores.evaluate(self, dataset, batch_size, group_by, stop)
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
@@ -271,80 +218,34 @@ class Predictor:
         NumericalError
             If a score is NaN or infinite.
         """
-        labels = self.model.all_labels
+        labels = bool(self.model.all_labels)
         few = encode_few(self.encoder, data) if self.encoder is not None and labels else None
         if few is not None:
-            ((_, scores),) = self._scored([few])
-            return labels.predictions(scores)
+            return scores.predict_few(self, few)
         dataset = self._dataset(data, require_label=False)
         if not labels:
             return retrieval.scores_of_targets(self, dataset, batch_size)
-        # Batch by batch, since float64 of all rows would be much memory.
-        scored = self._scored(dataset.batches(batch_size))
-        found = [labels.predictions(scores) for _, scores in scored]
+        found = scores.predict(self, dataset, batch_size)
         if dataset is not data:
             dataset._warn_of_unknown()
-        none = labels.predictions(np.empty((0, self.model.num_logits), np.float32))
-        return np.concatenate([*found, none])
+        return found
 
     @property
     def prediction_names(self) -> list[str]:
         """Names of the columns of `predict`: those of labels; of classes ``NAME_CLASS``."""
         return self.model.all_labels.output_names
 
-    def recommend(
-        self, data: Any, k: int = 10, *, include_seen: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The k best items of each row: their ids and scores, (rows, k) each, best first.
+    recommend = retrieval.recommend
+    item_vectors = retrieval.item_vectors
+    query_vectors = retrieval.query_vectors
 
-        Parameters
-        ----------
-        data : anything that `fit` takes
-        k : int
-        include_seen : bool
-            Whether items that the model's `seen` feature lists may be among them.
+    _score = scores.score
 
-        Returns
-        -------
-        tuple of (rows, k) int64 and (rows, k) float32
-            ``encoder.values(column)[id]`` is the value of an id. Where a row has fewer than k items
-            left, the others' ids are -1 and their scores -inf.
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, np.ndarray]]:
+        return self.parallel.scored(self, batches)
 
-        Raises
-        ------
-        ConfigError
-            If the model has no queries and items, or fewer than k items.
-        """
-        dataset = self._dataset(data, require_label=False)
-        return retrieval.recommend(self, dataset, k, include_seen)
-
-    def item_vectors(self) -> np.ndarray:
-        """(V, D) float32 vectors of all items, for an index of one's own."""
-        return retrieval.item_vectors(self)
-
-    def query_vectors(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """(rows, D) float32 vectors, whose products with those of items are scores."""
-        dataset = self._dataset(data, require_label=False)
-        return retrieval.query_vectors(self, dataset, batch_size)
-
-    def _score(self, batch: Batch) -> np.ndarray:
-        """Logits of each row and label, (B, T) float32."""
-        inputs = self.model.inputs(batch)
-        with self._lock:
-            weights = self._weights(self.model.rows_read(inputs))
-            logits = runtime.as_numpy(self._logits(weights, inputs))
-        return self._finite(logits)
-
-    def _finite(self, logits: np.ndarray) -> np.ndarray:
-        """The scores; else an error that names a parameter that is not finite, if there is one."""
-        finite = np.isfinite(logits)
-        if not finite.all():
-            found = describe_nonfinite(self.params.views(current=False))
-            raise NumericalError(
-                f"the score of a row is {logits[~finite][0]}: "
-                f"{found or 'its inputs or weights are too large'}"
-            )
-        return logits
+    def _vectors(self, function: str, batch: Batch | None = None) -> np.ndarray:
+        return self.parallel.vectors(self, function, batch)
 
     def _dataset(
         self, data: Any, *, require_label: bool = True, read_weights: bool = False
@@ -354,6 +255,7 @@ class Predictor:
         require_label = require_label and bool(self.model.all_labels)
         return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
 
+    @whole
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all parameters and slots, by name.
 
@@ -376,6 +278,7 @@ class Predictor:
         with self._lock:
             yield TrainingState(self.params.views(self._count, current=current), self._counts())
 
+    @together
     @synchronized
     def restore_(self, saved: Saved) -> None:
         """Fill all arrays from an open checkpoint, and take its counts; undefined after an error.
@@ -387,11 +290,7 @@ class Predictor:
         """
         self._recount(saved.manifest)
         with self._writing() as target:
-            self._fill_(target, saved, {n for n in saved.kinds if not n.startswith(ENCODER)})
-
-    def _fill_(self, target: dict[str, np.ndarray], saved: Saved, names: Collection[str]) -> None:
-        """Slots of an optimizer are left where they are."""
-        fill_(target, saved, {name for name in names if name in target or ":" not in name})
+            fill_(target, self.parallel.opened(saved), self._updates)
 
     @property
     def table_bytes(self) -> int:
@@ -401,6 +300,11 @@ class Predictor:
     @property
     def _count(self) -> runtime.NDArray | None:
         """Steps taken, if a checkpoint needs the optimizer's own count of them."""
+        return None
+
+    @property
+    def _updates(self) -> int | None:
+        """Updates that the optimizer made, if there is one."""
         return None
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:

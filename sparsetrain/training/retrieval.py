@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retrieval with a model of queries and items: ranking metrics and the best items of each row.
 
-The score of an item is the product of its vector and that of the query. Scores of a batch of rows
-and all items are held at once.
+Functions without a dataset are methods of a `Predictor`. The score of an item is the product of its
+vector and that of the query. Scores of a batch of rows and all items are held at once.
 """
 
 from __future__ import annotations
@@ -25,27 +25,23 @@ NO_ITEM = -1  # in place of an id, where fewer items than wanted are left
 
 
 def item_vectors(predictor: Any) -> np.ndarray:
-    """(V, D) float32 vectors of all items."""
+    """(V, D) float32 vectors of all items, for an index of one's own."""
     _require_retrieval(predictor)
-    return _vectors(predictor, "items", {})
+    found: np.ndarray = predictor._vectors("items")
+    return found
 
 
-def query_vectors(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """(rows, D) float32 vectors of all rows."""
+def query_vectors(predictor: Any, data: Any, *, batch_size: int = 4096) -> np.ndarray:
+    """(rows, D) float32 vectors, whose products with those of items are scores."""
+    dataset = predictor._dataset(data, require_label=False)
     found = [_queries(predictor, batch) for batch in dataset.batches(batch_size)]
     return np.concatenate(found) if found else np.empty((0, item_vectors(predictor).shape[1]))
 
 
 def _queries(predictor: Any, batch: Batch) -> np.ndarray:
     """(B, D) float32 vectors of the rows of a batch."""
-    return _vectors(predictor, "query", predictor.model.inputs(batch, function="query"))
-
-
-def _vectors(predictor: Any, function: str, inputs: dict[str, Any]) -> np.ndarray:
-    with predictor._lock:
-        weights = predictor._weights(predictor.model.rows_read(inputs))
-        found = predictor._program(function)(weights, inputs)
-        return runtime.as_numpy(found).copy()
+    found: np.ndarray = predictor._vectors("query", batch)
+    return found
 
 
 class _ByVectors:
@@ -112,9 +108,29 @@ def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _ByMode
 
 
 def recommend(
-    predictor: Any, dataset: Dataset, k: int, include_seen: bool
+    predictor: Any, data: Any, k: int = 10, *, include_seen: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best items of each row and their scores; see `Predictor.recommend`."""
+    """The k best items of each row: their ids and scores, (rows, k) each, best first.
+
+    Parameters
+    ----------
+    data : anything that `fit` takes
+    k : int
+    include_seen : bool
+        Whether items that the model's `seen` feature lists may be among them.
+
+    Returns
+    -------
+    tuple of (rows, k) int64 and (rows, k) float32
+        ``encoder.values(column)[id]`` is the value of an id. Where a row has fewer than k items
+        left, the others' ids are -1 and their scores -inf.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no queries and items, or fewer than k items.
+    """
+    dataset = predictor._dataset(data, require_label=False)
     scorer = _scorer(predictor)
     no_items = _no_items(predictor.model, scorer.count)
     if require_int("k", k) > (count := scorer.count - int(no_items.sum())):

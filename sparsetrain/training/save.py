@@ -22,7 +22,6 @@ from sparsetrain.data import Encoder
 from sparsetrain.optim.options import to_config
 from sparsetrain.tables.state_dict import ENCODER, require_finite
 from sparsetrain.training.predictor import Predictor
-from sparsetrain.training.trained_model import TrainedModel
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
@@ -56,7 +55,7 @@ def describe(model: Predictor, kind: str, extra: Mapping[str, Any]) -> Iterator[
 
 @contextmanager
 def describe_trainer(
-    trainer: TrainedModel, extra: Mapping[str, Any], run: dict[str, Any] | None = None
+    trainer: Any, extra: Mapping[str, Any], run: dict[str, Any] | None = None
 ) -> Iterator[Saving]:
     """`describe` with all that training goes on with; `run` is the state of its run."""
     with describe(trainer, KIND, extra) as (arrays, described):
@@ -65,7 +64,7 @@ def describe_trainer(
             {
                 **described,
                 "optimizer": to_config(trainer.optimizer),
-                "exact": trainer.params.exact,
+                **trainer.params.manifest(),
                 "seed": int(trainer.seed),
                 "accumulate": trainer.accumulate,
                 "run": run,

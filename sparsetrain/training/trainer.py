@@ -8,39 +8,51 @@ depend on the ids of the batch, not on the rows of the tables.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from math import prod
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
-from sparsetrain import checkpoint
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.checkpoint import Saved
+from sparsetrain.compiler.precision import LossScale, Precision, Scaling
+from sparsetrain.compiler.precision.arithmetic import Arithmetic
+from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
-from sparsetrain.models.model_checks import check_group_feature, require_several_rows
-from sparsetrain.system.argument_checks import require_int, require_type
-from sparsetrain.system.blas_threads import single_threaded_blas
-from sparsetrain.system.locks import synchronized
-from sparsetrain.tables.growth import copy_grown_
-from sparsetrain.training.fit import (
-    EarlyStopping,
-    Fit,
-    History,
-    Plan,
-    ReduceLROnPlateau,
-    Seen,
-    begin,
-    check_fit_arguments,
-    seen_of,
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
+from sparsetrain.models.model_checks import (
+    norm_of_rows,
+    require_several_rows,
+    table_dtype_of,
 )
-from sparsetrain.training.grown_model import grown_model
-from sparsetrain.training.profile import RECORDED, WARM, StepProfile, Watch
+from sparsetrain.optim import Optimizer, StepResult, averages
+from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.locks import synchronized
+from sparsetrain.tables.state_dict import load_arrays_, load_rows_, named_tables
+from sparsetrain.training.chosen_items import learn_
+from sparsetrain.training.find_nonfinite import first_nonfinite
+from sparsetrain.training.fit.call import fit
+from sparsetrain.training.gradient_program import gradient_program
+from sparsetrain.training.grown_model import grown
+from sparsetrain.training.predictor import Predictor
+from sparsetrain.training.processes import ALONE, fitted, together, whole
+from sparsetrain.training.profile import profile
 from sparsetrain.training.quantized import QuantizedModel, quantize
-from sparsetrain.training.run import Run
+from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import describe_trainer
-from sparsetrain.training.trained_model import TrainedModel
+from sparsetrain.training.step import Loss, loss_inputs
+
+Planner = Literal["auto", "host", "device"]  # who sorts the rows of a batch that is staged
 
 
-class Trainer(TrainedModel):
+class Trainer(Predictor):
     """Trains a model of this package.
 
     Parameters
@@ -87,187 +99,197 @@ class Trainer(TrainedModel):
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
 
-    __signature__ = inspect.signature(TrainedModel)  # which `__new__` would hide
-
-    def __new__(cls, *args: Any, parallel: Any = None, **options: Any) -> Trainer:
-        """Make a trainer of one process, or one rank's of several."""
-        made: Trainer = super().__new__(cls if parallel is None else parallel.trainer)
-        return made
-
-    def fit(
+    def __init__(
         self,
-        train: Any,
+        model: Any,
+        optimizer: Optimizer,
         *,
-        validation: Any = None,
-        epochs: int = 1,
-        batch_size: int = 128,
-        shuffle: bool = True,
-        progress: Any = "auto",
-        stop: Callable[[], bool] | None = None,
-        on_epoch: Callable[[dict[str, Any]], object] | None = None,
-        on_log: Callable[[dict[str, Any]], object] | None = None,
-        run: Run | str | Path | None = None,
-        resume: bool = False,
-        validate_every: int | None = None,
-        validate_epochs: int = 1,
-        k: int | Sequence[int] = 10,
-        early_stopping: EarlyStopping | None = None,
-        reduce_lr: ReduceLROnPlateau | None = None,
-        group_by: str | None = None,
-        check_numerics: bool = False,
-        allow_changed: Collection[str] = (),
-        profile: bool = False,
-    ) -> History:
-        """Train for some epochs.
+        target: Any = "auto",
+        seed: int = 0,
+        encoder: Encoder | None = None,
+        initialize: bool = True,
+        accumulate: int = 1,
+        precision: Precision = "float32",
+        loss_scale: LossScale | float | Literal["dynamic"] | None = None,
+        plan: Planner = "auto",
+        parallel: Any = None,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
+                f"not a {type(optimizer).__name__}"
+            )
+        self.accumulate = require_int("accumulate", accumulate)
+        self.draws = getattr(model, "has_dropout", False)  # while training
+        target = resolve_target(target)
+        check_trainable(table_dtype_of(model))
+        arithmetic = Arithmetic(precision, target, loss_scale)
+        group = ALONE if parallel is None else parallel.joined(model, optimizer, accumulate)
+        with group.guard():
+            super().__init__(
+                model, target, encoder, arithmetic, seed, initialize=initialize, parallel=group
+            )
+            self._begin(optimizer, plan, seed, initialize)
+            group.begin(self)
+
+    def _begin(self, optimizer: Optimizer, plan: Planner, seed: int, initialize: bool) -> None:
+        """Make slots, and what takes the steps."""
+        model, self.optimizer = self.model, optimizer
+        self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
+        tables = named_tables(self.parallel.tables(model))
+        constants = model.constants()
+        self.state = optimizer.init(
+            {name: w for name, w in self.params.weights.items() if name not in constants},
+            tables,
+            fill=initialize,
+            seed=seed,
+            scaled=self.scaling is not None,
+            buffers=model.buffers(),
+            target=self.target,
+        )
+        self.params = self.state.tables.with_constants(map(self.params.table, constants))
+        self._norm = norm_of_rows(model)
+        if plan not in get_args(Planner):
+            raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
+        if plan not in self.backend.plans:
+            raise ConfigError(f"plan={plan!r} is for CUDA; on a CPU leave it out")
+        self.plan: Planner = plan
+        self.training_step = self.parallel.training_step(self)
+        self.applied: StepResult | None = None  # of the last step: norm, skipped or not
+        self.run_state: RunState | None = None  # where the run stood that was loaded
+        # Takes a step, and records it, while steps are profiled.
+        self.watch: Callable[[Callable[[], Loss], Batch], Loss] | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether there are steps; what a model without a loss learns comes from `learn_`."""
+        return "loss" in self.model.functions
+
+    learn_ = whole(synchronized(learn_))
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """The scale of the loss, if it has one."""
+        return self.arithmetic.scaling
+
+    def _described(self) -> list[str]:
+        return [self.optimizer.formula.name]
+
+    @property
+    def seed(self) -> int:
+        """Decides initial weights, the order of the data and the rounding of half tables."""
+        return self.state.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self.state.seed = seed
+
+    @cached_property
+    def program(self) -> GradientProgram:
+        """The gradient program; ``trainer.program.module`` is its IRModule before lowering."""
+        return gradient_program(
+            self.model,
+            self._module,
+            [name for name in self.state if name not in self.model.buffers()],
+            target=self.target,
+            precision=self.arithmetic,
+            scaled=self.scaling is not None,
+        )
+
+    @together
+    @synchronized
+    def compile(self, *, scores: bool = False) -> None:
+        """Compile what a step runs now, rather than in the first step.
 
         Parameters
         ----------
-        train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
-            Whatever `sparsetrain.data.open_source` takes.
-        epochs : int
-            Passes over `train`; with `resume`, of the whole run.
-        batch_size : int
-            Rows per step; the last, smaller batch is trained on too.
-        shuffle : bool
-            Mix the rows, by the trainer's seed and the epoch's number.
-        progress : "auto", None or Progress
-            What is shown meanwhile, see `sparsetrain.training.progress`.
-        stop : callable, optional
-            Asked after every batch, and between those of a validation; True ends training there.
-        on_epoch : callable, optional
-            Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
-        on_log : callable, optional
-            Told of each line of the log, such as a logger of `sparsetrain.loggers`; without `run`
-            there is a line every 100 steps.
-        run : Run or path, optional
-            The folder in which checkpoints and a log of every metric are kept.
-        resume : bool
-            Go on where the checkpoint was that this trainer was loaded from, to the bits that an
-            uninterrupted run would have had.
-        validate_every : int, optional
-            Steps between validations, besides those after epochs.
-        validate_epochs : int
-            Epochs between validations; the last is validated too.
-        k : int or sequence of int
-            Of validations that rank items, as in `evaluate`.
-        early_stopping : EarlyStopping, optional
-            When to end, by validation scores; with patience the trainer then has the weights,
-            slots and counts of the best validation. What may be resumed is the last state.
-        reduce_lr : ReduceLROnPlateau, optional
-            When to lower the learning rate, by validation scores.
-        group_by : str, optional
-            As in `evaluate`, for validations.
-        check_numerics : bool
-            If a step is not finite, find the first value of the program that is not.
-        allow_changed : collection of str
-            What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
-            validate on may not, by ``"validation"``, where the weights depend on validations.
-        profile : bool
-            Record the kernels of some early steps; their results stay the same.
+        scores : bool
+            What `evaluate` and `predict` run as well.
+        """
+        if self.trains:
+            self.training_step.compile()
+        if scores:
+            self.parallel.compile_scores(self)
 
-        Returns
-        -------
-        History
-            A dict that shows as a table of its epochs, and has it as `frame`:
-            ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
-            of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
-            is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-            validation), ``checkpoint`` ("best" if early stopping left the weights of that one, else
-            "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
+    def step(self, batch: Batch) -> Loss:
+        """Train on one batch and return its loss, as it was before the step.
 
         Raises
         ------
-        ConfigError
-            If `epochs` or `batch_size` is below 1, or there are no rows for a validation.
-        CheckpointError
-            If data or an argument differs from the resumed run's, or the run cannot be written.
+        DataError
+            If it is not a batch, has no labels or does not fit the model.
         NumericalError
-            As `step`; the batches before stay trained on.
-        ResourceError
-            If memory or disk is used up; the last checkpoint stays.
+            If the loss or a gradient is not finite; nothing is updated then. With
+            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
+            is one in which a gradient overflows while the loss's scale can fall.
         """
-        check_fit_arguments(
-            validation, stop, on_epoch, on_log, run, validate_every, early_stopping, reduce_lr
-        )
-        check_group_feature(self.model, group_by)
-        require_several_rows(self._norm, require_int("batch_size", batch_size), self._parts)
-        plan = Plan(
-            until=require_int("epochs", epochs) + (0 if resume else self.epochs),
-            batch_size=batch_size,
-            seed=self.seed if shuffle else None,
-            validate_every=validate_every,
-            validate_epochs=validate_epochs,
-            k=k,
-            early_stopping=(early_stopping or EarlyStopping()).of_labels(
-                self.model.all_labels, group_by is not None, k
-            ),
-            reduce_lr=reduce_lr,
-            check_numerics=check_numerics,
-            accumulate=self.accumulate,
-            arithmetic=self.arithmetic.to_dict(),
-            group_by=group_by,
-            parts=None if self.parallel is None else self.parallel.parts,
-        )
-        dataset = self._rows_to_train_on(train)
-        seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
-        state = begin(self, plan, seen, resume, allow_changed)
-        folder = Run(run) if isinstance(run, (str, Path)) else run
-        best = state.best["step"] if state.best else None
-        writing = folder and folder.writing(fresh=not resume, size=self._bytes, best=best)
-        watch = Watch(self) if profile else None
-        recording = watch and watch.recording()
-        with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
-            held_out = None if validation is None else self._dataset(validation)
-            if self.model.defines("learn"):
-                self.learn_(self._dataset(train))
-            told = progress, stop, on_epoch, on_log
-            history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
-            if watch:
-                history["profile"] = found = watch.result()
-                if folder and folder.logs and found:
-                    folder.save_profile(found.to_dict())
-        return history
+        if self.parallel.parts or not isinstance(batch, Batch):
+            return self.parallel.step(self, batch)
+        return self._watched(batch, (batch,))
+
+    def _watched(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
+        """Train on a batch; `pieces` are its rows that this process computes."""
+        step = partial(self._step, batch, pieces)
+        return step() if self.watch is None else self.watch(step, batch)
+
+    @property
+    def _parts(self) -> int:
+        """Into how many parts a batch is cut."""
+        return self.parallel.parts or self.accumulate
+
+    @property
+    def _step_options(self) -> dict[str, Any]:
+        cut = {"accumulate": self.accumulate, "parts": self.parallel.parts}
+        return {**cut, **self.arithmetic.to_dict()}
 
     def _rows_to_train_on(self, data: Any) -> Any:
-        """What gives `Fit` its batches."""
-        return self._dataset(data, read_weights=True)
+        return self.parallel.rows(data, self._dataset(data, read_weights=True))
 
-    def profile(self, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
-        """Find where a step spends its time: ``print(trainer.profile(batch))``.
+    @synchronized
+    def _step(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
+        if self._norm is not None:
+            # What an epoch has left over may be one row.
+            is_rest = batch.position is not None and batch.position.row == 0
+            if not (is_rest and self.steps):
+                require_several_rows(self._norm, len(batch), self._parts)
+        for piece in pieces:
+            self.model.check_labelled(piece)
+        self._averages = None
+        loss, self.applied = self.training_step.run_(batch)
+        self.steps += 1
+        if self.scaling is not None:
+            self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
+        return Loss(loss)
 
-        The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
-        weights and slots. Rows of `batch` stay in the caches from step to step;
-        ``fit(..., profile=True)`` records steps over ever new rows. On CUDA launches wait for each
-        other meanwhile, so a step takes longer than one that is not profiled.
+    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The same batches, to be trained on one after another.
 
-        Parameters
-        ----------
-        batch : Batch
-            With labels.
-        steps : int
-            Recorded after some unrecorded ones; at least 2.
+        On a GPU a thread checks those that follow, copies them to the device and may sort their
+        rows meanwhile; on a CPU they come as they are. `fit` does this by itself.
 
-        Returns
-        -------
-        StepProfile
-            Per kernel: name, calls, seconds, GFLOP/s or GB/s, and what is outside kernels.
-
-        Raises
-        ------
-        ConfigError
-            If `steps` is below 2.
-        NumericalError
-            As `step`.
+        Examples
+        --------
+        >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
+        ...     trainer.step(batch)
         """
-        require_int("profile: steps", steps, 2)
-        watch = Watch(self, steps)
-        with watch.recording(), self._taken_back():
-            for _ in range(WARM + steps):
-                float(self.step(batch))
-        result = watch.result()
-        assert result is not None
-        return result
+        staged: Iterator[Batch] = self.backend.stage(self, iter(batches))
+        return staged
 
+    @whole
+    @synchronized
+    def first_nonfinite(self, batch: Batch) -> str | None:
+        """Say which value of the gradient program is the first that is not finite, if one is.
+
+        Runs the program on `batch` once more, compiled so that every value shows.
+        """
+        inputs = loss_inputs(self, batch)
+        weights = self.params.rows(self.model.rows_read(inputs))
+        return first_nonfinite(self.program, weights, inputs)
+
+    fit = fitted(fit)
+    profile = whole(profile)
+
+    @whole
     @synchronized
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
@@ -295,23 +317,9 @@ class Trainer(TrainedModel):
         ... # doctest: +SKIP
         >>> trainer.fit("tuesday.parquet", run="tuesday")  # doctest: +SKIP
         """
-        require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
-        made = Trainer(
-            grown_model(self.model, self.encoder, encoder),
-            self.optimizer,
-            target=self.target,
-            seed=self.seed,
-            encoder=encoder,
-            accumulate=self.accumulate,
-            plan=self.plan,
-            **self.arithmetic.arguments,
-        )
-        with self.snapshot() as state, made._writing() as target:
-            copy_grown_(target, state.arrays, made._table_names(), rare=not encoder.encoded)
-            made._recount({**state.counts, "epochs": 0})
-        made._restored()
-        return made
+        return grown(self, encoder)
 
+    @whole
     @synchronized
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
@@ -327,6 +335,7 @@ class Trainer(TrainedModel):
         """
         return quantize(self)
 
+    @together
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Write model, optimizer and encoder to a folder; see `sparsetrain.checkpoint`.
 
@@ -336,4 +345,126 @@ class Trainer(TrainedModel):
             If a parameter or a slot is not finite; nothing is written then.
         """
         with describe_trainer(self, extra or {}) as saved:
-            checkpoint.write(folder, *saved)
+            self.parallel.write(folder, *saved)
+
+    @synchronized
+    def load_state_dict(
+        self, arrays: Mapping[str, np.ndarray], counts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Copy arrays named as in `state_dict` into the parameters and slots.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+        counts : mapping, optional
+            Those of `snapshot`, if they are to be restored too.
+
+        Raises
+        ------
+        CheckpointError
+            If a name is missing or unknown, a shape or dtype differs, or rows of a table in exact
+            mode are not all of one step; nothing is written then.
+        """
+        with self._writing() as target:
+            load_arrays_(target, arrays, self.params.check_saved)
+        if counts is not None:
+            self._recount(counts)
+        self._restored()
+
+    @whole
+    def table(self, name: str) -> np.ndarray:
+        """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
+
+        Row by row it belongs to ``trainer.encoder.values(name)``.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such table.
+        """
+        with self.snapshot() as state:
+            return state.arrays[self._table_name(name)].astype(np.float32)
+
+    @whole
+    @synchronized
+    def load_table(self, name: str, rows: np.ndarray) -> None:
+        """Write an embedding table, such as one that was trained elsewhere; its slots stay.
+
+        A table that shall stay as it is has the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
+
+        Parameters
+        ----------
+        name : str
+            That of a column; columns that share a table have one.
+        rows : (V, D) floats
+            Rounded to what the table is stored in.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such table, the shape is another one, or a number is not finite.
+        """
+        full = self._table_name(name)
+        self.params.current()
+        with self._writing() as target:
+            load_rows_(target[full], rows, f"load_table: {name}")
+
+    def _table_name(self, name: str) -> str:
+        full = self.model.table_of(name)
+        tables = [own for table in self.params.each() for own in table.parts]
+        if full not in tables:
+            known = ", ".join(t.removeprefix("embeddings.").rpartition(".")[0] for t in tables)
+            raise ConfigError(f"there is no table {name!r}; there are {known}")
+        return full
+
+    @synchronized
+    def restore_(self, saved: Saved) -> None:
+        """See `Predictor.restore_`."""
+        super().restore_(saved)
+        self._restored(saved.manifest)
+
+    def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
+        self._averages = None
+        return super()._writing()
+
+    def _weights(
+        self, read: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, runtime.NDArray]:
+        """Averages, if the optimizer keeps them: made once a step."""
+        if self.optimizer.average is None:
+            return super()._weights(read)
+        if self._averages is None or self._averages[0] != self.state.step:
+            self._averages = None  # before there are others
+            self._averages = self.state.step, averages(self.params.current(), self.state)
+        return self._averages[1]
+
+    def _counts(self) -> dict[str, Any]:
+        return {**super()._counts(), "skipped": self.state.skipped, **self.arithmetic.counts}
+
+    def _recount(self, counts: Mapping[str, Any]) -> None:
+        super()._recount(counts)
+        self.state.skipped = int(counts["skipped"])
+        self.arithmetic.restore(counts)
+
+    @property
+    def _count(self) -> runtime.NDArray | None:
+        return self.state.count if self.optimizer.counts_steps else None
+
+    @property
+    def _updates(self) -> int:
+        return self.steps - self.state.skipped
+
+    @property
+    def _bytes(self) -> int:
+        """Bytes of all parameters and slots: what a checkpoint holds at least."""
+        here = sum(
+            prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
+            for tensor in (*self.params.weights.values(), *self.state.tensors())
+        )
+        return here * self.parallel.size
+
+    def _restored(self, manifest: Mapping[str, Any] | None = None) -> None:
+        """Let the optimizer go on from arrays that were just loaded; see `Tables.restored`."""
+        if not self.optimizer.counts_steps:
+            self.state.step = self._updates
+        self.params.restored(manifest)

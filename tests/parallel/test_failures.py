@@ -77,7 +77,6 @@ class Own(st.models.DLRM):
         return params
 
 
-SEQUENCES = {"history": 9, "item": 9}
 OPTIONS = {"rows": [9, 5], "dim": 4, "num_dense": 3, "bottom": (4,), "top": (4,)}
 
 
@@ -85,8 +84,6 @@ def test_what_is_not_there_is_refused_by_name():
     refused = {
         "tables are float32": lambda: st.models.DLRM(**OPTIONS, table_dtype="bfloat16"),
         "Own.initialize draws weights by a rule of its own": lambda: Own(**OPTIONS),
-        "BPR reads all item vectors as a whole": lambda: st.models.BPR({"user": 9, "item": 5}),
-        "BERT4Rec reads item.weight as a whole": lambda: st.models.BERT4Rec(SEQUENCES),
     }
     for said, make in refused.items():
         with pytest.raises(ConfigError, match=said):

@@ -14,7 +14,8 @@ from sparsetrain import checkpoint
 from sparsetrain.cli import main
 from sparsetrain.cli.saved_model import note_checkpoint
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, ResourceError
-from sparsetrain.training import predictor, trained_model
+from sparsetrain.training import state
+from sparsetrain.training import trainer as training_trainer
 from sparsetrain.training.fit.best import Best
 from sparsetrain.training.run import Run, chosen, folder
 from tests import small_dlrm
@@ -199,7 +200,7 @@ def interruptible():
 def test_interrupts_while_the_best_is_put_back_wait_until_it_is(
     tmp_path, monkeypatch, optimizer, in_folder
 ):
-    module, name = (predictor, "check_kinds") if in_folder else (trained_model, "load_arrays_")
+    module, name = (state, "check_kinds") if in_folder else (training_trainer, "load_arrays_")
     whole = getattr(module, name)
 
     def interrupted(target, *others):

@@ -31,7 +31,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, make_plan
 from sparsetrain.training.step import Trainable, TrainingStep, step_inputs
-from sparsetrain.training.trained_model import Planner, TrainedModel
+from sparsetrain.training.trainer import Planner, Trainer
 
 HOST_LOOKUPS = 16_384
 _PLAN = ("rows", "order", "offsets")
@@ -192,7 +192,7 @@ class DeviceTrainingStep(TrainingStep):
 
     trusts = True
 
-    def __init__(self, trainer: TrainedModel) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         super().__init__(trainer)
         self._ahead = DevicePrefetcher(trainer, trainer.plan)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
+- `call`: the call itself
 - `plan`: checks of a call, what is fixed for a run, and the result, as a table
 - `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due

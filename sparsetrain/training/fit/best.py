@@ -12,13 +12,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.training.fit.plan import EarlyStopping
-from sparsetrain.training.predictor import TrainingState
 from sparsetrain.training.run import Run, checkpoint_in
-from sparsetrain.training.trained_model import TrainedModel
+from sparsetrain.training.state import TrainingState
 
 _NOT_KEPT = "its weights are not kept here"
 
@@ -38,7 +38,7 @@ class Best:
         self._wanted, self._run = rule.patience is not None, run
         self._kept: TrainingState | None = None
 
-    def keep(self, trainer: TrainedModel) -> None:
+    def keep(self, trainer: Any) -> None:
         """Copy the trainer's state, unless a folder will hold it.
 
         Raises
@@ -59,7 +59,7 @@ class Best:
                     "kept there"
                 ) from None
 
-    def restore_(self, trainer: TrainedModel, step: int) -> str | None:
+    def restore_(self, trainer: Any, step: int) -> str | None:
         """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
 
         An interrupt is heard once the state is whole.
@@ -76,7 +76,7 @@ class Best:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)
 
-    def _from_memory_(self, trainer: TrainedModel, step: int) -> str | None:
+    def _from_memory_(self, trainer: Any, step: int) -> str | None:
         # A run that was resumed without its folder has no copy of what was best before.
         if self._kept is None or self._kept.counts["steps"] != step:
             return _NOT_KEPT
@@ -84,7 +84,7 @@ class Best:
         return None
 
 
-def _from_folder_(trainer: TrainedModel, step: int, run: Run) -> str | None:
+def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
     if run.best is None:
         return _NOT_KEPT
     try:

@@ -23,7 +23,6 @@ from sparsetrain.training.fit.record import OnLog, Record, explained
 from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.state import RunState
-from sparsetrain.training.trained_model import TrainedModel
 
 VALIDATION_BATCH = 4096
 
@@ -33,7 +32,7 @@ class Fit:
 
     Parameters
     ----------
-    trainer : TrainedModel
+    trainer : Trainer
     dataset, held_out : Dataset
         To train on; to validate on, or None.
     plan : Plan
@@ -52,7 +51,7 @@ class Fit:
 
     def __init__(
         self,
-        trainer: TrainedModel,
+        trainer: Any,
         dataset: Dataset,
         held_out: Dataset | None,
         plan: Plan,

@@ -151,14 +151,10 @@ class Plan:
         Epochs between validations; the last is validated too.
     k : int or sequence of int
         Of rankings to validate, as in `RankingMetrics`.
-    accumulate : int
-        Parts in which a batch is computed.
-    arithmetic : mapping
+    options : mapping
         What decides the numbers of a step besides, by the names of a trainer's arguments.
     group_by : str or None
         The feature whose ids group rows to validate on.
-    parts : int or None
-        Parts into which several processes cut a batch.
     """
 
     until: int
@@ -170,10 +166,8 @@ class Plan:
     early_stopping: EarlyStopping = EarlyStopping()
     reduce_lr: ReduceLROnPlateau | None = None
     check_numerics: bool = False
-    accumulate: int = 1
-    arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     group_by: str | None = None
-    parts: int | None = None
 
     def __post_init__(self) -> None:
         numbers: dict[str, Any] = {name: getattr(self, name) for name in _COUNTS}
@@ -211,10 +205,8 @@ class Plan:
             "validate_epochs": self.validate_epochs,
             "early_stopping": asdict(self.early_stopping),
             "reduce_lr": None if self.reduce_lr is None else asdict(self.reduce_lr),
-            "accumulate": self.accumulate,
-            **self.arithmetic,
+            **self.options,
             "group_by": self.group_by,
-            "parts": self.parts,
         }
 
 

@@ -21,7 +21,6 @@ from sparsetrain.training.run.folder import LOG_EVERY
 from sparsetrain.training.run.log import Log, fields, plain
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import describe_trainer
-from sparsetrain.training.trained_model import TrainedModel
 
 OnLog = Callable[[dict[str, Any]], object]
 
@@ -31,7 +30,7 @@ _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemo
 
 @contextlib.contextmanager
 def explained(
-    trainer: TrainedModel, batch: Batch, at: Position, saved: Path | None, check_numerics: bool
+    trainer: Any, batch: Batch, at: Position, saved: Path | None, check_numerics: bool
 ) -> Iterator[None]:
     """Add to an error of a step the place in the data and what is left of the run.
 
@@ -120,7 +119,7 @@ class Record:
         return self._run.latest if self._run else None
 
     @contextlib.contextmanager
-    def open(self, trainer: TrainedModel, state: RunState) -> Iterator[None]:
+    def open(self, trainer: Any, state: RunState) -> Iterator[None]:
         """Open the log where the state says that it ended. The folder must be locked.
 
         The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
@@ -148,7 +147,7 @@ class Record:
         every = self._run.every if self._run else None
         return bool(every and step and step % every == 0)
 
-    def log_training(self, trainer: TrainedModel, state: RunState) -> None:
+    def log_training(self, trainer: Any, state: RunState) -> None:
         """Write the mean loss and the speed since the last such line, if a line is due."""
         step = trainer.steps
         if step == state.log_step or not state.log_rows:
@@ -165,12 +164,12 @@ class Record:
         state.log_step = step
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
 
-    def log_validation(self, trainer: TrainedModel, state: RunState) -> None:
+    def log_validation(self, trainer: Any, state: RunState) -> None:
         """Write the scores of the validation that has just been made."""
         line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
         self._add(line, state)
 
-    def save(self, trainer: TrainedModel, state: RunState, *, best: bool) -> None:
+    def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
         """Write a checkpoint unless this very state is saved already.
 
         Raises
@@ -191,7 +190,7 @@ class Record:
             raise NumericalError(f"{error}{name_checkpoint(self.latest)}") from None
         self._saved = key
 
-    def finish(self, trainer: TrainedModel, state: RunState) -> None:
+    def finish(self, trainer: Any, state: RunState) -> None:
         """Save the last state; without a folder, see whether it could be saved."""
         self.save(trainer, state, best=False)
         if self._run is None:
@@ -210,9 +209,9 @@ class Record:
         state.log_lines = self._log.lines
 
     @staticmethod
-    def _key(trainer: TrainedModel, state: RunState) -> tuple[Any, ...]:
+    def _key(trainer: Any, state: RunState) -> tuple[Any, ...]:
         return trainer.steps, state.validated, state.position
 
     @staticmethod
-    def _where(trainer: TrainedModel, state: RunState) -> dict[str, Any]:
+    def _where(trainer: Any, state: RunState) -> dict[str, Any]:
         return {"step": trainer.steps, "epoch": state.position.epoch - state.at_epoch_end}

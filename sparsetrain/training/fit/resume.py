@@ -20,7 +20,6 @@ from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, first_line
 from sparsetrain.training.fit.plan import Plan
 from sparsetrain.training.run.state import RunState
-from sparsetrain.training.trained_model import TrainedModel
 
 Prints = list[dict[str, Any]]
 
@@ -51,7 +50,7 @@ def fingerprint_of(data: Any) -> Prints | None:
 
 
 def begin(
-    trainer: TrainedModel, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
+    trainer: Any, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
 ) -> RunState:
     """Return the state to begin with.
 

@@ -29,9 +29,9 @@ from sparsetrain.backend import CPU_MEMORY
 from sparsetrain.data import Batch
 from sparsetrain.runtime.compiling import intercept_kernels
 from sparsetrain.runtime.kernel_names import plain_name
+from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.profile.result import Entry, StepProfile, kernel_times, longest_first
 from sparsetrain.training.step import Loss, loss_inputs
-from sparsetrain.training.trained_model import TrainedModel
 
 
 class Recorder:
@@ -182,12 +182,12 @@ class Watch:
 
     Parameters
     ----------
-    trainer : TrainedModel
+    trainer : Trainer
     steps : int
         How many steps are recorded; at least 2.
     """
 
-    def __init__(self, trainer: TrainedModel, steps: int = RECORDED) -> None:
+    def __init__(self, trainer: Any, steps: int = RECORDED) -> None:
         self._trainer, self._warm, self._left = trainer, WARM, max(2, steps)
         self._backend = trainer.backend
         self._rows = 0
@@ -252,3 +252,46 @@ class Watch:
             device="" if self._backend.memory == CPU_MEMORY else self._backend.kind,
             spared=self._spared,
         )
+
+
+def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
+    """Find where a step spends its time: ``print(trainer.profile(batch))``.
+
+    The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
+    weights and slots. Rows of `batch` stay in the caches from step to step;
+    ``fit(..., profile=True)`` records steps over ever new rows. On CUDA launches wait for each
+    other meanwhile, so a step takes longer than one that is not profiled.
+
+    Parameters
+    ----------
+    batch : Batch
+        With labels.
+    steps : int
+        Recorded after some unrecorded ones; at least 2.
+
+    Returns
+    -------
+    StepProfile
+        Per kernel: name, calls, seconds, GFLOP/s or GB/s, and what is outside kernels.
+
+    Raises
+    ------
+    ConfigError
+        If `steps` is below 2.
+    NumericalError
+        As `step`.
+    """
+    watch = Watch(trainer, require_int("profile: steps", steps, 2))
+    with trainer.snapshot() as state:  # until the end other threads wait
+        arrays = {name: array.copy() for name, array in state.arrays.items()}
+        applied = trainer.applied
+        try:
+            with watch.recording():
+                for _ in range(WARM + steps):
+                    float(trainer.step(batch))
+        finally:
+            trainer.load_state_dict(arrays, state.counts)
+            trainer.applied = applied
+    result = watch.result()
+    assert result is not None
+    return result

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call itself, `Trainer.fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from sparsetrain.models.model_checks import check_group_feature, require_several_rows
+from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.blas_threads import single_threaded_blas
+from sparsetrain.training.fit.loop import Fit
+from sparsetrain.training.fit.plan import (
+    EarlyStopping,
+    History,
+    Plan,
+    ReduceLROnPlateau,
+    check_fit_arguments,
+)
+from sparsetrain.training.fit.resume import Seen, begin, seen_of
+from sparsetrain.training.profile import Watch
+from sparsetrain.training.run import Run
+
+
+def fit(
+    self: Any,
+    train: Any,
+    *,
+    validation: Any = None,
+    epochs: int = 1,
+    batch_size: int = 128,
+    shuffle: bool = True,
+    progress: Any = "auto",
+    stop: Callable[[], bool] | None = None,
+    on_epoch: Callable[[dict[str, Any]], object] | None = None,
+    on_log: Callable[[dict[str, Any]], object] | None = None,
+    run: Run | str | Path | None = None,
+    resume: bool = False,
+    validate_every: int | None = None,
+    validate_epochs: int = 1,
+    k: int | Sequence[int] = 10,
+    early_stopping: EarlyStopping | None = None,
+    reduce_lr: ReduceLROnPlateau | None = None,
+    group_by: str | None = None,
+    check_numerics: bool = False,
+    allow_changed: Collection[str] = (),
+    profile: bool = False,
+) -> History:
+    """Train for some epochs.
+
+    Parameters
+    ----------
+    train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
+        Whatever `sparsetrain.data.open_source` takes.
+    epochs : int
+        Passes over `train`; with `resume`, of the whole run.
+    batch_size : int
+        Rows per step; the last, smaller batch is trained on too.
+    shuffle : bool
+        Mix the rows, by the trainer's seed and the epoch's number.
+    progress : "auto", None or Progress
+        What is shown meanwhile, see `sparsetrain.training.progress`.
+    stop : callable, optional
+        Asked after every batch, and between those of a validation; True ends training there.
+    on_epoch : callable, optional
+        Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
+    on_log : callable, optional
+        Told of each line of the log, such as a logger of `sparsetrain.loggers`; without `run`
+        there is a line every 100 steps.
+    run : Run or path, optional
+        The folder in which checkpoints and a log of every metric are kept.
+    resume : bool
+        Go on where the checkpoint was that this trainer was loaded from, to the bits that an
+        uninterrupted run would have had.
+    validate_every : int, optional
+        Steps between validations, besides those after epochs.
+    validate_epochs : int
+        Epochs between validations; the last is validated too.
+    k : int or sequence of int
+        Of validations that rank items, as in `evaluate`.
+    early_stopping : EarlyStopping, optional
+        When to end, by validation scores; with patience the trainer then has the weights,
+        slots and counts of the best validation. What may be resumed is the last state.
+    reduce_lr : ReduceLROnPlateau, optional
+        When to lower the learning rate, by validation scores.
+    group_by : str, optional
+        As in `evaluate`, for validations.
+    check_numerics : bool
+        If a step is not finite, find the first value of the program that is not.
+    allow_changed : collection of str
+        What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
+        validate on may not, by ``"validation"``, where the weights depend on validations.
+    profile : bool
+        Record the kernels of some early steps; their results stay the same.
+
+    Returns
+    -------
+    History
+        A dict that shows as a table of its epochs, and has it as `frame`:
+        ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
+        of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
+        is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
+        validation), ``checkpoint`` ("best" if early stopping left the weights of that one, else
+        "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
+
+    Raises
+    ------
+    ConfigError
+        If `epochs` or `batch_size` is below 1, or there are no rows for a validation.
+    CheckpointError
+        If data or an argument differs from the resumed run's, or the run cannot be written.
+    NumericalError
+        As `step`; the batches before stay trained on.
+    ResourceError
+        If memory or disk is used up; the last checkpoint stays.
+    """
+    check_fit_arguments(
+        validation, stop, on_epoch, on_log, run, validate_every, early_stopping, reduce_lr
+    )
+    check_group_feature(self.model, group_by)
+    require_several_rows(self._norm, require_int("batch_size", batch_size), self._parts)
+    plan = Plan(
+        until=require_int("epochs", epochs) + (0 if resume else self.epochs),
+        batch_size=batch_size,
+        seed=self.seed if shuffle else None,
+        validate_every=validate_every,
+        validate_epochs=validate_epochs,
+        k=k,
+        early_stopping=(early_stopping or EarlyStopping()).of_labels(
+            self.model.all_labels, group_by is not None, k
+        ),
+        reduce_lr=reduce_lr,
+        check_numerics=check_numerics,
+        options=self._step_options,
+        group_by=group_by,
+    )
+    dataset = self._rows_to_train_on(train)
+    seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
+    state = begin(self, plan, seen, resume, allow_changed)
+    folder = Run(run) if isinstance(run, (str, Path)) else run
+    best = state.best["step"] if state.best else None
+    writing = folder and folder.writing(fresh=not resume, size=self._bytes, best=best)
+    watch = Watch(self) if profile else None
+    recording = watch and watch.recording()
+    with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
+        held_out = None if validation is None else self._dataset(validation)
+        if self.model.defines("learn"):
+            self.learn_(self._dataset(train))
+        told = progress, stop, on_epoch, on_log
+        history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
+        if watch:
+            history["profile"] = found = watch.result()
+            if folder and folder.logs and found:
+                folder.save_profile(found.to_dict())
+    return history

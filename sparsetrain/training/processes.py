@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that train together: what a `Trainer` asks its group, and the group of one process.
+
+`sparsetrain.parallel` has the groups of several. All that differs between them is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sparsetrain import checkpoint
+from sparsetrain.checkpoint import Saved
+from sparsetrain.data import Batch
+from sparsetrain.errors import DataError
+from sparsetrain.models.model_checks import initialize_checked
+from sparsetrain.runtime import NDArray, as_numpy
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+_UNGUARDED = nullcontext()
+
+
+class OneProcess:
+    """This process alone, which has all rows of all tables."""
+
+    parts: int | None = None  # into which every batch is cut
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return 1
+
+    def __repr__(self) -> str:
+        return "<one process>"
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """While the block runs an error of one process becomes an error of all."""
+        return _UNGUARDED
+
+    def tables(self, model: Any) -> Mapping[str, Mapping[str, slice]]:
+        """Rows of each table in the parameters that hold tables."""
+        found: Mapping[str, Mapping[str, slice]] = model.tables()
+        return found
+
+    def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
+        """Fresh parameters, of tables the rows of this process."""
+        return initialize_checked(model, seed, fill)
+
+    def begin(self, trainer: Any) -> None:
+        """Check a trainer that was just made."""
+
+    def training_step(self, trainer: Any) -> Any:
+        """What takes the steps."""
+        return trainer.backend.training_step(trainer)
+
+    def rows(self, data: Any, dataset: Any) -> Any:
+        """What gives `Fit` its batches."""
+        return dataset
+
+    def step(self, trainer: Any, batch: Any) -> Any:
+        """Take a batch apart and train on it; a trainer of one process takes batches by itself.
+
+        Raises
+        ------
+        DataError
+            If it is no batch.
+        """
+        raise DataError(
+            f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
+            "one of a table, Batch(dense, ids, labels) of arrays"
+        )
+
+    def compile_scores(self, trainer: Any) -> None:
+        """Compile what `evaluate` and `predict` run."""
+        for function in {*trainer.model.functions} - {"loss", "logits"}:
+            trainer._program(function).compile()
+        if "logits" in trainer.model.functions:
+            trainer._logits.compile()
+
+    def scored(
+        self, predictor: Any, batches: Iterable[Batch]
+    ) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield each batch with its scores."""
+        for batch in batches:
+            yield batch, predictor._score(batch)
+
+    def vectors(self, predictor: Any, function: str, batch: Batch | None = None) -> np.ndarray:
+        """Vectors that a function of the model gives for the rows of a batch, or of all items."""
+        model = predictor.model
+        inputs = {} if batch is None else model.inputs(batch, function=function)
+        with predictor._lock:
+            weights = predictor._weights(model.rows_read(inputs))
+            return as_numpy(predictor._program(function)(weights, inputs)).copy()
+
+    def write(
+        self, folder: str | Path, arrays: dict[str, np.ndarray], manifest: dict[str, Any]
+    ) -> None:
+        """Write a checkpoint."""
+        checkpoint.write(folder, arrays, manifest)
+
+    def opened(self, saved: Saved) -> Saved:
+        """An open checkpoint as this process reads it."""
+        return saved
+
+    def fit(self, trainer: Any, fit: Callable[..., Any], train: Any, options: Any) -> Any:
+        """Call `Trainer.fit`."""
+        return fit(train, **options)
+
+    def require_whole(self) -> None:
+        """Refuse what needs all rows of all tables."""
+
+
+ALONE = OneProcess()
+
+
+def together(method: Method) -> Method:
+    """Let a method be called alike on all processes of the group."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        with self.parallel.guard():
+            return method(self, *arguments, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def fitted(fit: Method) -> Method:
+    """Let the group see what `fit` is given."""
+
+    @wraps(fit)
+    def call(self: Any, train: Any, **options: Any) -> Any:
+        return self.parallel.fit(self, partial(fit, self), train, options)
+
+    return call  # type: ignore[return-value]
+
+
+def whole(method: Method) -> Method:
+    """Refuse a method to a process that has only some rows of a table."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        self.parallel.require_whole()
+        return method(self, *arguments, **options)
+
+    return call  # type: ignore[return-value]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of rows by a model of labels: metrics of labelled rows, and predictions of any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sparsetrain import runtime
+from sparsetrain.data import Batch, Dataset
+from sparsetrain.errors import DataError, NumericalError
+from sparsetrain.labels import LabelMetrics
+from sparsetrain.tables.state_dict import describe_nonfinite
+
+
+def evaluate(
+    predictor: Any,
+    dataset: Dataset,
+    batch_size: int,
+    group_by: str | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, Any] | None:
+    """Metrics of labelled rows; None if `stop`, asked between two batches, ended it."""
+    model = predictor.model
+
+    def labelled(batch: Batch) -> Batch:
+        if batch.labels is None:
+            raise DataError("data to evaluate on needs labels")
+        model.all_labels.check(batch.labels)
+        return batch
+
+    metrics = LabelMetrics(model.all_labels, group_by is not None, model.label_weights)
+    scored = predictor._scored(map(labelled, dataset.batches(batch_size)))
+    for number, (batch, logits) in enumerate(scored):
+        if number and stop is not None and stop():
+            return None
+        groups = None if group_by is None else model.read(group_by, batch)
+        metrics.update(logits, batch.labels, groups)
+    return metrics.result()
+
+
+def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
+    """Predictions of all rows, batch by batch, since float64 of all would be much memory."""
+    model = predictor.model
+    scored = predictor._scored(dataset.batches(batch_size))
+    found = [model.all_labels.predictions(logits) for _, logits in scored]
+    none = model.all_labels.predictions(np.empty((0, model.num_logits), np.float32))
+    return np.concatenate([*found, none])
+
+
+def predict_few(predictor: Any, batch: Batch) -> np.ndarray:
+    """Predictions of the rows of one batch."""
+    ((_, logits),) = predictor._scored([batch])
+    found: np.ndarray = predictor.model.all_labels.predictions(logits)
+    return found
+
+
+def score(predictor: Any, batch: Batch) -> np.ndarray:
+    """Logits of each row and label, (B, T) float32."""
+    inputs = predictor.model.inputs(batch)
+    with predictor._lock:
+        weights = predictor._weights(predictor.model.rows_read(inputs))
+        logits = runtime.as_numpy(predictor._logits(weights, inputs))
+    return finite(predictor, logits)
+
+
+def finite(predictor: Any, logits: np.ndarray) -> np.ndarray:
+    """The scores; else an error that names a parameter that is not finite, if there is one."""
+    is_finite = np.isfinite(logits)
+    if not is_finite.all():
+        found = describe_nonfinite(predictor.params.views(current=False))
+        raise NumericalError(
+            f"the score of a row is {logits[~is_finite][0]}: "
+            f"{found or 'its inputs or weights are too large'}"
+        )
+    return logits
