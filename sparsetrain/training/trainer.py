@@ -165,7 +165,7 @@ class Trainer(Predictor):
         """Whether there are steps; what a model without a loss learns comes from `learn_`."""
         return "loss" in self.model.functions
 
-    learn_ = whole(synchronized(learn_))
+    learn_ = synchronized(learn_)
 
     @property
     def scaling(self) -> Scaling | None:

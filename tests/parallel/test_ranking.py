@@ -90,3 +90,23 @@ def test_two_ranks_give_the_bits_of_one(tmp_path, name):
         for array in arrays:
             assert arrays[array].tobytes() == expected[array].tobytes(), array
     same(answers(st.load(first)), found)
+
+
+def test_a_run_validates_by_ranking_alike_on_one_and_two_ranks():
+    split = st.data.Interactions(
+        np.repeat(np.arange(20), 6), np.random.default_rng(0).zipf(1.3, 120) % 30, np.arange(120)
+    ).leave_one_out()
+    encoder = split.encoder()
+    rows = dict(zip(encoder.columns, encoder.rows, strict=True))
+
+    def fitted(comm):
+        model = st.models.TwoTowers(rows, dim=8, hidden=(8,))
+        group = Group(comm, "row", 2)
+        trainer = st.Trainer(model, ADAM, seed=3, encoder=encoder, parallel=group)
+        history = trainer.fit(
+            split.train, validation=split.valid, epochs=2, batch_size=16, k=5, progress=None
+        )
+        return [epoch["valid"] for epoch in history["epochs"]], trainer.evaluate(split.test)
+
+    (one,), (two, other) = (all_of(run_ranks(size, fitted)) for size in (1, 2))
+    assert one == two == other
