@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What numbers as buckets give click models, beside scikit-learn's logistic regression on buckets.
 
-    python -m benchmarks.numbers rows.parquet more.parquet --seeds 5
-    python -m benchmarks.numbers --synthetic 60000
+    python -m benchmarks.number_buckets rows.parquet more.parquet --seeds 5
+    python -m benchmarks.number_buckets --synthetic 60000
 
 Columns have Criteo's names. Each seed cuts the rows at random, 70 % to train on for one epoch; all
 ways and models see the same rows. Logistic regression is on the same ids, with the best of several
@@ -80,7 +80,7 @@ def regression(encoder: Any, rows: pa.Table, test: pa.Table) -> dict[float, tupl
 
 def main() -> None:
     """Print a line for each way and model."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.numbers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.number_buckets", description=__doc__)
     parser.add_argument("files", nargs="*")
     parser.add_argument("--synthetic", type=int, metavar="ROWS")
     parser.add_argument("--seeds", type=int, default=5)
