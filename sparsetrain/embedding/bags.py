@@ -15,10 +15,10 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.embedding.placing import STRIPS, Room, address, memory_of, pointer, share
-from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
+from sparsetrain.embedding.placing import STRIPS, Room, memory_of, share
+from sparsetrain.kernels.builder import buffer, extents, kernel, pointer, scalar
 from sparsetrain.runtime.compiling import host_kernel
-from sparsetrain.runtime.tensors import reshape_view
+from sparsetrain.runtime.tensors import address_of, reshape_view
 from sparsetrain.system.locks import new_lock
 
 
@@ -74,7 +74,7 @@ class ColumnPlacing:
                 count, stride = len(ids), ids.strides[0] // ids.itemsize
                 numbers = count, stride, int(first), int(limit), before
                 edges = (len(held[1]) - 1, number) if len(placed) > 1 else ()
-                run(*map(address, held), *placed, self._outside, *numbers, *edges)
+                run(*map(address_of, held), *placed, self._outside, *numbers, *edges)
                 before += count
             return not self._found[STRIPS]
 

@@ -10,7 +10,6 @@ What is parallel: strips of the batch, unless one thread is to do it beside othe
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -22,8 +21,9 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernels.builder import buffer, extents, kernel
+from sparsetrain.kernels.builder import buffer, extents, kernel, pointer
 from sparsetrain.runtime.compiling import host_kernel
+from sparsetrain.runtime.tensors import address_of
 from sparsetrain.system.locks import new_lock
 
 STRIPS = 16
@@ -71,7 +71,7 @@ class Placing:
             placed[name] = memory_of(room, name, array.shape, dtype)
             ranks.append(array.ndim)
             held.append(array if array.flags.c_contiguous else array.copy())
-            addresses.append(address(held[-1]))
+            addresses.append(address_of(held[-1]))
         run = _kernel(self._dtype, tuple(ranks[1:]), room is None)
         with self._lock:
             run(*addresses, self._first, self._rows, *placed.values(), self._outside)
@@ -81,11 +81,6 @@ class Placing:
 def memory_of(room: Room | None, name: str, shape: tuple[int, ...], dtype: str) -> runtime.NDArray:
     """The room that is given for an array, or memory of its own."""
     return room(name, shape, dtype) if room else runtime.empty(shape, dtype)
-
-
-def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array begins, as kernels take it."""
-    return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
 @contextmanager
@@ -138,11 +133,6 @@ def _copy_share(source: Any, copy: Any, strip: Any) -> None:
     values, flat = (T.decl_buffer((size,), "float32", data=data) for data in (source, copy.data))
     with share(size, strip) as n:
         T.buffer_store(flat, values[n], [n])
-
-
-def pointer(name: str, dtype: str) -> Any:
-    """An address as an argument of a kernel."""
-    return T.arg(name, T.handle(dtype, "global"))
 
 
 _kernel = host_kernel("places of ids", placing_kernel)

@@ -72,6 +72,11 @@ def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
     return IRBuilder.name(name, T.match_buffer(T.arg(name, T.handle()), shape, dtype))
 
 
+def pointer(name: str, dtype: str) -> Any:
+    """An address as an argument."""
+    return T.arg(name, T.handle(dtype, "global"))
+
+
 def scalar(name: str, dtype: str) -> Any:
     """A number as an argument."""
     kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}

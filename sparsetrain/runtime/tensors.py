@@ -117,7 +117,7 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
 def _copy_to_host(tensor: NDArray) -> np.ndarray:
     """As `tvm.runtime.Tensor.numpy`, with the dtype looked up once."""
     array = np.empty(tensor.shape, _dtype_of(tensor.dtype))
-    _copy_to_bytes(tensor, ctypes.c_void_p(array.__array_interface__["data"][0]), array.nbytes)
+    _copy_to_bytes(tensor, address_of(array), array.nbytes)
     return array
 
 
@@ -231,6 +231,11 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
 def tensor_at(view: np.ndarray) -> NDArray:
     """View a writable array that begins at a multiple of 64 bytes as a tensor; memory is shared."""
     return tvm.runtime.from_dlpack(view)
+
+
+def address_of(array: np.ndarray) -> ctypes.c_void_p:
+    """Where an array begins, as kernels take it."""
+    return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 
 def view_as(block: NDArray, shape: tuple[int, ...], dtype: str) -> NDArray:
