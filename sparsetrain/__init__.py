@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sparsetrain import optim as optim
     from sparsetrain import parallel as parallel
     from sparsetrain import runtime as runtime
+    from sparsetrain import tables as tables
     from sparsetrain import torch as torch
     from sparsetrain.compiler import precision as precision
     from sparsetrain.compiler.program import Program as Program

@@ -199,6 +199,16 @@ def test_an_epoch_is_compared_with_its_step_and_its_loader():
 
 
 @pytest.mark.slow
+def test_tables_on_disk_are_compared_with_the_disk(tmp_path):
+    sizes = ["--rows", "26000", "--cache-rows", "5000", "--batch", "64"]
+    options = ["--warm", "5", "--steps", "5", "--turns", "2"]
+    done = _run("on_disk.py", str(tmp_path), *sizes, *options)
+    assert done.returncode == 0, done.stderr
+    arms = re.findall(r"^(\w+) +[\d,]+ rows a second", done.stdout, re.MULTILINE)
+    assert arms == ["disk", "memory"]
+
+
+@pytest.mark.slow
 def test_an_epoch_over_a_missing_file_says_so_in_one_line(tmp_path):
     done = _run("epoch.py", *QUICK, "--data", str(tmp_path / "none.parquet"))
     assert done.returncode == 2

@@ -20,8 +20,8 @@ PUBLIC = {
         "Batch EarlyStopping Predictor Program QuantizedModel ReduceLROnPlateau RowSparse Run "
         "StepProfile Trainer __version__ "
         "ad compare data embedding errors from_torch labels load load_predictor loggers metrics "
-        "models optim parallel permutation_importance precision runtime set_num_threads torch "
-        "value_and_grad"
+        "models optim parallel permutation_importance precision runtime set_num_threads tables "
+        "torch value_and_grad"
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
@@ -69,6 +69,7 @@ PUBLIC = {
     "runtime": (
         "NDArray as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"
     ),
+    "tables": "OnDisk",
     **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (
         "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "

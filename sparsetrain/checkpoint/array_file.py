@@ -78,7 +78,7 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     dtype : str
         What the manifest states; `out` has it, in any byte order.
     out : ndarray
-        Of the shape that the manifest states; unless it lies in one run, read by way of a copy.
+        Of the shape that the manifest states; unless it lies in one run, read by way of a block.
 
     Raises
     ------
@@ -86,13 +86,20 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
         If the header is not that of `dtype` and `out`, or the file ends before.
     """
     if not (out.flags.c_contiguous and out.dtype == DTYPES[dtype]):
-        whole = np.empty(out.shape, DTYPES[dtype])
-        crc = read_array(file, dtype, whole)
-        out[...] = whole
-        return crc
+        return _read(file, dtype, out.shape, _filling(np.atleast_1d(out), DTYPES[dtype]))
     data = out.reshape(-1).view(np.uint8)
     blocks = (data[start : start + _BLOCK] for start in range(0, data.size, _BLOCK))
     return _read(file, dtype, out.shape, blocks)
+
+
+def _filling(out: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
+    """Blocks to be read into, each of which is copied to its rows of `out` afterwards."""
+    step = max(1, _BLOCK * len(out) // max(1, out.nbytes))
+    spare = np.empty((min(step, len(out)), *out.shape[1:]), dtype)
+    for start in range(0, len(out), step):
+        block = spare[: len(out) - start]
+        yield block.reshape(-1).view(np.uint8)
+        out[start : start + step] = block
 
 
 def check_array(

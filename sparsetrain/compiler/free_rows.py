@@ -12,7 +12,7 @@ Cost: one walk through the bindings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -52,6 +52,28 @@ def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) 
     These are given to kernels that take any number of rows, and to nothing else.
     """
     return function.with_attr(_BESIDE, {table: [*names] for table, names in beside.items()})
+
+
+def reads_of(
+    function: relax.Function, tables: Collection[str]
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield for each read of some tables its name, the operator, and the argument with the ids.
+
+    The last is None where it is no lookup by an argument of the function.
+    """
+    names = {param: param.name for param in function.params}
+    for call in values_of(function):
+        operator = getattr(getattr(call, "op", None), "name", "")
+        for table in relax.analysis.free_vars(call):
+            if names.get(table) in tables:
+                looks_up = operator in (*READS, "relax.take") and call.args[0] == table
+                yield names[table], operator, names.get(call.args[1]) if looks_up else None
+
+
+def values_of(function: relax.Function) -> Iterator[relax.Expr]:
+    """Yield the right-hand sides of a function."""
+    for block in function.body.blocks:
+        yield from (binding.value for binding in block.bindings)
 
 
 @with_builder_lock

@@ -8,23 +8,20 @@ way could not be sharded.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
 
 from sparsetrain.ad.gradient import GradientModule
-from sparsetrain.compiler.free_rows import READS, with_rows
+from sparsetrain.compiler.free_rows import reads_of, with_rows
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees
 from sparsetrain.parallel.plan import Plan
 from sparsetrain.system.locks import with_builder_lock
-
-# Operators that read rows of their first argument, which their second one names.
-_READS = (*READS, "relax.take")
 
 Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
 
@@ -54,30 +51,24 @@ def cut(module: tvm.IRModule, function: str, plan: Plan) -> tuple[tvm.IRModule, 
     old = module[function]
     names = dict(zip(old.params, (param.name for param in old.params), strict=True))
     wanted = {param: names[param] for param in old.params if names[param] in plan}
-    lookups = _lookups(old, names, wanted)
+    lookups = _lookups(old, wanted.values())
     _require_alike(lookups, plan)
     letters = {param: tirx.Var(f"sent{number}", "int64") for number, param in enumerate(wanted)}
     made = with_rows(old, letters)
     return tvm.IRModule({**callees(module), tvm.ir.GlobalVar(function): made}), lookups
 
 
-def _lookups(function: relax.Function, names: dict[Any, str], wanted: dict[Any, str]) -> Lookups:
-    found: dict[str, list[str]] = {name: [] for name in wanted.values()}
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            for table in wanted.keys() & {*relax.analysis.free_vars(call)}:
-                name = wanted[table]
-                operator = getattr(getattr(call, "op", None), "name", "")
-                ids = names.get(call.args[1]) if operator in _READS else None
-                if ids is None or call.args[0] != table:
-                    raise ConfigError(
-                        f"parallel: {name} is read by {operator or 'another value'}, not only by "
-                        "lookups of ids of the batch, so its rows cannot lie on several ranks: "
-                        "train this model in one process"
-                    )
-                if ids not in found[name]:
-                    found[name].append(ids)
+def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
+    found: dict[str, list[str]] = {name: [] for name in tables}
+    for name, operator, ids in reads_of(function, tables):
+        if ids is None:
+            raise ConfigError(
+                f"parallel: {name} is read by {operator or 'another value'}, not only by lookups "
+                "of ids of the batch, so its rows cannot lie on several ranks: train this model in "
+                "one process"
+            )
+        if ids not in found[name]:
+            found[name].append(ids)
     return {name: tuple(inputs) for name, inputs in found.items()}
 
 

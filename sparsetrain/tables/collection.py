@@ -66,18 +66,27 @@ class Tables(MutableMapping[str, NDArray]):
         """The table of this name."""
         return self._tables[name]
 
+    def put(self, table: Table) -> None:
+        """Let a table of another kind take the place of the one of its name."""
+        self._tables[table.name] = table
+        self.lagging = [each for each in self.each() if each.lags]
+
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
-        """Return `weights` for a program that reads these rows, and of other tables all."""
+        """Return parameters for a program that reads these rows, and of other tables all."""
         for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
-            else:
-                table.flush()
-        return self.weights
+        whole = {t.name: t.current() for t in self.lagging if t.name not in read}
+        return {**self.weights, **whole} if whole else self.weights
 
     def current(self) -> dict[str, NDArray]:
-        """Return `weights`, in which all rows are current."""
+        """Return all parameters, in which all rows are current."""
         return self.rows({})
+
+    def flush(self) -> None:
+        """Make all rows current."""
+        for table in self.lagging:
+            table.flush()
 
     def views(self, count: NDArray | None = None, *, current: bool = True) -> dict[str, np.ndarray]:
         """Views of weights and slots by logical name, see `named_arrays`.
@@ -90,14 +99,14 @@ class Tables(MutableMapping[str, NDArray]):
             Whether rows that lag are caught up first.
         """
         if current:
-            self.current()
-        return named_arrays(*self._named, count)
+            self.flush()
+        return named_arrays(*self._stored(), count)
 
     def writing(
         self, count: NDArray | None = None
     ) -> AbstractContextManager[dict[str, np.ndarray]]:
         """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
-        return writable_arrays(*self._named, count)
+        return writable_arrays(*self._stored(writing=True), count)
 
     def hold(self, params: Mapping[str, NDArray]) -> None:
         """Let rows lag in these tensors, with which steps are taken now."""
@@ -143,11 +152,10 @@ class Tables(MutableMapping[str, NDArray]):
         for table in self.each():
             table.restored(before)
 
-    @property
-    def _named(self) -> tuple[Any, Any, Any]:
-        slots = {name: table.slots for name, table in self._tables.items()}
-        parts = {name: table.parts for name, table in self._tables.items() if table.parts}
-        return self.weights, slots, parts
+    def _stored(self, writing: bool = False) -> tuple[Any, Any, Any]:
+        stored = {name: table.stored(writing) for name, table in self._tables.items()}
+        weights, slots = ({name: of[n] for name, of in stored.items()} for n in (0, 1))
+        return weights, slots, {table.name: table.parts for table in self.each() if table.parts}
 
 
 def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -95,9 +96,12 @@ def writable_arrays(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Writable `named_arrays`; copied to a device when the block ends without an error."""
     with ExitStack() as stack:
-        yield named_arrays(
-            params, state, tables, count, lambda t: stack.enter_context(editable_numpy(t))
-        )
+
+        def editable(stored: Any) -> np.ndarray:
+            is_array = isinstance(stored, np.ndarray)
+            return stored if is_array else stack.enter_context(editable_numpy(stored))
+
+        yield named_arrays(params, state, tables, count, editable)
 
 
 def named_tables(tables: Parts) -> dict[str, dict[str, slice]]:
@@ -124,9 +128,10 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
     for name, array in arrays.items():
         if "float" not in str(array.dtype):
             continue
-        flat = array.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            if not np.isfinite(flat[start : start + _BLOCK]).all():
+        rows = np.atleast_1d(array)
+        step = max(1, _BLOCK * len(rows) // max(1, rows.size))
+        for start in range(0, len(rows), step):  # without a copy of all, whatever the strides
+            if not np.isfinite(rows[start : start + step]).all():
                 kind = "slot" if ":" in name else "parameter"
                 return f"{kind} {name!r} holds numbers that are not finite"
     return None

@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.kernels.table_formats import is_half, keys_of
+from sparsetrain.kernels.table_formats import is_half, keys_of, numpy_dtype
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -121,6 +121,23 @@ class Table:
     def lags(self) -> bool:
         """Whether rows can lag, so that they are caught up before they are read."""
         return bool(self.histories)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all rows."""
+        return _bytes_of(self.weight)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows and slots."""
+        return sum(map(_bytes_of, (self.weight, *self.slots.values())))
+
+    def stored(self, writing: bool = False) -> tuple[Any, Mapping[str, Any]]:
+        """Weight and slots with all rows as they lie, tensors or arrays that may be written.
+
+        With `writing` they will be, and what is known of them besides is forgotten.
+        """
+        return self.weight, self.slots
 
     def rows(self, ids: Any) -> NDArray:
         """Return the weight, in which these rows are current; see `catch_up`."""
@@ -358,6 +375,10 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, i
         return [(0, plan.num_unique)]
     below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
     return [*zip(below[::2], below[1::2], strict=True)]
+
+
+def _bytes_of(tensor: NDArray) -> int:
+    return prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
 
 
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:

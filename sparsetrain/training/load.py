@@ -25,6 +25,7 @@ from sparsetrain.optim import Optimizer
 from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.runtime.targets import resolve_target
+from sparsetrain.tables.on_disk import OnDisk
 from sparsetrain.tables.state_dict import ENCODER, check_kinds, named_arrays, named_tables
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.quantized import QuantizedModel
@@ -46,6 +47,7 @@ def load(
     loss_scale: LossScale | float | Literal["dynamic"] | None = None,
     model: type | None = None,
     parallel: Any = None,
+    tables: OnDisk | None = None,
 ) -> Trainer:
     """Read a trainer that `Trainer.save` or `Trainer.fit` wrote.
 
@@ -70,6 +72,8 @@ def load(
         configuration that was saved.
     parallel : from `sparsetrain.parallel`, optional
         As in `Trainer`; of a run its parts go on, if `parallel` names none.
+    tables : OnDisk, optional
+        As in `Trainer`, wherever they lay when they were saved.
 
     Raises
     ------
@@ -79,7 +83,8 @@ def load(
         If the folder is damaged or is not a saved trainer.
     """
     require_class(model)
-    asked = _Asked(_checked(target, precision), optimizer, precision, loss_scale, model, parallel)
+    target = _checked(target, precision)
+    asked = _Asked(target, optimizer, precision, loss_scale, model, parallel, tables)
     trainer: Trainer = _read(folder, checkpoint, {KIND: _trainer}, asked)
     return trainer
 
@@ -134,6 +139,7 @@ class _Asked(NamedTuple):
     loss_scale: Given
     model: type | None
     parallel: Any = None
+    tables: OnDisk | None = None
 
 
 # Kind of folder -> what makes a model of it.
@@ -214,6 +220,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
         initialize=False,
         accumulate=1 if parallel and parallel.parts else manifest["accumulate"],
         parallel=parallel,
+        tables=asked.tables,
         **arithmetic,
     )
     with _errors_of(asked.model, "'s model", SparsetrainError):

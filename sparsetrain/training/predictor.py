@@ -295,7 +295,7 @@ class Predictor:
     @property
     def table_bytes(self) -> int:
         """Bytes of all embedding tables, without slots."""
-        return sum(runtime.as_numpy(self.params.weights[n]).nbytes for n in self.model.tables())
+        return sum(self.params.table(name).weight_bytes for name in self.model.tables())
 
     @property
     def _count(self) -> runtime.NDArray | None:

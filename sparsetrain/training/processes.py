@@ -29,6 +29,7 @@ class OneProcess:
     """This process alone, which has all rows of all tables."""
 
     parts: int | None = None  # into which every batch is cut
+    on_disk: Any = None  # where tables lie that are not in memory
 
     @property
     def size(self) -> int:
@@ -50,6 +51,9 @@ class OneProcess:
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
         """Fresh parameters, of tables the rows of this process."""
         return initialize_checked(model, seed, fill)
+
+    def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
+        """Let tables lie elsewhere than in memory; writes those of a trainer."""
 
     def begin(self, trainer: Any) -> None:
         """Check a trainer that was just made."""

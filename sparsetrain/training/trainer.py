@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -25,7 +24,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import check_trainable, numpy_dtype
+from sparsetrain.kernels.table_formats import check_trainable
 from sparsetrain.models.model_checks import (
     norm_of_rows,
     require_several_rows,
@@ -35,14 +34,16 @@ from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
+from sparsetrain.tables.on_disk import OnDisk
 from sparsetrain.tables.state_dict import load_arrays_, load_rows_, named_tables
 from sparsetrain.training.chosen_items import learn_
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit.call import fit
 from sparsetrain.training.gradient_program import gradient_program
 from sparsetrain.training.grown_model import grown
+from sparsetrain.training.on_disk import group_of
 from sparsetrain.training.predictor import Predictor
-from sparsetrain.training.processes import ALONE, fitted, together, whole
+from sparsetrain.training.processes import fitted, together, whole
 from sparsetrain.training.profile import profile
 from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run.state import RunState
@@ -85,6 +86,8 @@ class Trainer(Predictor):
         `ahead` prepares, as `fit` does; "auto" sorts few there, and many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
+    tables : OnDisk, optional
+        A file in which tables lie that are larger than memory; by default they are in memory.
 
     Attributes
     ----------
@@ -113,6 +116,7 @@ class Trainer(Predictor):
         loss_scale: LossScale | float | Literal["dynamic"] | None = None,
         plan: Planner = "auto",
         parallel: Any = None,
+        tables: OnDisk | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise ConfigError(
@@ -124,7 +128,7 @@ class Trainer(Predictor):
         target = resolve_target(target)
         check_trainable(table_dtype_of(model))
         arithmetic = Arithmetic(precision, target, loss_scale)
-        group = ALONE if parallel is None else parallel.joined(model, optimizer, accumulate)
+        group = group_of(parallel, tables, model, optimizer, target, self.accumulate)
         with group.guard():
             super().__init__(
                 model, target, encoder, arithmetic, seed, initialize=initialize, parallel=group
@@ -147,6 +151,7 @@ class Trainer(Predictor):
             buffers=model.buffers(),
             target=self.target,
         )
+        self.parallel.open_tables_(self, seed, initialize)
         self.params = self.state.tables.with_constants(map(self.params.table, constants))
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
@@ -405,7 +410,7 @@ class Trainer(Predictor):
             If there is no such table, the shape is another one, or a number is not finite.
         """
         full = self._table_name(name)
-        self.params.current()
+        self.params.flush()
         with self._writing() as target:
             load_rows_(target[full], rows, f"load_table: {name}")
 
@@ -457,11 +462,7 @@ class Trainer(Predictor):
     @property
     def _bytes(self) -> int:
         """Bytes of all parameters and slots: what a checkpoint holds at least."""
-        here = sum(
-            prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
-            for tensor in (*self.params.weights.values(), *self.state.tensors())
-        )
-        return here * self.parallel.size
+        return sum(table.nbytes for table in self.params.each()) * self.parallel.size
 
     def _restored(self, manifest: Mapping[str, Any] | None = None) -> None:
         """Let the optimizer go on from arrays that were just loaded; see `Tables.restored`."""

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables on disk for a model: which models can have them, and what they begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.analysis import free_vars
+
+from sparsetrain import runtime
+from sparsetrain.backend import backend_of, host
+from sparsetrain.compiler.free_rows import reads_of, values_of, with_rows
+from sparsetrain.errors import ConfigError
+from sparsetrain.models import ClickModel, Model
+from sparsetrain.models.initialize import drawn_rows
+from sparsetrain.optim import Optimizer
+from sparsetrain.runtime import NDArray
+from sparsetrain.system.argument_checks import require_type
+from sparsetrain.system.locks import with_builder_lock
+from sparsetrain.tables.collection import Tables
+from sparsetrain.tables.on_disk import DiskTable, OnDisk
+from sparsetrain.training.processes import ALONE, OneProcess
+
+
+def group_of(
+    parallel: Any, tables: OnDisk | None, model: Any, optimizer: Optimizer, target: Any, parts: int
+) -> Any:
+    """Return the group of a trainer; see `DiskTables`."""
+    if tables is not None:
+        return DiskTables(tables, model, optimizer, target, parts, parallel is None)
+    return ALONE if parallel is None else parallel.joined(model, optimizer, parts)
+
+
+class DiskTables(OneProcess):
+    """One process whose tables are caches for programs, each with a file behind it.
+
+    Parameters
+    ----------
+    place : OnDisk
+    model : ClickModel
+    optimizer, target, accumulate
+        As in `Trainer`.
+    alone : bool
+        Whether one process trains.
+
+    Raises
+    ------
+    ConfigError
+        If the bits would not be those of a table in memory, or a program needs all rows at once.
+    """
+
+    def __init__(
+        self,
+        place: OnDisk,
+        model: Any,
+        optimizer: Optimizer,
+        target: Any,
+        accumulate: int,
+        alone: bool,
+    ) -> None:
+        require_type("tables", place, OnDisk, "st.tables.OnDisk(folder, cache_rows=C)")
+        self.on_disk, self._model = place, model
+        params = dict(model.named_parameters())
+        other = {str(params[name].dtype) for name in model.tables()} - {"float32"}
+        refused = {
+            "are for models of clicks, which read rows of a batch's ids alone": not isinstance(
+                model, ClickModel
+            ),
+            "are float32: rows in half precision are rounded by where they lie": other,
+            "are for a CPU: give target='cpu'": backend_of(target) is not host(),
+            "are for one process: leave parallel out": not alone,
+            "are for batches in one part: leave accumulate out": accumulate > 1,
+            "know no clip_norm, whose sum is by where rows lie: take clip_value": (
+                optimizer.clip_norm is not None
+            ),
+        }
+        for reason, applies in refused.items():
+            if applies:
+                raise ConfigError(f"tables on disk {reason}")
+        shapes = {name: tuple(map(int, params[name].shape)) for name in model.tables()}
+        self._shapes = {
+            name: (min(place.cache_rows, rows), width) for name, (rows, width) in shapes.items()
+        }
+
+    def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
+        """Fresh parameters; in place of tables empty caches.
+
+        Raises
+        ------
+        ConfigError
+            If the model draws its parameters by a rule of its own.
+        """
+        own = type(model)
+        if fill and not {own.initialize} <= {Model.initialize, ClickModel.initialize}:
+            raise ConfigError(
+                f"tables on disk: {own.__name__}.initialize draws all weights at once: define "
+                "draw_of_table in its place"
+            )
+        names = [name for name, _ in model.named_parameters()]
+        dense = (name for name in names if name not in self._shapes)
+        made = model.initialize_some(dense, seed, fill=fill)
+        caches = {
+            name: runtime.zeros(shape, "float32", f"the cache of {name!r}")
+            for name, shape in self._shapes.items()
+        }
+        return {name: made[name] if name in made else caches[name] for name in names}
+
+    @with_builder_lock
+    def of_caches(self, module: tvm.IRModule) -> tvm.IRModule:
+        """The module of the model, for tables of as many rows as the caches have.
+
+        Raises
+        ------
+        ConfigError
+            If a function reads tables but by ids of a batch, or these ids for something else.
+        """
+        made = module.clone()
+        for name, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                self._require_lookups(function)
+                rows = {
+                    param: tirx.IntImm("int64", self._shapes[param.name][0])
+                    for param in function.params
+                    if param.name in self._shapes
+                }
+                made[name] = with_rows(function, rows)
+        return made
+
+    def _require_lookups(self, function: relax.Function) -> None:
+        reads = [*reads_of(function, self._shapes)]
+        ids = {name for _, _, name in reads}
+        uses = [var.name for v in values_of(function) for var in free_vars(v)]
+        if None in ids or sum(uses.count(name) for name in ids) != len(reads):
+            raise ConfigError(
+                f"tables on disk: {type(self._model).__name__} reads tables but by ids of the "
+                "batch, or these ids for something else, which the cache replaces by places in it"
+            )
+
+    def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
+        """Put files behind the caches, which become the tables of a trainer.
+
+        Raises
+        ------
+        ConfigError
+            If the optimizer updates rows that no batch names, or no file can be made.
+        ResourceError
+            If the disk has no room.
+        """
+        trainer._module = self.of_caches(trainer._module)
+        tables: Tables = trainer.state.tables
+        for storage, (_, width) in self._shapes.items():
+            table = DiskTable(tables.table(storage), Path(self.on_disk.folder))
+            tables.put(table)
+            for name, rows in self._model.tables()[storage].items() if fill else ():
+                shape = rows.stop - rows.start, width
+                draw, stream = self._model.draw_of_table(name, shape)
+                part = next(part for part, own in table.parts.items() if own == rows)
+                table.fill_(part, drawn_rows(shape, draw, seed, stream))
