@@ -25,11 +25,7 @@ from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_trainable
-from sparsetrain.models.model_checks import (
-    norm_of_rows,
-    require_several_rows,
-    table_dtype_of,
-)
+from sparsetrain.models.model_checks import norm_of_rows, require_several_rows, table_dtype_of
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int

@@ -18,6 +18,7 @@ from tvm.relax import op
 from sparsetrain import ad
 from sparsetrain.embedding import embedding_bag, lookup
 from sparsetrain.models.interaction import interaction
+from sparsetrain.ops.graph import csr_product
 
 SIZES = {"B": 5, "N": 7}
 ROWS = 6  # rows of every table here; ids lie below
@@ -51,7 +52,16 @@ TABLE = {"table": (ROWS, 3)}
 IDS = {"ids": ("N",)}
 BAGS = {"ids": ("N",), "offsets": (6,)}
 
+
+def _of_graph(dense: relax.Expr) -> relax.Expr:
+    """Rows 0 and 2, none, rows 1, 2 and 5 of six."""
+    columns, ends = np.array([0, 2, 1, 2, 5], "int32"), np.array([2, 2, 5], "int64")
+    rows, their_ends = np.array([0, 2, 0, 2, 2], "int32"), np.array([1, 2, 4, 4, 4, 5], "int64")
+    return csr_product(dense, *map(relax.const, (columns, ends, rows, their_ends)))
+
+
 DENSE_CASES = [
+    Case("csr product", "relax.sparsetrain.csr_product", {"dense": (6, 3)}, _of_graph),
     Case("relu", "relax.nn.relu", X, lambda x: op.nn.relu(x)),
     Case("leaky relu", "relax.nn.leakyrelu", X, lambda x: op.nn.leakyrelu(x, 0.2)),
     Case("leaky relu, falling", "relax.nn.leakyrelu", X, lambda x: op.nn.leakyrelu(x, -0.2)),
