@@ -80,7 +80,9 @@ def regression(encoder: Any, rows: pa.Table, test: pa.Table) -> dict[float, tupl
 
 def main() -> None:
     """Print a line for each way and model."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.number_buckets", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.number_buckets", description=__doc__
+    )
     parser.add_argument("files", nargs="*")
     parser.add_argument("--synthetic", type=int, metavar="ROWS")
     parser.add_argument("--seeds", type=int, default=5)

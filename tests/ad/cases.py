@@ -55,9 +55,10 @@ BAGS = {"ids": ("N",), "offsets": (6,)}
 
 def _of_graph(dense: relax.Expr) -> relax.Expr:
     """Rows 0 and 2, none, rows 1, 2 and 5 of six."""
-    columns, ends = np.array([0, 2, 1, 2, 5], "int32"), np.array([2, 2, 5], "int64")
-    rows, their_ends = np.array([0, 2, 0, 2, 2], "int32"), np.array([1, 2, 4, 4, 4, 5], "int64")
-    return csr_product(dense, *map(relax.const, (columns, ends, rows, their_ends)))
+    columns, ends = ([0, 2, 1, 2, 5], "int32"), ([2, 2, 5], "int64")
+    rows, their_ends = ([0, 2, 0, 2, 2], "int32"), ([1, 2, 4, 4, 4, 5], "int64")
+    given = (columns, ends, rows, their_ends)
+    return csr_product(dense, *(relax.const(np.array(v, t), t) for v, t in given))
 
 
 DENSE_CASES = [

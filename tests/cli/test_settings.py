@@ -149,8 +149,8 @@ REFUSED_TEXTS = [
     (["optimizer.name=Adam"], {}, "; did you mean 'adam'?"),
     (["optimizer.mode=lzy"], {}, "'lazy', 'exact' or 'dense'; did you mean 'lazy'?"),
     (["train.monitor=acu"], {}, "= 'acu' must be a score: logloss, ne, auc, "),
-    (["train.monitor=ndcg"], {}, "precision@10, map@10; did you mean 'ndcg@10'?"),
-    (["model.name=DLMR"], {}, "hstu, bert4rec; did you mean 'dlrm'?"),
+    (["train.monitor=ndcg"], {}, "precision@K, map@K; did you mean 'ndcg@K'?"),
+    (["model.name=DLMR"], {}, "item_knn, ease; did you mean 'dlrm'?"),
     (["model.bottom=big"], {}, "--set: model.bottom = 'big' must be a list"),
     (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),
     (["model.bottom=64,0"], {}, "--set: model.bottom = 0 must be greater than or equal to 1"),
@@ -259,7 +259,7 @@ def test_every_section_fits_what_it_is_given_to():
     for name, model in models.MODELS.items():
         section = type(settings_of(name)().model).model_fields.keys() - {"name"}
         assert models.options_of(model).keys() | {"table_dtype"} == section
-        assert keywords(model) - OF_DATA - {"rest"} <= section
+        assert keywords(model) - OF_DATA - {"rest", "ranking"} <= section
 
 
 def test_defaults_of_the_data_section_are_those_of_the_encoder():

@@ -245,10 +245,10 @@ class ModelSettings(Section):
 SCORES = (
     *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
     *("deviance", "pinball"),
-    r"(hr|ndcg|mrr|recall|precision|map)@[1-9]\d*",
 )
+RANKED = ("hr", "ndcg", "mrr", "recall", "precision", "map")  # of lists: ndcg@10
 # A score, with the name of its label before it where there are several.
-MONITOR = rf"^(.+\.)?({'|'.join(SCORES)})$"
+MONITOR = rf"^(.+\.)?({'|'.join(SCORES)}|({'|'.join(RANKED)})@[1-9]\d*)$"
 
 
 ARITHMETIC = ("precision", "loss_scale")  # settings of `TrainSettings`, arguments of a trainer
