@@ -32,7 +32,7 @@ from tvm import tirx
 
 import sparsetrain as st
 from sparsetrain.kernels.table_formats import TABLE_DTYPES, numpy_dtype
-from sparsetrain.tables import kernel_parts
+from sparsetrain.tables import stored_rows
 
 ARMS = ("float32", "begun", "bfloat16", "float16", "nearest", "int8")
 STORED = {"begun": "float32", "nearest": "bfloat16"}  # of the arms not named for their dtype
@@ -132,16 +132,16 @@ def _rounding_to_nearest(wanted: bool) -> Iterator[None]:
     """Let kernels that are made meanwhile round to nearest; forgets those made before."""
     from sparsetrain.optim import range_update
 
-    drawn = kernel_parts.element_bits
+    drawn = stored_rows.element_bits
     if wanted:
         range_update._row_kernel.cache_clear()
-        kernel_parts.element_bits = lambda *_: tirx.const(2**31, "uint32")
+        stored_rows.element_bits = lambda *_: tirx.const(2**31, "uint32")
     try:
         yield
     finally:
         if wanted:
             range_update._row_kernel.cache_clear()
-            kernel_parts.element_bits = drawn
+            stored_rows.element_bits = drawn
 
 
 def _scored(model: Any, batches: list[Any]) -> dict[str, float]:

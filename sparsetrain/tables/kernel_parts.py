@@ -4,8 +4,8 @@
 All kernels apply a spec through `Row.update`, so they perform the same arithmetic: a row has the
 same bits whether it is updated alone, updated densely, or caught up later.
 
-A half-precision table is read into float32 and rounded as it is written, by random bits that depend
-on the step, the row and the column alone (`sparsetrain.kernels.table_formats`).
+Tables stored in less than float32 are read into it, and rounded as they are written: see
+`stored_rows`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.builder import buffer, extents, scalar
 from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
-from sparsetrain.kernels.table_formats.half import narrowed, widened
-from sparsetrain.kernels.table_formats.noise import element_bits, holding, row_bits
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
+from sparsetrain.tables.stored_rows import PlainRow, stored_row
 
 
 def flat(array: Any) -> Any:
@@ -44,7 +43,7 @@ def _size(extents: Sequence[Any]) -> Any:
 
 
 def scalars(spec: KernelSpec, dtype: str) -> SimpleNamespace:
-    """Declare the scalars of a spec as arguments, then the noise keys of a half-precision table."""
+    """Declare the scalars of a spec as arguments, then the noise keys if rows are rounded."""
     h = SimpleNamespace(**{name: scalar(name, computed_in(dtype)) for name in spec.scalars})
     if is_half(dtype):
         h.keys = scalar("first_key", "int64"), scalar("second_key", "int64")
@@ -105,24 +104,6 @@ class Parameter:
             return column_tiles(self.width)
         return self.width // self.lanes, self.lanes
 
-    def read(self, row: Any, column: Any) -> Any:
-        """Read one weight."""
-        value = self.weight[row, column]
-        return T.Bind(widened(value, self.stored)) if is_half(self.stored) else value
-
-    def write(self, row: Any, column: Any, value: Any, noise: Noise | None) -> None:
-        """Store one weight; `noise` is that of the row."""
-        if noise is not None:
-            value = narrowed(value, noise.at(column), self.stored)
-        T.buffer_store(self.weight, value, [row, column])
-
-    def noise(self, row: Any, h: SimpleNamespace) -> Noise | None:
-        """Random bits with which `write` rounds a row, in the step of `h`."""
-        if not is_half(self.stored):
-            return None
-        place, first = (row, 0) if self.place is None else self.place
-        return Noise(h.keys, place, self.tiles()[1], first)
-
     def begin_row(
         self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace, count: Any = None
     ) -> Row:
@@ -136,14 +117,15 @@ class Parameter:
             for slot, array in zip(formula.slots, self.slots, strict=True)
         )
         h = SimpleNamespace(**vars(h), count=zero(self.dtype) if count is None else count)
+        weights = stored_row(self, row, h)
         if formula.row_means:
             h.width = tirx.Cast(self.dtype, self.width)
-            vars(h).update(self._means(row, gradient, h, old))
-        return Row(self, row, h, old)
+            vars(h).update(self._means(weights, gradient, h, old))
+        return Row(self, weights, h, old)
 
     def _means(
         self,
-        row: Any,
+        weights: PlainRow,
         gradient: Callable[[Any], Any],
         h: SimpleNamespace,
         old: tuple[Any, ...],
@@ -154,9 +136,9 @@ class Parameter:
         for place in range(len(means)):
             T.buffer_store(totals, zero(self.dtype), [place])
         with T.serial(0, self.width) as d:
-            w, g = self.spec.prepare(self.read(row, d), gradient(d), h)
+            w, g = self.spec.prepare(weights.read(d), gradient(d), h)
             slots = tuple(
-                array[row, d] if kept is None else kept
+                array[weights.row, d] if kept is None else kept
                 for array, kept in zip(self.slots, old, strict=True)
             )
             for place, mean in enumerate(means):
@@ -165,50 +147,34 @@ class Parameter:
         return {mean.name: T.Bind(totals[place] / h.width) for place, mean in enumerate(means)}
 
 
-class Noise:
-    """The random bits of a row of a half-precision table in one step, for vectors of `lanes`.
-
-    Columns are counted from `first` on.
-    """
-
-    def __init__(self, keys: Sequence[Any], row: Any, lanes: int, first: Any = 0) -> None:
-        self._lanes, self._first = lanes, first
-        self._words = T.alloc_local((lanes,), "uint32")
-        self._row = row_bits(keys, row, holding(T.alloc_local((1,), "uint32"), 0))
-
-    def at(self, column: Any) -> Any:
-        """Bits of an element, valid until the next call."""
-        lane = tirx.floormod(column, self._lanes)
-        return element_bits(self._row, self._first + column, holding(self._words, lane))
-
-
 class Row:
     """A row during a step: what its elements share."""
 
     def __init__(
-        self, parameter: Parameter, row: Any, h: SimpleNamespace, old: tuple[Any, ...]
+        self, parameter: Parameter, weights: PlainRow, h: SimpleNamespace, old: tuple[Any, ...]
     ) -> None:
-        self.parameter, self.row, self.h, self.old = parameter, row, h, old
-        self._noise = parameter.noise(row, h)
+        self.parameter, self.weights, self.h, self.old = parameter, weights, h, old
+        weights.begin()
 
     def update(self, column: Any, gradient: Any) -> None:
         """Apply the spec to one element; all results are bound before the first is stored."""
-        p, place = self.parameter, (self.row, column)
+        p, place = self.parameter, (self.weights.row, column)
         formula = p.spec.formula
         old = tuple(
             T.Bind(array[place]) if kept is None else kept
             for array, kept in zip(p.slots, self.old, strict=True)
         )
-        weight, gradient = p.spec.prepare(p.read(*place), gradient, self.h)
+        weight, gradient = p.spec.prepare(self.weights.read(column), gradient, self.h)
         new_weight, new_slots = formula.step(weight, gradient, old, self.h)
         results = [T.Bind(fuse_multiply_adds(value)) for value in (new_weight, *new_slots)]
-        p.write(*place, results[0], self._noise)
+        self.weights.write(column, results[0])
         for slot, array, value in zip(formula.slots, p.slots, results[1:], strict=True):
             if slot.per == "element":
                 T.buffer_store(array, value, list(place))
 
     def end(self) -> None:
-        """Write each per-row slot once; by `check_formula` it depends on no single element."""
+        """Write what the row shares: per-row slots, which depend on no single element, once."""
+        self.weights.end()
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
@@ -217,7 +183,7 @@ class Row:
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):
             if slot.per == "row":
-                T.buffer_store(array, fuse_multiply_adds(value), [self.row])
+                T.buffer_store(array, fuse_multiply_adds(value), [self.weights.row])
 
 
 def zero(dtype: str) -> Any:

@@ -38,6 +38,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import Parameter, flat
+from sparsetrain.tables.stored_rows import stored_row
 
 STRIPS = 64
 
@@ -233,13 +234,15 @@ def _decay_by_powers(
         if len(array.shape) == 1:
             T.buffer_store(array, array[row] * factor, [row])
             continue
-        weight = array is parameter.weight
-        noise = parameter.noise(row, past.numbers(until)) if weight else None
+        weights = None
+        if array is parameter.weight:
+            weights = stored_row(parameter, row, past.numbers(until))
+            weights.begin()
         tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             d = start + tile * lanes + lane
-            if weight:
-                parameter.write(row, d, parameter.read(row, d) * factor, noise)
+            if weights is not None:
+                weights.write(d, weights.read(d) * factor)
             else:
                 T.buffer_store(array, array[row, d] * factor, [row, d])
 
