@@ -23,11 +23,11 @@ from tvm import relax
 import sparsetrain as st
 from sparsetrain import runtime
 from sparsetrain.embedding import lookup
-from sparsetrain.kernels.table_formats import TABLE_DTYPES, array_of
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, TABLE_DTYPES, stored_width
 from sparsetrain.sparse_tensor import RowSparse
 
 BATCHES, WARM = 6, 2
-LOOKED_UP = (*TABLE_DTYPES, "int8")
+LOOKED_UP = (*TABLE_DTYPES, FOR_PREDICTION)
 
 
 def main() -> None:
@@ -55,8 +55,8 @@ def lookups(ids: list[np.ndarray], chosen: argparse.Namespace) -> dict[str, Work
     tensors = [runtime.as_tensor(batch) for batch in ids]
 
     def work(dtype: str) -> Work:
-        shape, stored = array_of(chosen.rows, chosen.width, dtype)
-        table, program = runtime.zeros(shape, stored), lookup_program(shape, stored).compile()
+        shape = chosen.rows, stored_width(chosen.width, dtype)
+        table, program = runtime.zeros(shape, dtype), lookup_program(shape, dtype).compile()
         return lambda n: program({"table": table}, {"ids": tensors[n]})
 
     return {dtype: work(dtype) for dtype in LOOKED_UP}
@@ -80,12 +80,14 @@ def updates(name: str, ids: list[np.ndarray], chosen: argparse.Namespace) -> dic
     gradients = [RowSparse.from_numpy(batch, values, chosen.rows).coalesce() for batch in ids]
 
     def work(dtype: str) -> Work:
-        params = {"table": runtime.zeros((chosen.rows, chosen.width), dtype)}
+        width = stored_width(chosen.width, dtype)
+        params = {"table": runtime.zeros((chosen.rows, width), dtype)}
         optimizer = st.optim.OPTIMIZERS[name](0.01, update="sparse")
         state = optimizer.init(params)
         return lambda n: optimizer.apply_(params, {"table": gradients[n]}, state)
 
-    return {dtype: work(dtype) for dtype in TABLE_DTYPES}
+    by_row = all(slot.per == "row" for slot in st.optim.OPTIMIZERS[name](0.01).formula.slots)
+    return {dtype: work(dtype) for dtype in TABLE_DTYPES if by_row or dtype != INT8}
 
 
 def times(works: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:

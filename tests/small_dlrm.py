@@ -25,6 +25,7 @@ KINDS = {
     "mean": {"pooling": "mean"},
     "weighted": {"pooling": "sum", "weighted": True},
     "bfloat16": {"table_dtype": "bfloat16"},
+    "int8": {"table_dtype": "int8"},
     "cross": {"interaction": "cross", "cross_layers": 2, "cross_rank": 5},
 }
 
@@ -44,7 +45,8 @@ def _compiled(kind: str) -> st.Trainer:
 
 
 def trainer(kind: str = "single", optimizer=None, seed: int = 0, encoder=None) -> st.Trainer:
-    made = st.Trainer(model(kind), optimizer or st.optim.adagrad(0.05), seed=seed, encoder=encoder)
+    make = st.optim.rowwise_adagrad if kind == "int8" else st.optim.adagrad
+    made = st.Trainer(model(kind), optimizer or make(0.05), seed=seed, encoder=encoder)
     return share_programs(made, kind)
 
 

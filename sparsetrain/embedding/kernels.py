@@ -207,7 +207,7 @@ def weight_cotangent_kernel(
     computed = computed_in(dtype)
     with kernel("weight_cotangent") as built:
         height, count, bags = extents(3)
-        table = buffer("table", (height, width), dtype)
+        table = buffer("table", (height, stored_width(width, dtype)), dtype)
         ids = buffer("ids", (count,), id_dtype)
         cotangent = buffer("cotangent", (bags, width), computed)
         source = buffer("source", (count,), "int32")

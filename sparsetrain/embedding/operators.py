@@ -205,7 +205,7 @@ _weight_cotangent = _call_op(
     ("table", "ids", "cotangent", "source"),
     _vector(1, 2),
     kernels.weight_cotangent_kernel,
-    lambda call: (_width(call.args[0]), _dtype(call.args[0]), _dtype(call.args[1])),
+    lambda call: (_row(call.args[0])[0], _dtype(call.args[0]), _dtype(call.args[1])),
 )
 
 
@@ -223,7 +223,7 @@ def _bag_vjp(
     if call.attrs["mean"]:
         cotangent = builder.emit(_bag_mean_cotangent(cotangent, offsets))
     source = builder.emit(_bag_source(offsets, ids, features=features))
-    values = builder.emit(op.reshape(cotangent, [-1, _width(table)]))  # (B * F, D)
+    values = builder.emit(op.reshape(cotangent, [-1, _row(table)[0]]))  # (B * F, D)
     rows = int(table.ty.shape[0])
     if not call.attrs["weighted"]:
         return [RowSparse(ids, values, rows, source), None, None, None]

@@ -121,7 +121,12 @@ def line_length(dtype: Any) -> int:
     return LINE_BYTES // DataType(str(dtype)).itemsize
 
 
-def line_starts(array: Any, most: int) -> range:
-    """The first column of each line of a row of an array, of the first `most` lines."""
-    step = line_length(array.dtype)
-    return range(0, min(int(array.shape[1]), most * step), step)
+def line_starts(array: Any, most: int) -> list[int]:
+    """The first column of each line of a row of an array, of the first `most` lines.
+
+    A row of bytes may begin anywhere in a line, and what all of them share stands at its end: the
+    last column is asked for too.
+    """
+    step, columns = line_length(array.dtype), int(array.shape[1])
+    starts = [*range(0, min(columns, most * step), step)]
+    return [*starts, columns - 1] if step == LINE_BYTES else starts

@@ -58,10 +58,11 @@ class ClickModel(Model):
         Bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
         Names of the features and their tables; ``C1``, ``C2``, ... by default.
-    table_dtype : {"float32", "bfloat16", "float16", "int8"}
-        Storage of the tables. Rows in half precision are read into float32 and rounded
-        stochastically when written; everything else is float32. A model with int8 tables can only
-        predict; see `Trainer.quantized`.
+    table_dtype : {"float32", "bfloat16", "float16", "int8", "uint8"}
+        Storage of the tables. Rows in less than float32 are read into it and rounded
+        stochastically when written; everything else is float32. Tables in int8 have a scale for
+        each row, and train by `optim.rowwise_adagrad` or `optim.sgd`. A model with uint8 tables can
+        only predict; see `Trainer.quantized`.
     row_weights : bool
         Training batches have a weight for each row, which multiplies its loss. The loss is still
         divided by the number of rows. Metrics do not use the weights.
@@ -231,7 +232,7 @@ class ClickModel(Model):
         Raises
         ------
         ConfigError
-            Also if the tables are int8, which cannot be trained.
+            Also if the tables are uint8, which cannot be trained.
         """
         if fill:
             check_trainable(self._config["table_dtype"])

@@ -9,6 +9,7 @@ time, without a second copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import sqrt
 from typing import Any
 from zlib import crc32
@@ -18,6 +19,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
 from sparsetrain.embedding.layer import Embedding
+from sparsetrain.kernels.table_formats import stored_rows, width_of
 from sparsetrain.models.layers import named_modules
 
 BLOCK = 1 << 20
@@ -47,9 +49,7 @@ def initial_params(
             view[...] = constants[name]
         elif name in tables:
             for table, rows in tables[name].items():
-                part = view[rows]
-                draw, stream = model.draw_of_table(table, part.shape)
-                fill_(part, draw, seed, stream)
+                _fill_table_(view[rows], partial(model.draw_of_table, table), seed)
         else:
             owner = owners.get(name.rpartition(".")[0])
             own = param.attrs.get("deviation")
@@ -81,6 +81,20 @@ def draw_of(layer: Any, shape: Sequence[int]) -> Draw:
         deviation = layer.deviation
         return uniform(sqrt(1 / shape[0])) if deviation is None else normal(deviation)
     return normal(sqrt((2 if len(shape) > 1 else 1) / sum(shape)))
+
+
+def _fill_table_(
+    out: np.ndarray, draw_of: Callable[[tuple[int, int]], tuple[Draw, str]], seed: int
+) -> None:
+    """Draw a table of any dtype; writes `out`."""
+    dtype = str(out.dtype)
+    shape = len(out), width_of(out.shape[1], dtype)
+    draw, stream = draw_of(shape)
+    if shape == out.shape:
+        fill_(out, draw, seed, stream)
+        return
+    for first, rows in drawn_rows(shape, draw, seed, stream):
+        out[first : first + len(rows)] = stored_rows(rows, dtype)
 
 
 def fill_(out: np.ndarray, draw: Draw, seed: int, name: str) -> None:

@@ -6,12 +6,12 @@ Rules and groups are resolved to ranges of rows here, once, not in every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import is_half
+from sparsetrain.kernels.table_formats import is_of_rows, is_rounded
 from sparsetrain.optim.average import AVERAGE
 from sparsetrain.optim.param_groups import RowRange, resolve
 from sparsetrain.optim.rule import Rule
@@ -43,6 +43,9 @@ def new_state(
         backend = next(map(backend_at, params.values()), host())
     ranges = _resolved(optimizer, params, tables, scaled, buffers, backend)
     _check_average(optimizer, params)
+    for name, param in params.items():
+        if is_of_rows(str(param.dtype)):
+            _check_rows(name, str(param.dtype), ranges[name])
     slots = {
         name: new_slots(name, ranges[name][0].rule.formula, param, fill)
         for name, param in params.items()
@@ -60,9 +63,26 @@ def new_state(
 
 
 def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
-    half = [name for name, param in params.items() if is_half(str(param.dtype))]
-    if half and AVERAGE in dict(optimizer.rule().hyper):
-        raise ConfigError(f"optimizer: an average needs {half[0]!r} in float32")
+    rounded = [name for name, param in params.items() if is_rounded(str(param.dtype))]
+    if rounded and AVERAGE in dict(optimizer.rule().hyper):
+        raise ConfigError(f"optimizer: an average needs {rounded[0]!r} in float32")
+
+
+def _check_rows(name: str, dtype: str, ranges: Sequence[RowRange]) -> None:
+    """Refuse rules by which rows that share a scale are not updated."""
+    formula = ranges[0].rule.formula
+    full = [slot.name for slot in formula.slots if slot.per == "element"]
+    if full:
+        raise ConfigError(
+            f"optimizer: {name!r} is {dtype}, and {formula.name} keeps a whole row of "
+            f"{full[0]!r} beside each of its rows: take rowwise_adagrad or sgd, or float32 tables"
+        )
+    for part in ranges:
+        if part.rule.has_last or part.rule.dense:
+            raise ConfigError(
+                f"optimizer: {name!r} is {dtype}, which takes updates of touched rows alone: "
+                "leave out mode and update, or take float32 tables"
+            )
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:

@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents, scalar
 from sparsetrain.kernels.loops import column_tiles
-from sparsetrain.kernels.table_formats import computed_in, is_half, seen_as
+from sparsetrain.kernels.table_formats import computed_in, is_rounded, seen_as, stored_width
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
 from sparsetrain.tables.stored_rows import PlainRow, stored_row
@@ -45,7 +45,7 @@ def _size(extents: Sequence[Any]) -> Any:
 def scalars(spec: KernelSpec, dtype: str) -> SimpleNamespace:
     """Declare the scalars of a spec as arguments, then the noise keys if rows are rounded."""
     h = SimpleNamespace(**{name: scalar(name, computed_in(dtype)) for name in spec.scalars})
-    if is_half(dtype):
+    if is_rounded(dtype):
         h.keys = scalar("first_key", "int64"), scalar("second_key", "int64")
     return h
 
@@ -93,7 +93,7 @@ class Parameter:
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
         """Declare weight and slots as the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
-        weight = buffer("weight", (rows, width), seen_as(dtype))
+        weight = buffer("weight", (rows, stored_width(width, dtype)), seen_as(dtype))
         computed = computed_in(dtype)
         slots = [buffer(slot.name, shapes[slot.per], computed) for slot in spec.formula.slots]
         return cls(spec, weight, slots, width, dtype)

@@ -15,6 +15,13 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
+from sparsetrain.kernels.table_formats import (
+    INT8,
+    floats_of,
+    scales_of,
+    stored_rows,
+    width_of,
+)
 from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
@@ -126,6 +133,8 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
     Reads every number once, `_BLOCK` at a time.
     """
     for name, array in arrays.items():
+        if str(array.dtype) == INT8 and array.ndim == 2:
+            array = scales_of(array)
         if "float" not in str(array.dtype):
             continue
         rows = np.atleast_1d(array)
@@ -242,13 +251,15 @@ def load_rows_(target: np.ndarray, rows: np.ndarray, what: str) -> None:
     ConfigError
         If the shape is not the table's, or a number is not finite in its dtype.
     """
-    rows = np.asarray(rows)
-    if rows.shape != target.shape or rows.dtype.kind != "f" and rows.dtype != target.dtype:
-        raise ConfigError(f"{what} is {target.shape} floats, not {rows.shape} {rows.dtype}")
+    rows, dtype = np.asarray(rows), str(target.dtype)
+    shape = len(target), width_of(target.shape[1], dtype)
+    floats = floats_of(rows) if rows.dtype == target.dtype and rows.ndim == 2 else rows
+    if floats.shape != shape or floats.dtype.kind != "f":
+        raise ConfigError(f"{what} is {shape} floats, not {rows.shape} {rows.dtype}")
     with np.errstate(over="ignore"):
-        stored = rows.astype(np.float32).astype(target.dtype)
-    if not np.isfinite(stored).all():
-        raise ConfigError(f"{what} has numbers that are not finite in {target.dtype}")
+        stored = stored_rows(floats.astype(np.float32), dtype)
+    if not np.isfinite(floats_of(stored)).all():
+        raise ConfigError(f"{what} has numbers that are not finite in {dtype}")
     target[...] = stored
 
 

@@ -15,9 +15,11 @@ from typing import Any, Protocol
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernels.table_formats import is_half
+from sparsetrain.kernels.table_formats import INT8, is_half
+from sparsetrain.kernels.table_formats import int8 as bytes_of
 from sparsetrain.kernels.table_formats.half import narrowed, widened
 from sparsetrain.kernels.table_formats.noise import element_bits, holding, row_bits
+from sparsetrain.kernels.table_formats.stored import read_float
 
 
 class Stored(Protocol):
@@ -74,9 +76,61 @@ class HalfRow(PlainRow):
         super().write(column, narrowed(value, self._bits.at(column), self.parameter.stored))
 
 
+class Int8Row(PlainRow):
+    """A row of int8: new weights stay in registers until their scale is known."""
+
+    def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:
+        super().__init__(parameter, row, h)
+        self._scale = T.Bind(read_float(parameter.weight, row, parameter.width))
+
+    def read(self, column: Any) -> Any:
+        """Read one weight."""
+        return T.Bind(self._scale * tirx.Cast("float32", super().read(column)))
+
+    def begin(self) -> None:
+        """Prepare to write."""
+        self._new = T.alloc_local((self.parameter.width,), "float32")
+
+    def write(self, column: Any, value: Any) -> None:
+        """Keep one weight."""
+        T.buffer_store(self._new, value, [column])
+
+    def end(self) -> None:
+        """Choose the scale, round and store the row."""
+        weight, width = self.parameter.weight, self.parameter.width
+        scale = bytes_of.scale_bits(self._largest())
+        inverse = T.Bind(T.reinterpret("float32", bytes_of.inverse_bits(scale)))
+        noise, (tiles, lanes) = self._noise(), self.parameter.tiles()
+        with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+            column = tile * lanes + lane
+            number = bytes_of.narrowed(self._new[column], inverse, noise.at(column))
+            T.buffer_store(weight, number, [self.row, column])
+        for place in range(bytes_of.SCALE):
+            byte = tirx.Cast("int8", (scale >> (8 * place)) & 0xFF)
+            T.buffer_store(weight, byte, [self.row, width + place])
+
+    def _largest(self) -> Any:
+        """The bits of the largest magnitude of the new weights."""
+        tiles, lanes = self.parameter.tiles()
+        found = T.alloc_local((lanes,), "uint32")
+        with T.vectorized(0, lanes) as lane:
+            T.buffer_store(found, bytes_of.magnitude(self._new[lane]), [lane])
+        with T.serial(0, tiles - 1) as tile, T.vectorized(0, lanes) as lane:
+            size = bytes_of.magnitude(self._new[(tile + 1) * lanes + lane])
+            T.buffer_store(found, tirx.max(found[lane], size), [lane])
+        while lanes > 1:  # the upper half of the vector onto the lower
+            half = (lanes + 1) // 2
+            with T.vectorized(0, lanes - half) as lane:
+                T.buffer_store(found, tirx.max(found[lane], found[half + lane]), [lane])
+            lanes = half
+        return T.Bind(found[0])
+
+
 def stored_row(parameter: Stored, row: Any, h: SimpleNamespace) -> PlainRow:
     """Open a row of a parameter, in the step of `h`."""
-    return (HalfRow if is_half(parameter.stored) else PlainRow)(parameter, row, h)
+    if is_half(parameter.stored):
+        return HalfRow(parameter, row, h)
+    return (Int8Row if parameter.stored == INT8 else PlainRow)(parameter, row, h)
 
 
 class Noise:

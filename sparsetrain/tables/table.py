@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import CheckpointError, ConfigError, DataError
-from sparsetrain.kernels.table_formats import is_half, keys_of, numpy_dtype
+from sparsetrain.kernels.table_formats import is_rounded, keys_of, numpy_dtype
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -207,7 +207,7 @@ class Table:
 
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
         """Keys of the random bits by which a step rounds rows; () where none is rounded."""
-        return keys_of(seed, self.name, step) if is_half(self.dtype) else ()
+        return keys_of(seed, self.name, step) if is_rounded(self.dtype) else ()
 
     def stamp(self, number: int) -> int | None:
         """The step that an update writes into `last` of a range; None where no row lags."""

@@ -18,7 +18,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic, resumed
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.kernels.table_formats import numpy_dtype
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, numpy_dtype
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
@@ -248,7 +248,7 @@ def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
     return predictor
 
 
-def _model(saved: Mapping[str, Any], given: type | None) -> Any:
+def _model(saved: Mapping[str, Any], given: type | None, quantized: bool) -> Any:
     kind = saved["kind"]
     if given is None and kind not in MODELS:
         raise ConfigError(
@@ -260,6 +260,8 @@ def _model(saved: Mapping[str, Any], given: type | None) -> Any:
     if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
     config = saved["config"]
+    if quantized and config.get("table_dtype") == INT8:  # its name before such tables trained
+        config = {**config, "table_dtype": FOR_PREDICTION}
     with _errors_of(given, "(**saved config)"):
         return made(**config)
 
@@ -275,7 +277,11 @@ def _model_of(saved: Saved, given: type | None) -> Any:
             raise CheckpointError(
                 f"{name} names {len(widths)} layers, but {len(saved.kinds)} arrays are saved"
             )
-    model = _model(saved.manifest["model"], given)
+    bytes_alone = any(
+        dtype == FOR_PREDICTION and not name.startswith(ENCODER)
+        for name, (_, dtype) in saved.kinds.items()
+    )
+    model = _model(saved.manifest["model"], given, bytes_alone)
     params = dict(model.named_parameters())
     arrays = named_arrays(params, {}, named_tables(model.tables()), view=_without_memory)
     check_kinds(arrays, {name: saved.kinds[name] for name in arrays if name in saved.kinds})

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
 
-A row takes D + 8 bytes in place of 4 D, and slots are left behind. All layers stay float32. Cost of
-making one: a pass over the tables, and the memory of both models meanwhile.
+A row takes D + 8 bytes in place of 4 D, and slots are left behind. Tables that were trained in int8
+stay as they are. All layers stay float32. Cost of making one: a pass over the tables, and the
+memory of both models meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, NoReturn
 from sparsetrain import checkpoint
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import FOR_PREDICTION, check_trainable
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_trainable
+from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.runtime.tensors import copy_
 from sparsetrain.tables.int8 import quantize_
 from sparsetrain.training.predictor import Predictor
@@ -39,27 +41,28 @@ class QuantizedModel(Predictor):
 
 def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
-    model = _for_prediction(trained.model)
+    same = table_dtype_of(trained.model) == INT8
+    model = _for_prediction(trained.model, INT8 if same else FOR_PREDICTION)
     arithmetic = Arithmetic(trained.precision, trained.target)
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     source = trained._weights()
     for table in made.params.each():
-        if table.parts:
+        if table.parts and not same:
             quantize_(table, source[table.name])
         else:
             copy_(table.weight, source[table.name])
     return made
 
 
-def _for_prediction(model: Any) -> Any:
-    """The same model with tables in int8, without arrays."""
+def _for_prediction(model: Any, dtype: str) -> Any:
+    """The same model with tables of a dtype, without arrays."""
     made = type(model)
     try:
-        again = made(**{**model.config(), "table_dtype": FOR_PREDICTION})
+        again = made(**{**model.config(), "table_dtype": dtype})
     except TypeError:  # all else it has taken before
         again = None
-    if again is None or again.config().get("table_dtype") != FOR_PREDICTION:
+    if again is None or again.config().get("table_dtype") != dtype:
         raise ConfigError(
             f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let it be a "
             "ClickModel whose constructor passes **rest to super().__init__, and whose config() "

@@ -24,7 +24,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import check_trainable
+from sparsetrain.kernels.table_formats import check_trainable, floats_of
 from sparsetrain.models.model_checks import norm_of_rows, require_several_rows, table_dtype_of
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.runtime.targets import resolve_target
@@ -384,7 +384,7 @@ class Trainer(Predictor):
             If there is no such table.
         """
         with self.snapshot() as state:
-            return state.arrays[self._table_name(name)].astype(np.float32)
+            return floats_of(state.arrays[self._table_name(name)])
 
     @whole
     @synchronized

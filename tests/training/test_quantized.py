@@ -118,9 +118,9 @@ def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tm
 def test_training_is_refused_by_name(tmp_path):
     quantized = trained().quantized()
     for train in (quantized.step, quantized.fit):
-        with pytest.raises(ConfigError, match="tables in int8 are for prediction alone: train"):
+        with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone: train"):
             train(small_dlrm.batch(8))
-    with pytest.raises(ConfigError, match="tables in int8 are for prediction alone"):
+    with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone"):
         st.Trainer(quantized.model, st.optim.sgd(0.1))
     quantized.save(tmp_path / "small")
     with pytest.raises(CheckpointError, match="int8, for prediction alone: `load_predictor`"):
@@ -136,7 +136,19 @@ def test_a_row_that_is_not_finite_is_refused_by_name():
         trainer.quantized()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_tables_that_were_trained_in_int8_stay_as_they_are(tmp_path):
+    trainer, batch = trained("int8"), small_dlrm.batch(200, 9)
+    quantized = trainer.quantized()
+    assert quantized.table_bytes == trainer.table_bytes == sum(small_dlrm.ROWS) * (8 + 4)
+    quantized._logits = trainer._logits
+    np.testing.assert_array_equal(quantized.predict(batch), trainer.predict(batch))
+    quantized.save(tmp_path / "small")
+    again = st.load_predictor(tmp_path / "small")
+    again._logits = trainer._logits
+    np.testing.assert_array_equal(again.predict(batch), trainer.predict(batch))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
 def test_a_target_without_kernels_for_such_tables_is_refused(dtype, monkeypatch):
     for target in (Target({"kind": "cuda", "arch": "sm_90"}), Target("llvm")):
         check_target(dtype, target)
@@ -146,6 +158,11 @@ def test_a_target_without_kernels_for_such_tables_is_refused(dtype, monkeypatch)
     check_target("float32", plain.target())
     with pytest.raises(ConfigError, match=f"'plain' has no kernels for tables in {dtype}: take"):
         check_target(dtype, plain.target())
+
+
+def test_a_gpu_has_no_kernels_for_rows_of_int8_that_train():
+    with pytest.raises(ConfigError, match="'cuda' has no kernels for tables in int8: take target"):
+        check_target("int8", Target({"kind": "cuda", "arch": "sm_90"}))
 
 
 def test_a_predictor_scores_by_the_averages_that_its_optimizer_keeps(tmp_path):

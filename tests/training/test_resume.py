@@ -150,6 +150,7 @@ def test_every_optimizer_is_resumed_amid_an_epoch(files, tmp_path, name):
 MODES = {
     "accumulated": ("single", {"accumulate": 3}, lambda: st.optim.adagrad(0.05)),
     "half tables": ("bfloat16", {}, lambda: st.optim.adagrad(0.05)),
+    "tables in int8": ("int8", {"accumulate": 2}, lambda: st.optim.rowwise_adagrad(0.05)),
     "exact Adam on half tables": (
         "bfloat16",
         {},
@@ -169,7 +170,7 @@ MODES = {
 }
 
 
-QUICK = ("half tables", "exact Adam, decay and clipping")
+QUICK = ("half tables", "tables in int8", "exact Adam, decay and clipping")
 
 
 @pytest.mark.parametrize("name", slow_except(QUICK, MODES))

@@ -24,7 +24,7 @@ class Cpu(Backend):
     """Programs of LLVM, compiled for a CPU and run by the threads of the host."""
 
     kind, memory, hoists = "llvm", CPU_MEMORY, True
-    row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8"})
+    row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8", "uint8"})
     # benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
     most_weights_dense = 2**17
 

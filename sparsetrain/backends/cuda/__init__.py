@@ -25,7 +25,7 @@ class Cuda(Backend):
     """Kernels on one device of NVIDIA's, launched by programs on the host."""
 
     kind, memory, hoists = device.KIND, device.MEMORY, False
-    row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8"})
+    row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "uint8"})
     plans = ("auto", "host", "device")
 
     @property

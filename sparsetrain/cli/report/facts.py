@@ -128,7 +128,7 @@ def _tables(predictor: st.Predictor) -> Iterator[TableFacts]:
 
 def _norms(rows: np.ndarray) -> tuple[float | None, float | None]:
     """Return the mean and the largest norm of rows, which those in int8 do not show."""
-    if rows.dtype == np.uint8:
+    if rows.dtype.itemsize == 1:
         return None, None
     pieces = (rows[i : i + _ROWS].astype(np.float32) for i in range(0, len(rows), _ROWS))
     norms = np.concatenate([np.linalg.norm(piece, axis=1) for piece in pieces])

@@ -5,12 +5,12 @@ A half-precision table is read into float32 and rounded when a row is written; g
 activations are float32. Kernels see its numbers as 16-bit integers and convert them by integer
 arithmetic: the same bits on every target, with or without instructions for them.
 
-Rows of int8 are for prediction alone. One is D bytes, then a float32 scale and a float32 offset:
-``w = scale * byte + offset``, on a scale of 256 steps of its own. The least number of a row is byte
-0, the greatest 255, and each is off by at most half a step, a 510th of the row's range. The rule
-and the layout are those of FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM.
-Everything a lookup needs of a row lies side by side. Cost of making them: one pass, in blocks of
-`BLOCK` rows.
+Rows of bytes have a scale each, beside their numbers, so that a lookup reads one place. Those of
+"int8" are trained (`int8`). Those of "uint8" are for prediction alone: one is D bytes, then a
+float32 scale and a float32 offset, ``w = scale * byte + offset``, on a scale of 256 steps of its
+own. The least number of a row is byte 0, the greatest 255, and each is off by at most half a step,
+a 510th of the row's range. The rule and the layout are those of FBGEMM's row-wise quantisation,
+https://github.com/pytorch/FBGEMM. Cost of making them: one pass, in blocks of `BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.backend import backend_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.half import BITS, widened
+from sparsetrain.kernels.table_formats.int8 import (
+    SCALE,
+    floats_of_rows,
+    rows_of_floats,
+)
 
-TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8"]
-
-INT8_ROWS = "uint8"  # dtype of the array of a table of "int8"
-EXTRA = 8  # bytes of a row of int8 beside its numbers
-
+TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "uint8"]
 
 # The 16-bit floating-point formats.
 HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
-TABLE_DTYPES = ("float32", *HALVES)
-FOR_PREDICTION = "int8"
+INT8, FOR_PREDICTION = "int8", "uint8"
+TABLE_DTYPES = ("float32", *HALVES, INT8)  # those that train
+EXTRA = 8  # bytes of a row for prediction beside its numbers
+_BESIDE = {INT8: SCALE, FOR_PREDICTION: EXTRA}
 
 
 def is_half(dtype: str) -> bool:
@@ -44,19 +47,24 @@ def is_half(dtype: str) -> bool:
     return dtype in HALVES
 
 
+def is_rounded(dtype: str) -> bool:
+    """Whether rows are computed in float32, and rounded by chance as they are written."""
+    return is_half(dtype) or dtype == INT8
+
+
+def is_of_rows(dtype: str) -> bool:
+    """Whether rows are numbers beside a scale of their own."""
+    return dtype in _BESIDE
+
+
 def computed_in(dtype: str) -> str:
     """The dtype that a table's numbers are computed in: float32, or its own if that is wider."""
-    return "float32" if dtype in (*HALVES, INT8_ROWS) else dtype
+    return "float32" if dtype in (*HALVES, *_BESIDE) else dtype
 
 
 def seen_as(dtype: str) -> str:
     """The dtype that kernels declare for an array of some dtype."""
     return BITS if dtype in HALVES else dtype
-
-
-def array_of(rows: int, width: int, dtype: str) -> tuple[tuple[int, int], str]:
-    """Shape and dtype of the array that holds a table of some dtype, "int8" among them."""
-    return ((rows, width + EXTRA), INT8_ROWS) if dtype == FOR_PREDICTION else ((rows, width), dtype)
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
@@ -90,7 +98,8 @@ def check_trainable(dtype: str) -> None:
     """
     if dtype == FOR_PREDICTION:
         raise ConfigError(
-            "tables in int8 are for prediction alone: train the model that they were made from"
+            "tables in uint8 are for prediction alone: train the model that they were made from, "
+            "or one with table_dtype='int8'"
         )
 
 
@@ -112,12 +121,22 @@ Read = Callable[[Any, Any, Any], Any]
 
 def width_of(stored: int, dtype: str) -> int:
     """D, the numbers in a row of a table whose second extent is `stored`."""
-    return stored - EXTRA if dtype == INT8_ROWS else stored
+    return stored - _BESIDE.get(dtype, 0)
 
 
 def stored_width(width: int, dtype: str) -> int:
     """The second extent of a table of rows of `width` numbers."""
-    return width + EXTRA if dtype == INT8_ROWS else width
+    return width + _BESIDE.get(dtype, 0)
+
+
+def stored_rows(rows: np.ndarray, dtype: str) -> np.ndarray:
+    """Rows (n, D) of float32 as a table of some dtype holds them, each number the nearest one."""
+    return rows_of_floats(rows) if dtype == INT8 else rows.astype(numpy_dtype(dtype))
+
+
+def floats_of(rows: np.ndarray) -> np.ndarray:
+    """A copy of rows of a table that trains, (n, D) float32."""
+    return floats_of_rows(rows) if str(rows.dtype) == INT8 else rows.astype(np.float32)
 
 
 def read_element(table: Any, row: Any, column: Any) -> Any:
@@ -136,17 +155,31 @@ def _read_half(table: Any, row: Any, column: Any) -> Any:
 
 def _read_byte(table: Any, row: Any, column: Any) -> Any:
     width = int(table.shape[1]) - EXTRA
-    scale, offset = (_read_float(table, row, width + at) for at in (0, 4))
+    scale, offset = (read_float(table, row, width + at) for at in (0, 4))
     return scale * tirx.Cast("float32", table[row, column]) + offset
 
 
-def _read_float(table: Any, row: Any, first: int) -> Any:
+def _read_int8(table: Any, row: Any, column: Any) -> Any:
+    scale = read_float(table, row, int(table.shape[1]) - SCALE)
+    return scale * tirx.Cast("float32", table[row, column])
+
+
+def read_float(table: Any, row: Any, first: int) -> Any:
     """A float32 of four bytes, the lowest first; LLVM makes one load of it."""
-    parts = [tirx.Cast("uint32", table[row, first + n]) << (8 * n) for n in range(4)]
+    parts = [_unsigned(table[row, first + n]) << (8 * n) for n in range(4)]
     return T.reinterpret("float32", parts[0] | parts[1] | parts[2] | parts[3])
 
 
-_READ: dict[str, Read] = {INT8_ROWS: _read_byte, **dict.fromkeys(HALVES, _read_half)}
+def _unsigned(byte: Any) -> Any:
+    wide = tirx.Cast("uint32", byte)
+    return wide if str(byte.ty.dtype) == "uint8" else wide & 0xFF
+
+
+_READ: dict[str, Read] = {
+    INT8: _read_int8,
+    FOR_PREDICTION: _read_byte,
+    **dict.fromkeys(HALVES, _read_half),
+}
 
 
 BLOCK = 1 << 16

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import computed_in, is_half
+from sparsetrain.kernels.table_formats import computed_in, is_rounded, width_of
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State
@@ -134,14 +134,17 @@ def _check_argument(
                 "tensors of sparsetrain.runtime.as_tensor"
             )
     (shape, dtype), found = _shape_and_dtype(param), _shape_and_dtype(gradient)
-    if is_half(dtype) and not isinstance(gradient, RowSparse):
+    if is_rounded(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
-            f"optimizer: {name!r} is {dtype} and its gradient is dense; a half takes row-sparse "
-            "ones alone: store it in float32, or leave out what makes the gradient dense"
+            f"optimizer: {name!r} is {dtype} and its gradient is dense; it takes row-sparse ones "
+            "alone: store it in float32, or leave out what makes the gradient dense"
         )
-    wanted = shape, computed_in(dtype)
+    wanted = (
+        (*shape[:-1], *(width_of(columns, dtype) for columns in shape[-1:])),
+        computed_in(dtype),
+    )
     if found != wanted:
-        takes = f", which takes {wanted[1]}" if is_half(dtype) else ""
+        takes = f", which takes {wanted[1]}" if is_rounded(dtype) else ""
         raise ConfigError(
             f"optimizer: gradient of {name!r} is {found}, parameter is {(shape, dtype)}{takes}"
         )

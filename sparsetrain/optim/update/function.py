@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain.compiler.free_rows import note_updates, rows_of
-from sparsetrain.kernels.table_formats import computed_in, seen_as
+from sparsetrain.kernels.table_formats import computed_in, seen_as, width_of
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel
 from sparsetrain.optim.update.layout import (
@@ -279,7 +279,8 @@ class _Tail:
         update = self.layout.rows[place]
         spec, gradient = self.layout.specs[update.rule], self.gradients[update.name]
         plan, param = self.plans[update.name], self.params[update.name]
-        dtype, (rows, width) = str(param.ty.dtype), matrix_shape(self._shape(update.name))
+        dtype, (rows, columns) = str(param.ty.dtype), matrix_shape(self._shape(update.name))
+        width = width_of(columns, dtype)
         kind = RowsKind(
             width,
             dtype,
@@ -297,7 +298,7 @@ class _Tail:
             rows_kernel(spec, kind, update.rule, place, whole),
             [
                 *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
-                self._view(param, (rows, width), seen_as(dtype)),
+                self._view(param, (rows, columns), seen_as(dtype)),
                 *(self._view(variable, shapes[slot.per]) for slot, variable in slots),
                 *([self.last[update.name]] if update.stamped else []),
                 *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[KEYS]),

@@ -22,7 +22,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
-from sparsetrain.kernels.table_formats import computed_in, is_half
+from sparsetrain.kernels.table_formats import computed_in, is_rounded
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
     Parameter,
@@ -92,7 +92,7 @@ def rows_kernel(
         runs = Runs(rows, lambda n: order[0, n], offsets, source, values)
         with T.If(report[0] == 0), T.Then():
             h = bind_scalars(spec, computed_in(kind.dtype), numbers, rule)
-            if is_half(kind.dtype):
+            if is_rounded(kind.dtype):
                 h.keys = keys[place, 0], keys[place, 1]
             stamp = None if last is None else (last, tirx.Cast("int32", keys[place, 2]))
             used = T.Bind(tirx.Cast("int64", counts[0]))
@@ -169,13 +169,13 @@ def update_rows(
         update(run)
 
 
-def _lines_of(parameter: Parameter) -> list[tuple[Any, range]]:
+def _lines_of(parameter: Parameter) -> list[tuple[Any, list[int]]]:
     """Weights and slots of a row that are prefetched: arrays, and the columns where lines begin.
 
-    At most four lines of each. Of a half table eight: rounding takes so many instructions that the
-    processor, by itself, does not see the loads of the next rows.
+    At most four lines of each. Of a table that is rounded eight: rounding takes so many
+    instructions that the processor, by itself, does not see the loads of the next rows.
     """
-    most = 8 if is_half(parameter.stored) else 4
+    most = 8 if is_rounded(parameter.stored) else 4
     arrays = [parameter.weight, *(slot for slot in parameter.slots if len(slot.shape) > 1)]
     return [(array, line_starts(array, most)) for array in arrays]
 

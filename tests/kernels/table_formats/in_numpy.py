@@ -68,3 +68,14 @@ def dequantized(stored: np.ndarray) -> np.ndarray:
     """The float32 rows (V, D) that rows of int8 (V, D + 8) stand for."""
     numbers, ends = stored[:, :-EXTRA], np.ascontiguousarray(stored[:, -EXTRA:]).view("<f4")
     return numbers * ends[:, :1].astype(np.float32) + ends[:, 1:].astype(np.float32)
+
+
+def int8_rows(value: np.ndarray, random: np.ndarray) -> np.ndarray:
+    """Float32 rows (n, D) as the rows of int8 (n, D + 4) that random bits choose."""
+    largest = np.abs(value).max(axis=1, keepdims=True).astype(np.float64)
+    with np.errstate(divide="ignore"):
+        exponent = np.maximum(np.ceil(np.log2(largest / 127)), -126)
+    scale = np.exp2(exponent)
+    drawn = np.floor(random / 2.0**32 * 2.0**23)
+    numbers = np.floor((np.trunc(value / scale * 2.0**23) + drawn) / 2.0**23).astype(np.int8)
+    return np.concatenate([numbers, scale.astype("<f4").view(np.int8)], axis=1)

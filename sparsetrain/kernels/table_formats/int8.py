@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of int8 that train: one scale a row, a power of two; rounded by chance as they are written.
+
+A row is D numbers from -127 to 127, then a float32 scale: ``w = scale * number``. The scale is the
+least power of two by which the largest weight fits, so it follows from the weights alone, products
+with it are exact, and a weight that the row holds already stays as it is. A scale of
+``max / 127`` would have finer steps, 1.4 times on average, but change with every update, and then
+all numbers of the row would be rounded anew: noise that has nothing to do with a gradient.
+
+A row that holds NaN, infinity or more than 127 * 2**121 has the scale NaN, and so reads as NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from sparsetrain.kernels.table_formats.half import INFINITE, MAGNITUDE
+from sparsetrain.kernels.table_formats.noise import uint
+
+SCALE = 4  # bytes of the scale of a row
+LEAST, QUIET_NAN = 7 << 23, 0x7FC0_0000  # the exponent of the smallest scale, 2**-126, plus 6; NaN
+CARRY = 0x1_FFFF  # carries into the exponent above 127 / 64
+FRACTION = 23  # bits of a step that decide how it is rounded
+
+
+def scale_bits(largest: Any) -> Any:
+    """The bits of the scale of a row, from those of its largest magnitude, uint32."""
+    exponent = T.Bind((largest + uint(CARRY)) & uint(INFINITE))
+    scale = tirx.max(exponent, uint(LEAST)) - uint(6 << 23)
+    return T.Bind(tirx.Select(exponent == uint(INFINITE), uint(QUIET_NAN), scale))
+
+
+def inverse_bits(scale: Any) -> Any:
+    """The bits of ``1 / scale``; those of 0 for NaN."""
+    return T.Bind(tirx.Select(scale == uint(QUIET_NAN), uint(0), uint(254 << 23) - scale))
+
+
+def magnitude(value: Any) -> Any:
+    """The bits of ``|value|``, which are ordered as the numbers are; those of NaN come last."""
+    return T.reinterpret("uint32", value) & uint(MAGNITUDE)
+
+
+def narrowed(value: Any, inverse: Any, random: Any) -> Any:
+    """The number of a weight: one of its two neighbours, by 32 random bits.
+
+    Rounded down after the upper ones, as a fraction, are added: the mean is the weight.
+    """
+    finite = tirx.Select(magnitude(value) < uint(INFINITE), value, tirx.const(0, "float32"))
+    steps = T.Bind(finite * inverse) * tirx.const(2.0**FRACTION, "float32")
+    drawn = tirx.Cast("int32", random >> (32 - FRACTION))
+    return tirx.Cast("int8", (tirx.Cast("int32", steps) + drawn) >> FRACTION)
+
+
+def rows_of_floats(rows: np.ndarray) -> np.ndarray:
+    """(n, D) float32, rounded to nearest -> (n, D + 4) int8."""
+    largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float32).view(np.uint32)
+    exponent = (largest + np.uint32(CARRY)) & np.uint32(INFINITE)
+    bits = np.maximum(exponent, LEAST) - np.uint32(6 << 23)
+    scale = np.where(exponent == INFINITE, QUIET_NAN, bits).astype(np.uint32).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        numbers = np.nan_to_num(np.rint(rows / scale)).astype(np.int8)
+    return np.concatenate([numbers, scale.astype("<f4").view(np.int8)], axis=1)
+
+
+def floats_of_rows(rows: np.ndarray) -> np.ndarray:
+    """(n, D + 4) int8 -> (n, D) float32."""
+    return rows[:, :-SCALE].astype(np.float32) * scales_of(rows)
+
+
+def scales_of(rows: np.ndarray) -> np.ndarray:
+    """(n, D + 4) int8 -> (n, 1) float32."""
+    return np.ascontiguousarray(rows[:, -SCALE:]).view("<f4").astype(np.float32)
