@@ -22,10 +22,10 @@ from tvm_ffi import structural_equal
 
 from sparsetrain.ad.bindings import used_vars
 from sparsetrain.ad.cotangent import bind, make_dense
+from sparsetrain.ad.differentiable import has_gradient, is_float_tensor
 from sparsetrain.ad.reverse import ReversePass, activity
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees, find_function
-from sparsetrain.kernels.table_formats import INT8
 from sparsetrain.ops.operand_shapes import require_plain_shapes, require_shapes, simplified
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.locks import with_builder_lock
@@ -174,18 +174,18 @@ def _wanted(
     if wrt is None:
         inputs = int(primal.attrs.get("num_input", 0))
         own = names[inputs:]
-        wrt = [n for n in own if n not in buffers and _has_gradient(variables[n].ty)]
+        wrt = [n for n in own if n not in buffers and has_gradient(variables[n].ty)]
     if isinstance(wrt, str):
         raise ConfigError(f"wrt is a list of names: [{wrt!r}]")
     for name in (*wrt, *densify):
         if name not in variables:
             raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")
-        if not _has_gradient(variables[name].ty):
+        if not has_gradient(variables[name].ty):
             raise ConfigError(
                 f"argument {name!r} is {variables[name].ty}, no floating-point tensor"
             )
     for name in densify:
-        if not _is_float_tensor(variables[name].ty):
+        if not is_float_tensor(variables[name].ty):
             raise ConfigError(
                 f"densify: {name!r} is a table in int8, which takes row-sparse gradients alone: "
                 "store it in float32, or use two parameters"
@@ -205,16 +205,6 @@ def _check_buffers(
                 f"buffers: {name!r} is {wanted}, but what the function returns in its place is "
                 f"{found}; behind its loss it returns new values of {', '.join(buffers)}, last"
             )
-
-
-def _is_float_tensor(ty: Any) -> bool:
-    return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
-
-
-def _has_gradient(ty: Any) -> bool:
-    """Whether it is a floating-point tensor, or a table of rows that stand for floats."""
-    is_table = isinstance(ty, relax.TensorType) and ty.ndim == 2 and str(ty.dtype) == INT8
-    return is_table or _is_float_tensor(ty)
 
 
 def _results(primal: relax.Function) -> list[relax.Var]:
@@ -292,7 +282,7 @@ def _check_reached(
 ) -> None:
     """Refuse what has no gradient before anything is built; `chosen` if the caller named it."""
     ty: Any = getattr(loss, "ty", None)
-    if not (_is_float_tensor(ty) and ty.ndim == 0):
+    if not (is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(
             "only a scalar floating-point result can be differentiated, alone or first in a flat "
             f"tuple of tensors, not {ty}"

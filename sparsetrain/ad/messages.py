@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
-
 from sparsetrain.ad.cotangent import Cotangent, is_row_sparse
-from sparsetrain.sparse_tensor import RowSparse
+from sparsetrain.ad.differentiable import extents_of
 
 # Operators without a derivative, or with one in this package's form of them -> the way out.
 _WAYS_OUT = {
@@ -26,17 +24,6 @@ _WAYS_OUT = {
 def call_name(call: Any) -> str:
     """What a call calls: an operator, or a function of the module."""
     return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
-
-
-def extents_of(value: Any) -> list[Any] | None:
-    """The shape of a tensor or of what a row-sparse one stands for; None if it is not known."""
-    tensor = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
-    shape = getattr(tensor, "shape", None)
-    return None if shape is None else [int(n) if _is_known(n) else n for n in shape]
-
-
-def _is_known(extent: Any) -> bool:
-    return isinstance(extent, (int, tirx.IntImm))
 
 
 def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:

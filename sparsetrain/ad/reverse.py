@@ -24,10 +24,10 @@ from sparsetrain.ad.cotangent import (
     make_dense,
     materialize,
 )
-from sparsetrain.ad.messages import call_name, extents_of, missing_rule, no_part, wrong_shape
+from sparsetrain.ad.differentiable import extents_of
+from sparsetrain.ad.messages import call_name, missing_rule, no_part, wrong_shape
 from sparsetrain.ad.rules import apply_rule, find_rule
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import width_of
 from sparsetrain.sparse_tensor import RowSparse
 
 STOP = frozenset({"relax.grad.no_grad"})
@@ -171,8 +171,6 @@ class ReversePass:
 def _differ(cotangent: Any, target: Any) -> bool:
     """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
     left, right = extents_of(cotangent), extents_of(target)
-    if right and isinstance(right[-1], int):  # rows of int8 have a scale beside their numbers
-        right[-1] = width_of(right[-1], str(getattr(target.ty, "dtype", "")))
     if left is None or right is None:
         return False
     if len(left) != len(right):

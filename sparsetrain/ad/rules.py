@@ -28,8 +28,8 @@ from tvm.relax import op
 from sparsetrain.ad.activation_rows import added_where_read, places_read
 from sparsetrain.ad.copied_rows import are_rows, copied_parameter, row_sparse_copies
 from sparsetrain.ad.cotangent import Cotangent, emit, is_row_sparse
+from sparsetrain.ad.differentiable import extents_of
 from sparsetrain.errors import ConfigError, SparsetrainError, first_line
-from sparsetrain.kernels.table_formats import width_of
 from sparsetrain.ops.indexing.reads import along_axis, rows_read
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
@@ -122,8 +122,7 @@ def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Ex
     Backward
         ``RowSparse(indices=ids flattened, values=cotangent as one row per id)``
     """
-    *rows, columns = (int(extent) for extent in table.ty.shape)
-    shape = [*rows, width_of(columns, str(table.ty.dtype))]
+    shape = extents_of(table) or []
     indices = emit(op.reshape(ids, [-1])) if len(ids.ty.shape) != 1 else ids
     values = cotangent
     if len(shape) != 2 or len(ids.ty.shape) != 1:

@@ -6,12 +6,11 @@ Rules and groups are resolved to ranges of rows here, once, not in every step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import is_of_rows, is_rounded
 from sparsetrain.optim.average import AVERAGE
 from sparsetrain.optim.param_groups import RowRange, resolve
 from sparsetrain.optim.rule import Rule
@@ -20,7 +19,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.tables.collection import Tables, weights_of
 from sparsetrain.tables.formula import Formula
-from sparsetrain.tables.slots import LAST, new_slots, rows_of
+from sparsetrain.tables.slots import LAST, check_rules, new_slots, rows_of
 from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
@@ -42,10 +41,9 @@ def new_state(
     if backend is None:
         backend = next(map(backend_at, params.values()), host())
     ranges = _resolved(optimizer, params, tables, scaled, buffers, backend)
-    _check_average(optimizer, params)
+    average = AVERAGE in dict(optimizer.rule().hyper)
     for name, param in params.items():
-        if is_of_rows(str(param.dtype)):
-            _check_rows(name, str(param.dtype), ranges[name])
+        check_rules(name, str(param.dtype), ranges[name], average)
     slots = {
         name: new_slots(name, ranges[name][0].rule.formula, param, fill)
         for name, param in params.items()
@@ -60,29 +58,6 @@ def new_state(
     }
     seed = require_int("seed", seed, 0)
     return State(Tables(made), optimizer, count, seed, scaled, buffers, backend)
-
-
-def _check_average(optimizer: RuleSource, params: Mapping[str, NDArray]) -> None:
-    rounded = [name for name, param in params.items() if is_rounded(str(param.dtype))]
-    if rounded and AVERAGE in dict(optimizer.rule().hyper):
-        raise ConfigError(f"optimizer: an average needs {rounded[0]!r} in float32")
-
-
-def _check_rows(name: str, dtype: str, ranges: Sequence[RowRange]) -> None:
-    """Refuse rules by which rows that share a scale are not updated."""
-    formula = ranges[0].rule.formula
-    full = [slot.name for slot in formula.slots if slot.per == "element"]
-    if full:
-        raise ConfigError(
-            f"optimizer: {name!r} is {dtype}, and {formula.name} keeps a whole row of "
-            f"{full[0]!r} beside each of its rows: take rowwise_adagrad or sgd, or float32 tables"
-        )
-    for part in ranges:
-        if part.rule.has_last or part.rule.dense:
-            raise ConfigError(
-                f"optimizer: {name!r} is {dtype}, which takes updates of touched rows alone: "
-                "leave out mode and update, or take float32 tables"
-            )
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:

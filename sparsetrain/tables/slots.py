@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the arrays of optimizer state beside the rows of a parameter, and their shapes."""
+"""Slots: the arrays of optimizer state beside rows, their shapes, and which rows have none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparsetrain import runtime
-from sparsetrain.kernels.table_formats import computed_in, seen_as
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import computed_in, is_of_rows, is_rounded, seen_as
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.tables.formula import Formula, KernelSpec, Slot
@@ -45,6 +46,32 @@ def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return to_device(tensor, param.device, what)
+
+
+def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> None:
+    """Refuse rules that rows of some dtype cannot follow.
+
+    Raises
+    ------
+    ConfigError
+        Names the parameter and the way out.
+    """
+    if average and is_rounded(dtype):
+        raise ConfigError(f"optimizer: an average needs {name!r} in float32")
+    if not is_of_rows(dtype):
+        return
+    formula = ranges[0].rule.formula
+    whole = [slot.name for slot in formula.slots if slot.per == "element"]
+    if whole:
+        raise ConfigError(
+            f"optimizer: {name!r} is {dtype}, and {formula.name} keeps a whole row of "
+            f"{whole[0]!r} beside each of its rows: take rowwise_adagrad or sgd, or float32 tables"
+        )
+    if any(part.rule.has_last or part.rule.dense for part in ranges):
+        raise ConfigError(
+            f"optimizer: {name!r} is {dtype}, which takes updates of touched rows alone: leave out "
+            "mode and update, or take float32 tables"
+        )
 
 
 class Target(NamedTuple):

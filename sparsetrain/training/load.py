@@ -18,7 +18,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic, resumed
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, numpy_dtype
+from sparsetrain.kernels.table_formats import numpy_dtype
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
@@ -26,9 +26,9 @@ from sparsetrain.optim.options import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.tables.on_disk import OnDisk
-from sparsetrain.tables.state_dict import ENCODER, check_kinds, named_arrays, named_tables
+from sparsetrain.tables.state_dict import ENCODER, Kind, check_kinds, named_arrays, named_tables
 from sparsetrain.training.predictor import Predictor
-from sparsetrain.training.quantized import QuantizedModel
+from sparsetrain.training.quantized import QuantizedModel, named_as_now
 from sparsetrain.training.run import checkpoint_in, chosen
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import KIND, QUANTIZED, encoder_hash
@@ -248,7 +248,7 @@ def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
     return predictor
 
 
-def _model(saved: Mapping[str, Any], given: type | None, quantized: bool) -> Any:
+def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kind]) -> Any:
     kind = saved["kind"]
     if given is None and kind not in MODELS:
         raise ConfigError(
@@ -259,9 +259,7 @@ def _model(saved: Mapping[str, Any], given: type | None, quantized: bool) -> Any
     # Subclasses of ours once had the kind of ours.
     if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
-    config = saved["config"]
-    if quantized and config.get("table_dtype") == INT8:  # its name before such tables trained
-        config = {**config, "table_dtype": FOR_PREDICTION}
+    config = named_as_now(saved["config"], kinds)
     with _errors_of(given, "(**saved config)"):
         return made(**config)
 
@@ -277,11 +275,7 @@ def _model_of(saved: Saved, given: type | None) -> Any:
             raise CheckpointError(
                 f"{name} names {len(widths)} layers, but {len(saved.kinds)} arrays are saved"
             )
-    bytes_alone = any(
-        dtype == FOR_PREDICTION and not name.startswith(ENCODER)
-        for name, (_, dtype) in saved.kinds.items()
-    )
-    model = _model(saved.manifest["model"], given, bytes_alone)
+    model = _model(saved.manifest["model"], given, saved.kinds)
     params = dict(model.named_parameters())
     arrays = named_arrays(params, {}, named_tables(model.tables()), view=_without_memory)
     check_kinds(arrays, {name: saved.kinds[name] for name in arrays if name in saved.kinds})

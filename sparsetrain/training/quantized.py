@@ -19,6 +19,7 @@ from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_traina
 from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.runtime.tensors import copy_
 from sparsetrain.tables.int8 import quantize_
+from sparsetrain.tables.state_dict import ENCODER, Kind
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
@@ -69,3 +70,14 @@ def _for_prediction(model: Any, dtype: str) -> Any:
             "has super().config()"
         )
     return again
+
+
+def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """The configuration of a saved model; rows for prediction were called int8 before any trained.
+
+    `kinds` are those of the saved arrays.
+    """
+    tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(ENCODER))
+    if config.get("table_dtype") == INT8 and FOR_PREDICTION in tables:
+        return {**config, "table_dtype": FOR_PREDICTION}
+    return config
