@@ -8,7 +8,8 @@ For each seed: synthetic Criteo rows, one encoder, then one training for each fo
 initial weights, over the same batches, scored on the same test rows. Two controls: `nearest`, the
 same kernels in bfloat16 with random bits that are always a half, which is rounding to nearest; and
 `begun`, float32 from initial weights that were rounded to bfloat16, which shows how far two runs
-drift apart by chance. The int8 rows are made of the float32 tables after training.
+drift apart by chance. The uint8 rows, for prediction, are made of the float32 tables after
+training; int8 is for formulas that keep a number for each row.
 
 Memory is that of the tables, and what the process gained in resident memory by holding them: taken
 in a process of its own, on tables of `--table-rows` rows.
@@ -31,17 +32,17 @@ import numpy as np
 from tvm import tirx
 
 import sparsetrain as st
-from sparsetrain.kernels.table_formats import TABLE_DTYPES, numpy_dtype
+from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, TABLE_DTYPES, numpy_dtype
 from sparsetrain.tables import stored_rows
 
-ARMS = ("float32", "begun", "bfloat16", "float16", "nearest", "int8")
+ARMS = ("float32", "begun", "bfloat16", "float16", "int8", "nearest", FOR_PREDICTION)
 STORED = {"begun": "float32", "nearest": "bfloat16"}  # of the arms not named for their dtype
 CHUNK = 65_536
-LIMIT = 0.001  # what the mean AUC of a half may lose
+LIMIT = 0.001  # what the mean AUC of a format may lose
 
 
 def main() -> int:
-    """Measure, print; return 1 if a half loses more than the limit."""
+    """Measure, print; return 1 if a format loses more than the limit."""
     options = _options()
     if options.resident:
         print(_resident(options.resident, options.table_rows))
@@ -50,8 +51,8 @@ def main() -> int:
     memory = {dtype: _resident_apart(dtype, options.table_rows) for dtype in TABLE_DTYPES}
     result = {"auc": found, "resident_bytes_of_a_row": memory, "optimizer": options.optimizer}
     print(json.dumps(result) if options.json else _describe(result))
-    halves = [arm for arm in ("bfloat16", "float16") if arm in options.arms]
-    return int(any(_mean_loss(found, arm) > LIMIT for arm in halves))
+    rounded = [arm for arm in TABLE_DTYPES if all(arm in scores for scores in found.values())]
+    return int(any(_mean_loss(found, arm) > LIMIT for arm in rounded))
 
 
 def _options() -> argparse.Namespace:
@@ -80,14 +81,19 @@ def _one_seed(seed: int, options: argparse.Namespace) -> dict[str, dict[str, flo
         }
     found: dict[str, dict[str, float]] = {"ceiling": {"auc": ceiling}}
     for arm in ARMS[:-1]:
-        if arm not in ("float32", *options.arms):
+        if arm not in ("float32", *options.arms) or (arm == INT8 and not _by_row(options)):
             continue
         trainer = _trained(arm, seed, encoder, encoded["train"], options)
         found[arm] = _scored(trainer, encoded["test"])
         print(f"seed {seed}, {arm}: {found[arm]}", file=sys.stderr)
-        if arm == "float32" and "int8" in options.arms:
-            found["int8"] = _scored(trainer.quantized(), encoded["test"])
+        if arm == "float32" and FOR_PREDICTION in options.arms:
+            found[FOR_PREDICTION] = _scored(trainer.quantized(), encoded["test"])
     return found
+
+
+def _by_row(options: argparse.Namespace) -> bool:
+    slots = st.optim.OPTIMIZERS[options.optimizer](options.lr).formula.slots
+    return all(slot.per == "row" for slot in slots)
 
 
 def _data(folder: Path, seed: int, options: argparse.Namespace) -> tuple[str, str, float]:
@@ -129,18 +135,14 @@ def _rounded(name: str, array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _rounding_to_nearest(wanted: bool) -> Iterator[None]:
-    """Let kernels that are made meanwhile round to nearest; forgets those made before."""
-    from sparsetrain.optim import range_update
-
+    """Let kernels that are made meanwhile round to nearest."""
     drawn = stored_rows.element_bits
     if wanted:
-        range_update._row_kernel.cache_clear()
         stored_rows.element_bits = lambda *_: tirx.const(2**31, "uint32")
     try:
         yield
     finally:
         if wanted:
-            range_update._row_kernel.cache_clear()
             stored_rows.element_bits = drawn
 
 
