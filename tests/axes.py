@@ -41,7 +41,7 @@ AXES = {
         6,
     ),
     "tables in half precision and int8": Axis(
-        r"\bis_half\b|is_rounded|is_of_rows|\bINT8\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
+        r"\bis_half\b|is_rounded|has_scales|\bINT8\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
         r"table_formats|quantized|^tables/",
         16,
     ),

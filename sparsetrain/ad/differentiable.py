@@ -6,6 +6,7 @@ A table in int8 stands for floats: its gradient is float32, without the bytes be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm import relax, tirx
@@ -13,15 +14,24 @@ from tvm import relax, tirx
 from sparsetrain.kernels.table_formats import INT8, width_of
 from sparsetrain.sparse_tensor import RowSparse
 
+OPERATORS = "relax.sparsetrain."  # how names of this package's operators begin
+
 
 def is_float_tensor(ty: Any) -> bool:
     """Whether it is a tensor of floating-point numbers."""
     return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
 
 
-def has_gradient(ty: Any) -> bool:
-    """Whether it is a tensor of floating-point numbers, or stands for one."""
-    return is_float_tensor(ty) or _is_table(ty)
+def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
+    """Whether it is a tensor of floating-point numbers, or a table that stands for one.
+
+    Such a table is looked up by an operator of this package; other integers are constants.
+    """
+    if not _is_table(var.ty):
+        return is_float_tensor(var.ty)
+    calls = (b.value for b in bindings if isinstance(b.value, relax.Call))
+    ours = (call for call in calls if getattr(call.op, "name", "").startswith(OPERATORS))
+    return any(argument.same_as(var) for call in ours for argument in call.args[:1])
 
 
 def extents_of(value: Any) -> list[Any] | None:

@@ -171,16 +171,17 @@ def _wanted(
     buffers: Sequence[str],
 ) -> dict[relax.Var, str]:
     variables = dict(zip(names, primal.params, strict=True))
+    bindings = primal.body.blocks[0].bindings
     if wrt is None:
         inputs = int(primal.attrs.get("num_input", 0))
         own = names[inputs:]
-        wrt = [n for n in own if n not in buffers and has_gradient(variables[n].ty)]
+        wrt = [n for n in own if n not in buffers and has_gradient(variables[n], bindings)]
     if isinstance(wrt, str):
         raise ConfigError(f"wrt is a list of names: [{wrt!r}]")
     for name in (*wrt, *densify):
         if name not in variables:
             raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")
-        if not has_gradient(variables[name].ty):
+        if not has_gradient(variables[name], bindings):
             raise ConfigError(
                 f"argument {name!r} is {variables[name].ty}, no floating-point tensor"
             )

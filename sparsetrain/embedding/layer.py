@@ -25,7 +25,7 @@ class Embedding(nn.Module):
     rows, width : int
         V and D.
     dtype : str
-        What the table is stored in; of a half, results are float32.
+        What the table is stored in; of less than float32, results are float32.
     deviation : float, optional
         Standard deviation of the initial weights of a `Model`; by default they are uniform within
         ``sqrt(1 / V)``, as in the reference DLRM.

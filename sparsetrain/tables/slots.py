@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import computed_in, is_of_rows, is_rounded, seen_as
+from sparsetrain.kernels.table_formats import computed_in, has_scales, is_rounded, seen_as
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.tables.formula import Formula, KernelSpec, Slot
@@ -58,7 +58,7 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
     """
     if average and is_rounded(dtype):
         raise ConfigError(f"optimizer: an average needs {name!r} in float32")
-    if not is_of_rows(dtype):
+    if not has_scales(dtype):
         return
     formula = ranges[0].rule.formula
     whole = [slot.name for slot in formula.slots if slot.per == "element"]

@@ -260,8 +260,8 @@ class Predictor:
         """Copies of all parameters and slots, by name.
 
         Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 8) uint8: of each row the bytes,
-        then scale and offset in float32.
+        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: of each row the numbers,
+        then a float32 scale; one for prediction (V, D + 8) uint8: the bytes, scale and offset.
         """
         with self.snapshot() as state:
             return {name: array.copy() for name, array in state.arrays.items()}

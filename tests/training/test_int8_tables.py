@@ -90,18 +90,26 @@ def test_a_row_that_is_not_finite_is_named_and_refused(tmp_path):
 
 
 def test_a_table_in_int8_that_is_also_read_as_a_whole_is_refused():
-    module = tvm.IRModule({"loss": _tied()})
+    module = tvm.IRModule({"loss": _loss()})
     with pytest.raises(ConfigError, match="densify: 'table' is a table in int8, which takes row-"):
         st.value_and_grad(module, "loss", densify=["table"])
 
 
-def _tied() -> relax.Function:
+def test_other_matrices_of_int8_are_constants():
+    program = st.value_and_grad(tvm.IRModule({"loss": _loss(cast=True)}), "loss")
+    assert list(program.gradient.structure) == ["bias"]
+
+
+def _loss(cast: bool = False) -> relax.Function:
     table = relax.Var("table", relax.TensorType((5, 8), "int8"))
+    bias = relax.Var("bias", relax.TensorType((), "float32"))
     ids = relax.Var("ids", relax.TensorType((3,), "int32"))
     builder = relax.BlockBuilder()
-    with builder.function("loss", [ids, table], attrs={"num_input": 1}):
+    with builder.function("loss", [ids, table, bias], attrs={"num_input": 1}):
         with builder.dataflow():
-            loss = builder.emit_output(builder.emit(relax.op.sum(lookup(table, ids))))
+            read = relax.op.astype(table, "float32") if cast else lookup(table, ids)
+            total = builder.emit(relax.op.sum(builder.emit(read)))
+            loss = builder.emit_output(relax.op.add(total, bias))
         builder.emit_func_output(loss)
     return builder.get()["loss"]
 

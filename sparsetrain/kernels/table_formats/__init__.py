@@ -12,8 +12,8 @@ from sparsetrain.kernels.table_formats.stored import check_target as check_targe
 from sparsetrain.kernels.table_formats.stored import check_trainable as check_trainable
 from sparsetrain.kernels.table_formats.stored import computed_in as computed_in
 from sparsetrain.kernels.table_formats.stored import floats_of as floats_of
+from sparsetrain.kernels.table_formats.stored import has_scales as has_scales
 from sparsetrain.kernels.table_formats.stored import is_half as is_half
-from sparsetrain.kernels.table_formats.stored import is_of_rows as is_of_rows
 from sparsetrain.kernels.table_formats.stored import is_rounded as is_rounded
 from sparsetrain.kernels.table_formats.stored import numpy_dtype as numpy_dtype
 from sparsetrain.kernels.table_formats.stored import quantize_rows_ as quantize_rows_

@@ -52,8 +52,8 @@ def is_rounded(dtype: str) -> bool:
     return is_half(dtype) or dtype == INT8
 
 
-def is_of_rows(dtype: str) -> bool:
-    """Whether rows are numbers beside a scale of their own."""
+def has_scales(dtype: str) -> bool:
+    """Whether each row has a scale of its own beside its numbers."""
     return dtype in _BESIDE
 
 

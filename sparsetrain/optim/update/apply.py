@@ -139,10 +139,8 @@ def _check_argument(
             f"optimizer: {name!r} is {dtype} and its gradient is dense; it takes row-sparse ones "
             "alone: store it in float32, or leave out what makes the gradient dense"
         )
-    wanted = (
-        (*shape[:-1], *(width_of(columns, dtype) for columns in shape[-1:])),
-        computed_in(dtype),
-    )
+    numbers = (*shape[:-1], width_of(shape[-1], dtype)) if shape else shape
+    wanted = numbers, computed_in(dtype)
     if found != wanted:
         takes = f", which takes {wanted[1]}" if is_rounded(dtype) else ""
         raise ConfigError(
