@@ -153,6 +153,6 @@ def test_splits_that_cannot_be_are_refused(tmp_path):
         log.split_random(1)
     with pytest.raises(ConfigError, match="'event' or 'user' or 'pair'"):
         log.leave_one_out("row")
-    (tmp_path / "wide.txt").write_text("1 2 3 4 5\n")
+    (tmp_path / "wide.txt").write_text("1,2,3,4,5\n")
     with pytest.raises(DataError, match="5 fields without names"):
         Interactions.read(tmp_path / "wide.txt")

@@ -8,7 +8,7 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError
 from tests import small_dlrm
 from tests.helpers import slow_except
-from tests.models import equations
+from tests.models import equations, test_ranking_model
 from tests.models import test_named_features as named_features
 
 # Name -> kind and options.
@@ -39,7 +39,8 @@ def made(name, rows=small_dlrm.ROWS, **more):
 
 
 def test_every_model_has_a_case_here_or_among_those_of_named_features():
-    tested = {kind for kind, _ in CASES.values()} | {model.kind for model in named_features.MODELS}
+    others = (*named_features.MODELS, *test_ranking_model.MODELS)
+    tested = {kind for kind, _ in CASES.values()} | {model.kind for model in others}
     assert tested == set(st.models.MODELS)
 
 

@@ -12,6 +12,7 @@ from sparsetrain.models import BPR, EASE, Draws, ItemKNN, LightGCN, Pop
 from sparsetrain.training.chosen_items import chosen_items
 from sparsetrain.training.step import loss_inputs
 
+MODELS = (LightGCN, Pop, ItemKNN, EASE)  # that no other file tests
 USERS, ITEMS, FIRST = 40, 25, 2  # ids below FIRST are of missing and rare values
 
 
