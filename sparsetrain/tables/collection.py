@@ -84,8 +84,8 @@ class Tables(MutableMapping[str, NDArray]):
         return self.rows({})
 
     def flush(self) -> None:
-        """Make all rows current."""
-        for table in self.lagging:
+        """Make all rows current, and let the slot `last` say so."""
+        for table in self.each():
             table.flush()
 
     def views(self, count: NDArray | None = None, *, current: bool = True) -> dict[str, np.ndarray]:

@@ -190,7 +190,7 @@ def test_the_dtype_of_tables_reaches_the_model_and_a_wrong_one_is_refused(librar
     assert main(["train", "a", "--table-dtype", "bfloat16"]) == 0
     assert library.built["model"]["table_dtype"] == "bfloat16"
     capsys.readouterr()
-    assert main(["train", "a", "--table-dtype", "int8"]) == 2
+    assert main(["train", "a", "--table-dtype", "int4"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "--table-dtype" in said and "bfloat16" in said
 

@@ -76,7 +76,7 @@ def test_evaluate_predict_quantize_and_inspect_take_the_class(here, saved, capsy
     capsys.readouterr()
     assert main(["inspect", "small", *OWN]) == 0
     text = capsys.readouterr().out
-    assert "a Linear after 2 steps" in text and "scale 0.5" in text and "tables in int8" in text
+    assert "a Linear after 2 steps" in text and "scale 0.5" in text and "tables in uint8" in text
     assert main(["inspect", "run", "--json", *OWN]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["kind"], found["model"], found["config"]["scale"]) == ("model", "Linear", 0.5)

@@ -101,7 +101,7 @@ def test_a_quantized_model_is_smaller_and_scores_nearly_the_same(run, files, tmp
     scores = json.loads(capsys.readouterr().out)
     assert scores["auc"] == pytest.approx(result["test"]["auc"], abs=0.002)
     assert main(["inspect", small]) == 0
-    assert "tables in int8; for prediction only" in capsys.readouterr().out
+    assert "tables in uint8; for prediction only" in capsys.readouterr().out
     for again in (["quantize", small, "--out", small + "er"], ["train", "--resume", small]):
         assert main(again) == 4
         assert capsys.readouterr().err.count("\n") == 1

@@ -30,7 +30,7 @@ FORBIDDEN = {*TABLE_ROWS, sum(TABLE_ROWS)}
 
 def _trainer(kind: str) -> st.Trainer:
     model = st.models.DLRM(rows=TABLE_ROWS, bottom=(512, 256, 64), **small_dlrm.KINDS[kind])
-    return st.Trainer(model, st.optim.adagrad(0.02))
+    return st.Trainer(model, st.optim.rowwise_adagrad(0.02))
 
 
 def table_long(module: tvm.IRModule) -> list[str]:

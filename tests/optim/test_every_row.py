@@ -187,3 +187,14 @@ def test_tables_are_small_in_exact_mode_alone_and_on_the_host(small_to_100_rows,
         assert dense_tables(other) == []
     monkeypatch.setattr(Cpu, "most_weights_dense", Cuda.most_weights_dense)
     assert dense_tables(optim.adam(0.1, mode="exact")) == []
+
+
+def test_a_storage_of_small_tables_alone_is_saved_as_current(small_to_100_rows):
+    params = {"t": as_tensor(np.ones((5, WIDTH), "f4"))}
+    optimizer = optim.adam(0.1, mode="exact")
+    state = optimizer.init(params, {"t": {"small": slice(0, 5)}})
+    rows = RowSparse.from_numpy(np.array([1], "i4"), np.ones((1, WIDTH), "f4"), 5)
+    for _ in range(3):
+        optimizer.apply_(params, {"t": rows}, state)
+    assert not state.tables.lagging  # each step updates every row
+    np.testing.assert_array_equal(state.tables.views()["small:last"], 3)
