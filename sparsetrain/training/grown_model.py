@@ -24,7 +24,7 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
         encoder=encoder,
         accumulate=trainer.accumulate,
         plan=trainer.plan,
-        tables=trainer.parallel.on_disk,
+        tables=trainer.on_disk,
         **trainer.arithmetic.arguments,
     )
     tables = [name for table in made.params.each() for name in table.parts]

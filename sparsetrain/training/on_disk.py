@@ -25,13 +25,18 @@ from sparsetrain.tables.on_disk import DiskTable, OnDisk
 from sparsetrain.training.processes import ALONE, OneProcess
 
 
-def group_of(
-    parallel: Any, tables: OnDisk | None, model: Any, optimizer: Optimizer, target: Any, parts: int
+def with_disk(
+    group: Any,
+    tables: OnDisk | None,
+    model: Any,
+    optimizer: Optimizer,
+    target: Any,
+    accumulate: int,
 ) -> Any:
-    """Return the group of a trainer; see `DiskTables`."""
-    if tables is not None:
-        return DiskTables(tables, model, optimizer, target, parts, parallel is None)
-    return ALONE if parallel is None else parallel.joined(model, optimizer, parts)
+    """Return the group of a trainer whose tables may lie on disk; see `DiskTables`."""
+    if tables is None:
+        return group
+    return DiskTables(tables, model, optimizer, target, accumulate, group is ALONE)
 
 
 class DiskTables(OneProcess):
@@ -62,7 +67,7 @@ class DiskTables(OneProcess):
         alone: bool,
     ) -> None:
         require_type("tables", place, OnDisk, "st.tables.OnDisk(folder, cache_rows=C)")
-        self.on_disk, self._model = place, model
+        self._place, self._model = place, model
         params = dict(model.named_parameters())
         other = {str(params[name].dtype) for name in model.tables()} - {"float32"}
         refused = {
@@ -152,7 +157,7 @@ class DiskTables(OneProcess):
         trainer._module = self.of_caches(trainer._module)
         tables: Tables = trainer.state.tables
         for storage, (_, width) in self._shapes.items():
-            table = DiskTable(tables.table(storage), Path(self.on_disk.folder))
+            table = DiskTable(tables.table(storage), Path(self._place.folder))
             tables.put(table)
             for name, rows in self._model.tables()[storage].items() if fill else ():
                 shape = rows.stop - rows.start, width

@@ -29,7 +29,6 @@ class OneProcess:
     """This process alone, which has all rows of all tables."""
 
     parts: int | None = None  # into which every batch is cut
-    on_disk: Any = None  # where tables lie that are not in memory
 
     @property
     def size(self) -> int:

@@ -37,9 +37,9 @@ from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit.call import fit
 from sparsetrain.training.gradient_program import gradient_program
 from sparsetrain.training.grown_model import grown
-from sparsetrain.training.on_disk import group_of
+from sparsetrain.training.on_disk import with_disk
 from sparsetrain.training.predictor import Predictor
-from sparsetrain.training.processes import fitted, together, whole
+from sparsetrain.training.processes import ALONE, fitted, together, whole
 from sparsetrain.training.profile import profile
 from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run.state import RunState
@@ -124,7 +124,9 @@ class Trainer(Predictor):
         target = resolve_target(target)
         check_trainable(table_dtype_of(model))
         arithmetic = Arithmetic(precision, target, loss_scale)
-        group = group_of(parallel, tables, model, optimizer, target, self.accumulate)
+        group = ALONE if parallel is None else parallel.joined(model, optimizer, accumulate)
+        group = with_disk(group, tables, model, optimizer, target, self.accumulate)
+        self.on_disk = tables
         with group.guard():
             super().__init__(
                 model, target, encoder, arithmetic, seed, initialize=initialize, parallel=group
