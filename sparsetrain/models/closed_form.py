@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
 
-class ClosedForm(Model):
+class ClosedForm(Model, ABC):
     """Base of models whose scores of a row's items depend on its history.
 
     A subclass makes constant parameters, gives their values in `learn`, and scores in
@@ -56,6 +57,6 @@ class ClosedForm(Model):
         history = csr_array((np.ones(len(keys), np.float32), (row, ids)), shape=(len(lists), items))
         return np.asarray(self.score_history(history, params), np.float32)
 
+    @abstractmethod
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
         """Scores (B, V) for histories (B, V) of ones."""
-        raise NotImplementedError

@@ -28,6 +28,13 @@ BLOCK = 1 << 20
 Draw = Callable[[np.random.Generator, int], np.ndarray]  # a stream, how many -> float32
 
 
+def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
+    """A parameter that no step changes: `Model.learn` gives its value, 0 before."""
+    made = nn.Parameter(tuple(shape), dtype)
+    made.attrs["constant"], made.attrs["initial"] = True, 0
+    return made
+
+
 def initial_params(
     model: Any, names: Iterable[str], seed: int, fill: bool
 ) -> dict[str, runtime.NDArray]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sparsetrain.models.closed_form import ClosedForm
-from sparsetrain.models.model import constant
+from sparsetrain.models.initialize import constant
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array

@@ -14,11 +14,9 @@ import numpy as np
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
-from sparsetrain.embedding import Embedding
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.features import Ids, Sequence, index_dtype
-from sparsetrain.models.model import constant
-from sparsetrain.models.options import require_rows
+from sparsetrain.models.features import index_dtype
+from sparsetrain.models.initialize import constant
 from sparsetrain.models.ranking_model import RankingModel
 from sparsetrain.ops.graph import csr_product
 
@@ -66,13 +64,8 @@ class LightGCN(RankingModel):
         **ranking: Any,
     ) -> None:
         super().__init__(**ranking)
-        require_rows(type(self).__name__, rows, user, item)
         self.layers = layers
-        self.user, self.item = (Embedding(rows[c], dim, deviation=0.1) for c in (user, item))
-        self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
-        if history is not None:
-            self.features["history"] = Sequence("item", column=history)
-            self.seen = "history"
+        self._read_pairs(rows, dim, user, item, history, deviation=0.1)
         ids = index_dtype(max(rows[user], rows[item]))
         self.items_of, self.users_of = (constant((interactions,), ids) for _ in range(2))
         self.user_ends, self.item_ends = (constant((rows[c],), "int64") for c in (user, item))

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
-from sparsetrain.models.features import Ids, Sequence
+from sparsetrain.models.features import Ids
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import require_rows
 from sparsetrain.models.ranking_model import RankingModel
@@ -99,12 +99,7 @@ class BPR(RankingModel):
         **ranking: Any,
     ) -> None:
         super().__init__(**ranking)
-        require_rows(type(self).__name__, rows, user, item)
-        self.user, self.item = (Embedding(rows[c], dim, deviation=0.01) for c in (user, item))
-        self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
-        if history is not None:
-            self.features["history"] = Sequence("item", column=history)
-            self.seen = "history"
+        self._read_pairs(rows, dim, user, item, history, deviation=0.01)
         self._table_of_chances(rows[item])
 
     def query(self, user: nn.Tensor) -> nn.Tensor:

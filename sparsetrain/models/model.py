@@ -45,13 +45,6 @@ if TYPE_CHECKING:
 TrainingRows = Literal["event", "user", "pair", "item"]
 
 
-def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
-    """A parameter that no step changes: `Model.learn` gives its value, 0 before."""
-    made = nn.Parameter(tuple(shape), dtype)
-    made.attrs["constant"], made.attrs["initial"] = True, 0
-    return made
-
-
 class Model(nn.Module):
     """Base class of models trained by `Trainer`.
 
@@ -396,6 +389,11 @@ class Model(nn.Module):
         if "logits" in own and self.all_labels:
             own.add("loss")
         return [name for name in exported.METHODS if name in own]
+
+    @property
+    def learns(self) -> bool:
+        """Whether `learn` gives anything; then `fit` reads all rows once before the first step."""
+        return self.defines("learn")
 
     def defines(self, method: str) -> bool:
         """Whether a method is not that of `Model`."""

@@ -16,11 +16,13 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
-from sparsetrain.models import losses
+from sparsetrain.embedding import Embedding
+from sparsetrain.models import features, losses
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids
-from sparsetrain.models.model import Model, TrainingRows, constant
-from sparsetrain.models.options import check_options
+from sparsetrain.models.initialize import constant
+from sparsetrain.models.model import Model, TrainingRows
+from sparsetrain.models.options import check_options, require_rows
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
@@ -107,12 +109,34 @@ class RankingModel(Model):
             count = negatives if shared or negatives > 1 else None
             self.prepared = {"negative": Ids("item", count, shared=shared)}
 
+    def _read_pairs(
+        self,
+        rows: Mapping[str, int],
+        dim: int,
+        user: str,
+        item: str,
+        history: str | None,
+        deviation: float,
+    ) -> None:
+        """Make tables of users and items; read both, and a history that has no table of its own."""
+        require_rows(type(self).__name__, rows, user, item)
+        self.user, self.item = (Embedding(rows[c], dim, deviation=deviation) for c in (user, item))
+        self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
+        if history is not None:
+            self.features["history"] = features.Sequence("item", column=history)
+            self.seen = "history"
+
     def _table_of_chances(self, items: int) -> None:
         """Make room for the logarithms of the items' chances, if the loss is corrected by them."""
         if self.popularity and self.loss_name == "softmax":
             self.log_chances = constant((items,), "float32")
 
     # --- Negatives ----------------------------------------------------------------------------
+
+    @property
+    def learns(self) -> bool:
+        """See `Model`: not where a batch's own items are the negatives."""
+        return bool(self.prepared or self.constants())
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
         """Keep who chose what, and how often each item was chosen."""

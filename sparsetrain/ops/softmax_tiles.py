@@ -27,6 +27,7 @@ _LANES = 32  # rows of a tile
 _ROWS = 8  # positions whose scores stand in registers
 _GROUP = 8  # tiles for which the largest score is looked up once
 _POSITIONS = 128  # for which a tile is read once
+_LOW = -3.0e38  # below any score
 
 
 def _wide(value: int) -> Any:
@@ -105,6 +106,45 @@ def multiply_(
                 T.buffer_store(into, into[r, j] + factor * right(k, j), [r, j])
 
 
+def _fold_(of: _Loss, scores: Any, tops: Any, totals: Any, n: Any, r: Any) -> None:
+    """Add the scores of a group, row r, to the largest ones and the sums of a position."""
+    top, total = of.local(_LANES), of.local(_LANES)
+    with of.lanes() as j:
+        T.buffer_store(top, tops[n, j], [j])
+    for g in range(_GROUP):
+        with of.lanes() as j:
+            T.buffer_store(top, tirx.max(top[j], scores[g * _ROWS + r, j]), [j])
+    with of.lanes() as j:
+        T.buffer_store(total, totals[n, j] * tirx.exp(tops[n, j] - top[j]), [j])
+    for g in range(_GROUP):
+        with of.lanes() as j:
+            power = tirx.exp(scores[g * _ROWS + r, j] - top[j])
+            T.buffer_store(total, total[j] + power, [j])
+    for kept, value in ((tops, top), (totals, total)):
+        with of.lanes() as j:
+            T.buffer_store(kept, value[j], [n, j])
+
+
+def _join_parts_(of: _Loss, sums: Any, loss: Any, logarithms: Any) -> None:
+    """The loss of each position, of the largest score and the sum of each part."""
+    with T.parallel(0, of.positions) as n:
+        found = of.local(3)  # the largest score, the sum, the score of the item
+        T.buffer_store(found, of.number(_LOW), [0])
+        for place in (1, 2):
+            T.buffer_store(found, of.number(0), [place])
+        with T.serial(0, _wide(PARTS)) as part:
+            T.buffer_store(found, tirx.max(found[0], sums[part, n, 0]), [0])
+        with T.serial(0, _wide(PARTS)) as part:
+            total = sums[part, n, 1] * tirx.exp(sums[part, n, 0] - found[0])
+            T.buffer_store(found, found[1] + total, [1])
+        item = T.Bind(tirx.Cast("int64", of.items[n]))
+        with T.serial(0, _wide(of.width)) as d:
+            T.buffer_store(found, found[2] + of.x[n, d] * of.table[item, d], [2])
+        logarithm = T.Bind(tirx.log(found[1]) + found[0])
+        T.buffer_store(logarithms, logarithm, [n])
+        T.buffer_store(loss, logarithm - found[2], [n])
+
+
 @cache
 def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """``loss[n] = log sum_v exp(x[n] . table[v]) - x[n] . table[y[n]]``; also the logarithms.
@@ -116,7 +156,7 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         of = _Loss(width, dtype, id_dtype)
         loss, logarithms = (buffer(n, (of.positions,), dtype) for n in ("loss", "logarithms"))
         sums = buffer("sums", (PARTS, of.positions, 2), dtype)
-        low, size = of.number(-3.0e38), _LANES * _GROUP
+        low, size = of.number(_LOW), _LANES * _GROUP
 
         with T.parallel(0, _wide(PARTS)) as part:
             tile, scores = of.local(width, size), of.local(_GROUP * _ROWS, _LANES)
@@ -136,24 +176,7 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                                     score = tirx.Select(inside, product[r, j], low)
                                     T.buffer_store(scores, score, [g * _ROWS + r, j])
                         with T.serial(0, _wide(_ROWS)) as r:
-                            fold(T.Bind(block * _ROWS + r), r)
-
-            def fold(n: Any, r: Any) -> None:
-                top, total = of.local(_LANES), of.local(_LANES)
-                with of.lanes() as j:
-                    T.buffer_store(top, tops[n, j], [j])
-                for g in range(_GROUP):
-                    with of.lanes() as j:
-                        T.buffer_store(top, tirx.max(top[j], scores[g * _ROWS + r, j]), [j])
-                with of.lanes() as j:
-                    T.buffer_store(total, totals[n, j] * tirx.exp(tops[n, j] - top[j]), [j])
-                for g in range(_GROUP):
-                    with of.lanes() as j:
-                        power = tirx.exp(scores[g * _ROWS + r, j] - top[j])
-                        T.buffer_store(total, total[j] + power, [j])
-                for kept, value in ((tops, top), (totals, total)):
-                    with of.lanes() as j:
-                        T.buffer_store(kept, value[j], [n, j])
+                            _fold_(of, scores, tops, totals, T.Bind(block * _ROWS + r), r)
 
             with T.serial(0, tirx.ceildiv(of.positions, _wide(_POSITIONS))) as chunk:
                 begin = T.Bind(chunk * _POSITIONS)
@@ -175,23 +198,34 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                     for place in range(2):
                         T.buffer_store(sums, pair[place], [part, begin + n, place])
 
-        with T.parallel(0, of.positions) as n:
-            found = of.local(3)  # the largest score, the sum, the score of the item
-            T.buffer_store(found, low, [0])
-            for place in (1, 2):
-                T.buffer_store(found, of.number(0), [place])
-            with T.serial(0, _wide(PARTS)) as part:
-                T.buffer_store(found, tirx.max(found[0], sums[part, n, 0]), [0])
-            with T.serial(0, _wide(PARTS)) as part:
-                scaled = sums[part, n, 1] * tirx.exp(sums[part, n, 0] - found[0])
-                T.buffer_store(found, found[1] + scaled, [1])
-            item = T.Bind(tirx.Cast("int64", of.items[n]))
-            with T.serial(0, _wide(width)) as d:
-                T.buffer_store(found, found[2] + of.x[n, d] * of.table[item, d], [2])
-            logarithm = T.Bind(tirx.log(found[1]) + found[0])
-            T.buffer_store(logarithms, logarithm, [n])
-            T.buffer_store(loss, logarithm - found[2], [n])
+        _join_parts_(of, sums, loss, logarithms)
     return built.get()
+
+
+def _slopes_of_scores_(
+    of: _Loss, logarithms: Any, cotangent: Any, start: Any, first: Any, weights: Any
+) -> None:
+    """Turn scores (_ROWS, _LANES) into their cotangents, 0 beyond positions and rows."""
+    for r in range(_ROWS):
+        n = T.Bind(of.at(first, r))
+        item = T.Bind(tirx.Cast("int64", of.items[n]))
+        each = tirx.Select(first + r < of.positions, cotangent[n], of.number(0))
+        factor, logarithm = T.Bind(each), T.Bind(logarithms[n])
+        with of.lanes() as j:
+            power = tirx.exp(weights[r, j] - logarithm)
+            one = tirx.Select(start + j == item, of.number(1), of.number(0))
+            inside = start + j < of.rows
+            value = tirx.Select(inside, (power - one) * factor, of.number(0))
+            T.buffer_store(weights, value, [r, j])
+
+
+def _add_parts_(of: _Loss, sums: Any, dx: Any) -> None:
+    """Add what each part gives to dx, in order."""
+    with T.parallel(0, of.positions) as n:
+        with T.serial(0, _wide(of.width)) as d:
+            T.buffer_store(dx, of.number(0), [n, d])
+        with T.serial(0, _wide(PARTS)) as part, T.serial(0, _wide(of.width)) as d:
+            T.buffer_store(dx, dx[n, d] + sums[part, n, d], [n, d])
 
 
 @cache
@@ -226,17 +260,7 @@ def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 
             def of_positions(start: Any, first: Any) -> None:
                 of.scores_(first, tile, _wide(0), weights)
-                for r in range(_ROWS):
-                    n = T.Bind(of.at(first, r))
-                    item = T.Bind(tirx.Cast("int64", of.items[n]))
-                    each = tirx.Select(first + r < of.positions, cotangent[n], of.number(0))
-                    factor, logarithm = T.Bind(each), T.Bind(logarithms[n])
-                    with of.lanes() as j:
-                        power = tirx.exp(weights[r, j] - logarithm)
-                        one = tirx.Select(start + j == item, of.number(1), of.number(0))
-                        inside = start + j < of.rows
-                        value = tirx.Select(inside, (power - one) * factor, of.number(0))
-                        T.buffer_store(weights, value, [r, j])
+                _slopes_of_scores_(of, logarithms, cotangent, start, first, weights)
                 with T.serial(0, _wide(width)) as d:
                     numbers = [T.Bind(of.x[of.at(first, r), d]) for r in range(_ROWS)]
                     with of.lanes() as j:
@@ -263,9 +287,5 @@ def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
                 T.buffer_store(sums, of.number(0), [part, n, d])
             of.each_group(part, _LANES, of_tile)
 
-        with T.parallel(0, of.positions) as n:
-            with T.serial(0, _wide(width)) as d:
-                T.buffer_store(dx, of.number(0), [n, d])
-            with T.serial(0, _wide(PARTS)) as part, T.serial(0, _wide(width)) as d:
-                T.buffer_store(dx, dx[n, d] + sums[part, n, d], [n, d])
+        _add_parts_(of, sums, dx)
     return built.get()

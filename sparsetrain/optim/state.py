@@ -161,7 +161,7 @@ def _tables_by_path(state: State) -> list[tuple[str, str]]:
     return [
         (name, part.rule.path)
         for table in state.tables.each()
-        if table.parts
+        if table.named
         for part in table.ranges
         for name in part.names
     ]

@@ -73,7 +73,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     if state.owner is optimizer:
         return
     owned = {name: weights_of(params)[name] for name in state}
-    tables = {table.name: table.parts for table in state.tables.each() if table.parts}
+    tables = {table.name: table.named for table in state.tables.each() if table.named}
     ranges = _resolved(optimizer, owned, tables, state.scaled, state.buffers, state.backend)
     books = {name for name, slots in state.items() if LAST in slots}
     follow = [table.lags_by(ranges[table.name]) for table in state.tables.each()]

@@ -28,7 +28,7 @@ _PIPELINED = 16  # requests of a connection behind the one that is answered
 _SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
 _REFUSED = 64  # connections that are told why, beyond those that are answered
 _CLOSE = {"connection": "close"}
-Counter = Callable[[Any, int, float], None]  # takes scope, status and seconds of an answer
+Told = Callable[[Any, int, float], None]  # takes scope, status and seconds of an answer
 _LONG_HEAD = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
     b"content-type: application/json\r\ncontent-length: 47\r\n\r\n"
@@ -39,7 +39,7 @@ _LONG_HEAD = (
 class _Limited:
     """An application whose requests end in time, with bodies of a limited size; counts answers."""
 
-    def __init__(self, app: Any, limits: Limits, count: Counter) -> None:
+    def __init__(self, app: Any, limits: Limits, count: Told) -> None:
         self.app, self.limits, self.count = app, limits, count
         self._bodies = MemoryBudget(HELD * limits.body, kept=limits.body)
 
@@ -211,7 +211,7 @@ class _Bounded(HttpToolsProtocol):
         super().connection_lost(exc)
 
 
-def limited(app: Any, limits: Limits, count: Counter) -> Any:
+def limited(app: Any, limits: Limits, count: Told) -> Any:
     """Return the application within limits; it passes each answer to `count`."""
     return _Limited(app, limits, count)
 

@@ -78,7 +78,7 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
     return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
-def times(records: Iterable[list[str]]) -> tuple[str, ...]:
+def times(records: Iterable[list[str]]) -> frozenset[str]:
     """Return the columns that are read only by quotients and remainders, such as the hour."""
     columns: list[str] = []
     derived: set[str] = set()
@@ -88,7 +88,7 @@ def times(records: Iterable[list[str]]) -> tuple[str, ...]:
             columns.append(fields[0])
         elif kind in ("dense", "category"):
             (derived if int(fields[2]) else plain).add(columns[int(fields[1])])
-    return tuple(name for name in columns if name in derived - plain)
+    return frozenset(derived - plain)
 
 
 def file_record(path: Path) -> Record:

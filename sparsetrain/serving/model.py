@@ -141,9 +141,8 @@ class Model:
         if self._absent == "null":
             wanted = (name for name in self.columns if name not in self._derived)
             columns = {name: columns.get(name) or all_missing(count) for name in wanted}
-        for name in self._times:
-            if name in columns:
-                columns = {**columns, name: as_seconds(columns[name], name)}
+        if self._times:
+            columns = {n: as_seconds(c, n) if n in self._times else c for n, c in columns.items()}
         if self._derived:
             from sparsetrain.serving.derived_columns import with_derived  # imports Arrow
 

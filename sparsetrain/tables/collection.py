@@ -121,9 +121,9 @@ class Tables(MutableMapping[str, NDArray]):
     def layout(self) -> dict[str, Any]:
         """Where tables lie in parameters and which are in exact mode, as plain values."""
         spans = {
-            table.name: {n: [int(rows.start), int(rows.stop)] for n, rows in table.parts.items()}
+            table.name: {n: [int(rows.start), int(rows.stop)] for n, rows in table.named.items()}
             for table in self.each()
-            if table.parts
+            if table.named
         }
         exact = {table.name: table.exact for table in self.each() if LAST in table.slots}
         return {"tables": spans, "exact": exact}
@@ -155,7 +155,7 @@ class Tables(MutableMapping[str, NDArray]):
     def _stored(self, writing: bool = False) -> tuple[Any, Any, Any]:
         stored = {name: table.stored(writing) for name, table in self._tables.items()}
         weights, slots = ({name: of[n] for name, of in stored.items()} for n in (0, 1))
-        return weights, slots, {table.name: table.parts for table in self.each() if table.parts}
+        return weights, slots, {table.name: table.named for table in self.each() if table.named}
 
 
 def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:

@@ -21,7 +21,7 @@ def quantize_(table: Table, source: NDArray) -> None:
     """
     rows = runtime.as_numpy(source)
     with editable_numpy(table.weight) as into:
-        for name, part in table.parts.items():
+        for name, part in table.named.items():
             problem = quantize_rows_(into[part], rows[part])
             if problem is not None:
                 raise NumericalError(f"row {problem.row} of {name!r} is not finite, or above 1e38")

@@ -112,13 +112,13 @@ class DiskTable(Table):
 
     def __init__(self, table: Table, folder: Path) -> None:
         super().__init__(
-            table.name, table.weight, table.slots, table.ranges, table.parts, table._count
+            table.name, table.weight, table.slots, table.ranges, table.named, table._count
         )
         tensors = self._tensors()
         ends = np.cumsum([int(t.shape[1]) if len(t.shape) > 1 else 1 for t in tensors]).tolist()
         self._columns = [slice(*span) for span in zip([0, *ends], ends, strict=False)]
         self._width = ends[-1] + 1  # the last is the number of the row
-        self._rows = max(rows.stop for rows in self.parts.values())
+        self._rows = max(rows.stop for rows in self.named.values())
         self._range = max(_LEAST, -(-self._rows // _RANGES))
         self._room = self._range // _SPARE  # records of a log
         self._used = np.zeros(-(-self._rows // self._range), np.int64)  # of the log of each range
@@ -251,7 +251,7 @@ class DiskTable(Table):
             values = [rows, *(initial[name] for name in self.slots)]
             for columns, value in zip(self._columns, values, strict=True):
                 records[:, columns] = value
-            self._file.write_run(self.parts[part].start + first, records)
+            self._file.write_run(self.named[part].start + first, records)
 
     def _exchange(self, missing: np.ndarray, evicted: np.ndarray) -> None:
         """Write the rows that leave their places, and read those that take them."""

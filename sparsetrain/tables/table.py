@@ -89,7 +89,7 @@ class Table:
         With `last` (V,) int32 if rows may lag.
     ranges : sequence of Range
         The rules of its rows.
-    parts : mapping of str to slice
+    named : mapping of str to slice
         The rows of each table by name; empty for a parameter that is none.
     count : (1,) int64
         Steps taken; read, never written.
@@ -101,11 +101,11 @@ class Table:
         weight: NDArray,
         slots: dict[str, NDArray] | None = None,
         ranges: Sequence[Any] = (),
-        parts: Mapping[str, slice] | None = None,
+        named: Mapping[str, slice] | None = None,
         count: np.ndarray | None = None,
     ) -> None:
         self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
-        self.ranges, self.parts, self._count = tuple(ranges), dict(parts or {}), count
+        self.ranges, self.named, self._count = tuple(ranges), dict(named or {}), count
         self.dtype = str(weight.dtype)
         self.histories = {
             number: History(spec, dtype=self.dtype)
@@ -288,7 +288,7 @@ class Table:
         CheckpointError
             If a row is not.
         """
-        begins = {table: rows.start for table, rows in self.parts.items()}
+        begins = {table: rows.start for table, rows in self.named.items()}
         for number in self.histories:
             self._step_of(
                 [
@@ -307,7 +307,7 @@ class Table:
         """The rows of a range, for each of the tables."""
         return {
             table: slice(max(part.first, rows.start), min(part.end, rows.stop))
-            for table, rows in (self.parts or {self.name: slice(0, part.end)}).items()
+            for table, rows in (self.named or {self.name: slice(0, part.end)}).items()
             if rows.start < part.end and part.first < rows.stop
         }
 

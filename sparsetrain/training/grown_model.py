@@ -27,7 +27,7 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
         tables=trainer.on_disk,
         **trainer.arithmetic.arguments,
     )
-    tables = [name for table in made.params.each() for name in table.parts]
+    tables = [name for table in made.params.each() for name in table.named]
     with trainer.snapshot() as state, made._writing() as target:
         copy_grown_(target, state.arrays, tables, rare=not encoder.encoded)
         made._recount({**state.counts, "epochs": 0})

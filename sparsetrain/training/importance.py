@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,25 +74,24 @@ def permutation_importance(
 
 
 def _first_rows(data: Any, encoder: Encoder, count: int) -> pa.Table:
-    source, pieces, left = open_rows(data, encoder.schema), [], count
-    names = source.parts[0].schema.names
-    for part in source.parts:
-        for _, piece in part.pieces(names):
-            pieces.append(piece.slice(0, left))
-            left -= pieces[-1].num_rows
-            if not left:
-                break
+    opened, found, left = open_rows(data, encoder.schema).parts, [], count
+    first = opened[0].schema
+    for _, piece in chain.from_iterable(part.pieces(first.names) for part in opened):
+        found.append(piece.slice(0, left))
+        left -= found[-1].num_rows
         if not left:
             break
-    table = pa.Table.from_batches(pieces)
-    return table.replace_schema_metadata(source.parts[0].schema.metadata)
+    return pa.Table.from_batches(found).replace_schema_metadata(first.metadata)
 
 
 def _read_columns(encoder: Encoder) -> dict[str, list[str]]:
     """Return each stored column that is read, and with it the weights of its ids."""
-    schema, found = encoder.schema, {}
+    schema = encoder.schema
+    found: dict[str, list[str]] = {}
     for name in (*encoder.dense_columns, *schema.vectors, *encoder.columns):
         weights = schema.rule(name).weights
         for stored in schema.derived[name].sources if name in schema.derived else (name,):
-            found[stored] = [stored, weights] if weights else [stored]
+            together = found.setdefault(stored, [stored])
+            if weights is not None and weights not in together:
+                together.append(weights)
     return found

@@ -162,5 +162,5 @@ class DiskTables(OneProcess):
             for name, rows in self._model.tables()[storage].items() if fill else ():
                 shape = rows.stop - rows.start, width
                 draw, stream = self._model.draw_of_table(name, shape)
-                part = next(part for part, own in table.parts.items() if own == rows)
+                part = next(part for part, own in table.named.items() if own == rows)
                 table.fill_(part, drawn_rows(shape, draw, seed, stream))

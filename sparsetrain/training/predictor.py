@@ -82,7 +82,7 @@ class Predictor:
         held = {}
         for name in list(params):  # one by one, so that no two copies of all stay
             weight = to_device(params.pop(name), device, f"parameter {name!r}")
-            held[name] = Table(name, weight, parts=parts.get(name))
+            held[name] = Table(name, weight, named=parts.get(name))
         self.params = Tables(held)
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class Predictor:
         return f"<{type(self).__name__}: {what}, {self.steps} steps, on {self.target.kind.name}>"
 
     def _repr_html_(self) -> str:
-        parts = [own for table in self.params.each() for own in table.parts.values()]
+        parts = [own for table in self.params.each() for own in table.named.values()]
         facts = {
             "model": ", ".join([type(self.model).__name__, *self._described()]),
             "tables": f"{len(parts)} of {sum(own.stop - own.start for own in parts):,} rows",

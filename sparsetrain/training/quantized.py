@@ -49,7 +49,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
     made.steps, made.epochs = trained.steps, trained.epochs
     source = trained._weights()
     for table in made.params.each():
-        if table.parts and not same:
+        if table.named and not same:
             quantize_(table, source[table.name])
         else:
             copy_(table.weight, source[table.name])

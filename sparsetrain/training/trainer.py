@@ -245,8 +245,8 @@ class Trainer(Predictor):
         cut = {"accumulate": self.accumulate, "parts": self.parallel.parts}
         return {**cut, **self.arithmetic.to_dict()}
 
-    def _rows_to_train_on(self, data: Any) -> Any:
-        return self.parallel.rows(data, self._dataset(data, read_weights=True))
+    def _rows_to_train_on(self, data: Any, opened: Any) -> Any:
+        return self.parallel.rows(data, opened)
 
     @synchronized
     def _step(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
@@ -414,7 +414,7 @@ class Trainer(Predictor):
 
     def _table_name(self, name: str) -> str:
         full = self.model.table_of(name)
-        tables = [own for table in self.params.each() for own in table.parts]
+        tables = [own for table in self.params.each() for own in table.named]
         if full not in tables:
             known = ", ".join(t.removeprefix("embeddings.").rpartition(".")[0] for t in tables)
             raise ConfigError(f"there is no table {name!r}; there are {known}")

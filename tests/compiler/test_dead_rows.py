@@ -215,7 +215,7 @@ def _reached(module):
     return [name for name in PARAMS if name in read]
 
 
-def require_same(make, read, name, target=UNOPTIMIZED):
+def assert_same_results(make, read, name, target=UNOPTIMIZED):
     """Results have the same bits; gradients are sums over rows, in which zeros are left out."""
     program, whole, rows = both(make, read, target)
     assert f"relax.{name}" in [each.operator for each in program.spared]
@@ -233,18 +233,18 @@ def test_every_rule_has_a_line_here():
 @pytest.mark.parametrize("name", slow_except(KINDS.split(), CASES))
 def test_rows_of_an_operator_are_those_of_all(name):
     reads = "some" if name in ("nn.relu", "matmul", "sparsetrain.dropout") else "the last"
-    require_same(CASES[name], READS[reads], name)
+    assert_same_results(CASES[name], READS[reads], name)
 
 
 @pytest.mark.parametrize("read", slow_except(["the last"], READS))
 def test_rows_that_are_read_in_any_way_are_those_of_all(read):
-    require_same(lambda a: op.add(a.emit(op.tanh(a.x)), a.x), READS[read], "tanh")
+    assert_same_results(lambda a: op.add(a.emit(op.tanh(a.x)), a.x), READS[read], "tanh")
 
 
 @pytest.mark.parametrize("read", slow_except(["last"], OF_TOKENS))
 @pytest.mark.parametrize("name", CASES_OF_TOKENS)
 def test_tokens_of_an_operator_are_those_of_all(name, read):
-    require_same(CASES_OF_TOKENS[name], OF_TOKENS[read], name)
+    assert_same_results(CASES_OF_TOKENS[name], OF_TOKENS[read], name)
 
 
 QUICK = ("sasrec", "bert4rec", "hstu")

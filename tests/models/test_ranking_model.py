@@ -2,13 +2,14 @@
 """Models that rank: losses by their options, how negatives are drawn, graphs and closed forms."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
 
 import sparsetrain as st
 from sparsetrain.data import Interactions
-from sparsetrain.errors import ConfigError
-from sparsetrain.models import BPR, EASE, Draws, ItemKNN, LightGCN, Pop
+from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.models import BPR, EASE, Draws, ItemKNN, LightGCN, Pop, TwoTowers
 from sparsetrain.training.chosen_items import chosen_items
 from sparsetrain.training.step import loss_inputs
 
@@ -206,3 +207,16 @@ def test_a_closed_form_has_the_scores_of_float64(made, split, tmp_path):
     seen = [{*row} for row in split.test["history"].to_pylist()]
     values = loaded.encoder.values("item")
     assert all(values[i] not in row for own, row in zip(ids, seen, strict=True) for i in own)
+
+
+def test_only_a_model_that_learns_from_all_rows_reads_them_before_the_first_step(split):
+    for loss, learns in {"in_batch": False, "bpr": True}.items():
+        trainer = trainer_for(TwoTowers, split, loss=loss)
+        assert trainer.model.learns is learns
+        rows = pa.RecordBatchReader.from_batches(split.train.schema, split.train.to_batches())
+        if learns:
+            with pytest.raises(DataError, match="the reader was read already; give a table"):
+                trainer.fit(rows, progress=None, shuffle=False)
+        else:
+            trainer.fit(rows, progress=None, shuffle=False)
+    assert trainer_for(LightGCN, split, loss="in_batch").model.learns  # its graph

@@ -173,10 +173,10 @@ def _first_alone(call: Any, rows: Rows) -> list[int | None]:
 
 def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
     """Rows of the first argument, if what is normalized or summed is the last axis."""
-    name, rank = call.op.name, call.args[0].ty.ndim
+    name, ndim = call.op.name, call.args[0].ty.ndim
     axes = call.attrs["axes" if name.endswith("_norm") else "axis"]
     axes = [axes] if isinstance(axes, int) else axes or ()
-    if [int(axis) % rank for axis in axes] != [rank - 1]:
+    if [int(axis) % ndim for axis in axes] != [ndim - 1]:
         return None
     if name in _SUMS and not call.attrs["keepdims"]:
         return None
@@ -300,8 +300,8 @@ def _numbers(leading: list[Any], first: relax.Expr) -> relax.Expr:
     if is_one(first.ty.shape[0]):
         numbers = emit(op.add(emit(op.arange(0, leading[0], 1, "int64")), first))
     for extent in leading[1:]:
-        scaled = emit(op.multiply(numbers, relax.const(int(extent), "int64")))
-        outer = emit(op.expand_dims(scaled, -1))
+        firsts = emit(op.multiply(numbers, relax.const(int(extent), "int64")))
+        outer = emit(op.expand_dims(firsts, -1))
         numbers = emit(op.add(outer, emit(op.arange(0, extent, 1, "int64"))))
     return numbers
 

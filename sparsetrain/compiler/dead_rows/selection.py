@@ -7,6 +7,7 @@ applied to values above that one. All selections read as many rows as there are,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from sparsetrain.ops import ragged
 from sparsetrain.ops.operand_shapes import is_zero
 
 
-class Selection:
+class Selection(ABC):
     """Rows along one axis; two of one `key` are the same.
 
     Attributes
@@ -36,9 +37,9 @@ class Selection:
     count: Any
     has_zeros = False
 
+    @abstractmethod
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
         """The selected rows of a value, along its `axis`."""
-        raise NotImplementedError
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
         """What the operator where the selection began gives, from the rows of its operand."""
@@ -81,18 +82,18 @@ class Tokens(Selection):
     places: relax.Expr
     place_ends: relax.Expr
 
+    @abstractmethod
     def read(self, tokens: relax.Expr) -> relax.Expr:
         """Tokens (N, D) -> (M, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expand(self, rows: relax.Expr) -> relax.Expr:
         """The vector of its row for each: (B, D) -> (M, D)."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def numbers(self) -> relax.Expr:
         """The number of each among all tokens, (M,) int64."""
-        raise NotImplementedError
 
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
         """See `Selection`; `axis` is the first."""

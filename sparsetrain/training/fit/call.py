@@ -136,7 +136,8 @@ def fit(
         options=self._step_options,
         group_by=group_by,
     )
-    dataset = self._rows_to_train_on(train)
+    opened = self._dataset(train, read_weights=True)
+    dataset = self._rows_to_train_on(train, opened)
     seen = Seen() if run is None and not resume else seen_of(train, validation, plan)
     state = begin(self, plan, seen, resume, allow_changed)
     folder = Run(run) if isinstance(run, (str, Path)) else run
@@ -146,8 +147,8 @@ def fit(
     recording = watch and watch.recording()
     with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
         held_out = None if validation is None else self._dataset(validation)
-        if self.model.defines("learn"):
-            self.learn_(self._dataset(train))
+        if self.model.learns:
+            self.learn_(opened)
         told = progress, stop, on_epoch, on_log
         history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
         if watch:
