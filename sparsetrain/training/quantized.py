@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_trainable
 from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.runtime.tensors import copy_
-from sparsetrain.tables.int8 import quantize_
+from sparsetrain.tables.quantize import quantize_
 from sparsetrain.tables.state_dict import ENCODER, Kind
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe

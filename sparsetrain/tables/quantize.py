@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of int8 made of rows of floats."""
+"""Rows of bytes for prediction alone, made of rows of floats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsetrain.tables.table import Table
 
 
 def quantize_(table: Table, source: NDArray) -> None:
-    """Fill a table in int8 with rows (V, D) of floats that are current; writes `table`.
+    """Fill a table in uint8 with rows (V, D) of floats that are current; writes `table`.
 
     Raises
     ------
