@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Map of the package: each part, what it is, and the parts it may import.
 
-``python -m tests.layers`` writes the map into docs/design.md; `tests.test_layers` checks both the
+``python -m tests.layers`` writes the map into docs/map.md; `tests.test_layers` checks both the
 page and the imports against it.
 """
 
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).parents[1] / "docs" / "design.md"
-BEGIN, END = "<!-- map: python -m tests.layers -->\n```\n", "```\n<!-- end of the map -->\n"
+PAGE = Path(__file__).parents[1] / "docs" / "map.md"
+BEGIN, END = "<!-- map: python -m tests.layers -->\n\n", "\n<!-- end of the map -->\n"
 
 
 class Part(NamedTuple):
@@ -125,18 +125,16 @@ PARTS = {
 }
 
 
-def as_text() -> str:
+def as_table() -> str:
     """Return the map as a page shows it."""
-    width = max(map(len, PARTS))
-    rows = [(f"{name:{width}}  {part.summary}", part.imports) for name, part in PARTS.items()]
-    middle = max(len(left) for left, _ in rows)
-    return "".join(f"{left:{middle}}  <- {right}".rstrip(" <-") + "\n" for left, right in rows)
+    rows = (f"| `{name}` | {part.summary} | {part.imports} |\n" for name, part in PARTS.items())
+    return "| part | contents | may import |\n| --- | --- | --- |\n" + "".join(rows)
 
 
 def page_with_map(page: str) -> str:
     """Return a page with the map of today between its marks."""
     before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + as_text() + END + rest.partition(END)[2]
+    return before + BEGIN + as_table() + END + rest.partition(END)[2]
 
 
 if __name__ == "__main__":

@@ -22,6 +22,13 @@ def is_float_tensor(ty: Any) -> bool:
     return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
 
 
+def is_float(ty: Any) -> bool:
+    """Whether it is a tensor of floating-point numbers, or a tuple with one."""
+    if isinstance(ty, relax.TupleType):
+        return any(is_float(item) for item in ty.fields)
+    return is_float_tensor(ty)
+
+
 def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
     """Whether it is a tensor of floating-point numbers, or a table that stands for one.
 
@@ -42,6 +49,17 @@ def extents_of(value: Any) -> list[Any] | None:
         return None
     extents = [int(n) if isinstance(n, (int, tirx.IntImm)) else n for n in shape]
     return [extents[0], width_of(extents[1], INT8)] if _is_table(ty) else extents
+
+
+def shapes_differ(cotangent: Any, target: Any) -> bool:
+    """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
+    left, right = extents_of(cotangent), extents_of(target)
+    if left is None or right is None:
+        return False
+    if len(left) != len(right):
+        return True
+    pairs = zip(left, right, strict=True)
+    return any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
 def _is_table(ty: Any) -> bool:

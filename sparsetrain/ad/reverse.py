@@ -24,7 +24,7 @@ from sparsetrain.ad.cotangent import (
     make_dense,
     materialize,
 )
-from sparsetrain.ad.differentiable import extents_of
+from sparsetrain.ad.differentiable import extents_of, is_float, shapes_differ
 from sparsetrain.ad.messages import call_name, missing_rule, no_part, wrong_shape
 from sparsetrain.ad.rules import apply_rule, find_rule
 from sparsetrain.errors import ConfigError
@@ -39,7 +39,7 @@ def activity(
     """Which wanted parameters each floating-point variable depends on; others are left out."""
     depends = {var: frozenset([name]) for var, name in wanted.items()}
     for binding in bindings:
-        if _stops(binding.value) or not _is_float(binding.var.ty):
+        if _stops(binding.value) or not is_float(binding.var.ty):
             continue
         sources = [depends[v] for v in used_vars(binding.value) if v in depends]
         if sources:
@@ -104,7 +104,7 @@ class ReversePass:
             return
         if isinstance(cotangent, relax.Expr):
             cotangent = emit(cotangent)
-        if _differ(cotangent, target):
+        if shapes_differ(cotangent, target):
             raise ConfigError(wrong_shape(maker, cotangent, target, self._origin(target)))
         before = self.cotangents.get(target)
         self.cotangents[target] = join(
@@ -168,17 +168,6 @@ class ReversePass:
         return bool(self.depends[var] & self.densify)
 
 
-def _differ(cotangent: Any, target: Any) -> bool:
-    """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
-    left, right = extents_of(cotangent), extents_of(target)
-    if left is None or right is None:
-        return False
-    if len(left) != len(right):
-        return True
-    pairs = zip(left, right, strict=True)
-    return any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-
-
 def _field(cotangent: Any, index: int) -> Any:
     if isinstance(cotangent, tuple):
         return cotangent[index]
@@ -187,9 +176,3 @@ def _field(cotangent: Any, index: int) -> Any:
 
 def _stops(value: Any) -> bool:
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") in STOP
-
-
-def _is_float(ty: Any) -> bool:
-    if isinstance(ty, relax.TupleType):
-        return any(_is_float(item) for item in ty.fields)
-    return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)

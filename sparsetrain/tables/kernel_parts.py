@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.kernels.builder import buffer, extents, scalar
+from sparsetrain.kernels.builder import buffer, extents, line_starts, scalar
 from sparsetrain.kernels.loops import column_tiles
 from sparsetrain.kernels.table_formats import computed_in, is_rounded, seen_as, stored_width
 from sparsetrain.tables.formula import KernelSpec
@@ -103,6 +103,16 @@ class Parameter:
         if self.lanes is None:
             return column_tiles(self.width)
         return self.width // self.lanes, self.lanes
+
+    def lines(self) -> list[tuple[Any, list[int]]]:
+        """Weights and slots of a row to prefetch: arrays, and the columns where lines begin.
+
+        At most four lines of each. Of a table that is rounded eight: rounding takes so many
+        instructions that the processor, by itself, does not see the loads of the next rows.
+        """
+        most = 8 if is_rounded(self.stored) else 4
+        arrays = [self.weight, *(slot for slot in self.slots if len(slot.shape) > 1)]
+        return [(array, line_starts(array, most)) for array in arrays]
 
     def begin_row(
         self, row: Any, gradient: Callable[[Any], Any], h: SimpleNamespace, count: Any = None

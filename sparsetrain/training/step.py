@@ -53,7 +53,7 @@ class Trainable(Protocol):
 
 
 class Loss:
-    """Mean loss of a batch, before the step; ``float(loss)`` and ``f"{loss:.4f}"`` read it."""
+    """Mean loss of a batch before the step, read by ``float(loss)`` or ``f"{loss:.4f}"``."""
 
     def __init__(self, tensor: NDArray) -> None:
         self._tensor = tensor

@@ -31,7 +31,7 @@ from sparsetrain.backends.cuda.sparse.runs import Sums, clear
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import store_vector
 from sparsetrain.kernels.table_formats import computed_in, is_half
-from sparsetrain.optim.update.rows_kernel import Runs
+from sparsetrain.optim.update.row_update import Runs
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import Parameter, scalars
