@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -29,7 +29,7 @@ from sparsetrain.cli import (
     verify,
 )
 from sparsetrain.cli.import_arrow import import_arrow
-from sparsetrain.cli.options import GroupedCommand
+from sparsetrain.cli.options import GroupedCommand, GroupedCommands
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
 from sparsetrain.cli.report import report
 from sparsetrain.cli.stop import Stopped
@@ -45,20 +45,30 @@ from sparsetrain.system.file_locks import is_disk_full
 from sparsetrain.system.launcher import is_first, processes_started, rank
 
 app = typer.Typer(
+    cls=GroupedCommands,
     help="Train recommendation models on Apache TVM with row-sparse gradients. Add --traceback to "
     "any command, or set SPARSETRAIN_TRACEBACK=1, to see the traceback of an error.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (
-    *(demo.demo, train.train, tune.tune, predict.evaluate, predict.predict, export.quantize),
-    *(export.export, export.apply, export.serve),
-    *(convert.convert, inspect.inspect, schema.schema, demo.generate),
-    *(plot.plot, report, compare.compare),
-    *(listings.models, listings.settings, doctor.doctor, verify.verify),
-):
-    app.command(_command.__name__, cls=GroupedCommand)(_command)
+_COMMANDS: dict[str, tuple[Any, ...]] = {
+    "Train": (train.train, tune.tune, demo.demo),
+    "Data": (schema.schema, convert.convert, demo.generate),
+    "Look at data and runs": (
+        report,
+        plot.plot,
+        inspect.inspect,
+        listings.models,
+        listings.settings,
+    ),
+    "Predict and serve": (predict.evaluate, predict.predict, export.export, export.apply)
+    + (export.serve, export.quantize),
+    "Measure and check": (compare.compare, verify.verify, doctor.doctor),
+}
+for _title, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(_command.__name__, cls=GroupedCommand, rich_help_panel=_title)(_command)
 
 _WITHOUT_DATA = ("--help", "--version", "compare", "doctor", "models", "plot", "settings")
 

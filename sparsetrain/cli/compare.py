@@ -53,7 +53,7 @@ def compare(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of your data in a step.")] = 2048,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what sparse and dense updates cost here.
+    """Measure sparse and dense updates of tables on this machine.
 
     Reports the table size from which on the sparse one is cheaper.
     """

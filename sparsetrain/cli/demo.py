@@ -42,7 +42,7 @@ def demo(
     folder: _Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train on synthetic data with a known ceiling."""
+    """Train on synthetic rows whose best possible score is known."""
     if folder is not None:
         require_free(folder, "--folder")
     settings = SettingOptions([Entry("train.seed", seed, "--seed")]).resolve()
@@ -83,7 +83,7 @@ def _verdict(test: dict[str, Any], ceiling: dict[str, float]) -> str:
     share = (floor - test["logloss"]) / (floor - best)
     if share > 1:
         return "Better than the truth itself: the test data leaked into the training."
-    return f"The model learnt: {share:.0%} of the way from a constant to the best possible logloss."
+    return f"Learnt: {share:.0%} of the way from a constant to the best possible logloss."
 
 
 def _describe(result: dict[str, Any]) -> str:
@@ -122,7 +122,7 @@ def generate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write synthetic Criteo rows with a known best possible score."""
+    """Write synthetic Criteo rows whose best possible score is known."""
     import sparsetrain as st
 
     if out.suffix.lower() not in (".parquet", ".tsv"):

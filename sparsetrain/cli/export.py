@@ -49,7 +49,7 @@ def export(
     model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a folder that answers without Python or a compiler.
+    """Export a model to a folder that needs no Python and no compiler.
 
     It holds compiled kernels, the weights, the encoder, a C header and TVM's runtime. A FILE.onnx
     has the model alone, without the encoder.
@@ -88,7 +88,7 @@ def apply(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="NEWER", help="New folder to write.")],
 ) -> None:
-    """Make a newer export of an older one and a delta.
+    """Apply a delta to an exported model; write the newer one.
 
     Give `serve` a link; move it to NEWER and send SIGHUP.
     """
@@ -136,7 +136,7 @@ def serve(
         Literal["text", "json"], typer.Option("--log", help="JSON has a line for each answer.")
     ] = "text",
 ) -> None:
-    """Answer requests over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
+    """Serve an exported model over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
 
     SIGHUP opens FOLDER again without a stop, SIGTERM ends after the requests at hand.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from sparsetrain.cli.settings import Settings, resolve_settings
 from sparsetrain.cli.settings.fields import Flag, flags_of
@@ -138,3 +138,19 @@ class GroupedCommand(TyperCommand):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+class GroupedCommands(TyperGroup):
+    """Commands in groups, each with its whole summary."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each group in the order of their declaration."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            assert isinstance(command, GroupedCommand)
+            summary = (command.help or "").partition("\n\n")[0].replace("\n", " ")
+            groups.setdefault(str(command.rich_help_panel), []).append((name, summary))
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)

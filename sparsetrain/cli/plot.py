@@ -36,7 +36,7 @@ def plot(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw losses, scores and speed of one or more runs."""
+    """Plot losses, scores and speed of one or more runs."""
     import sparsetrain as st
 
     out = out or runs[0] / "plot.png"

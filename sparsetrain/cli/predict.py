@@ -101,7 +101,7 @@ def predict(
     model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the prediction of every row: the click probability, or a column for each label."""
+    """Write predictions: a click probability per row, or a column per label."""
     import pyarrow as pa
 
     import sparsetrain as st

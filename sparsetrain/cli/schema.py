@@ -26,7 +26,7 @@ def schema(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Infer a schema file from rows, to be edited and given to --schema."""
+    """Infer a schema file from rows, to edit and pass as --schema."""
     data = settings.resolve().data
     if data.label is None:
         raise ConfigError("--label is missing: name the column to predict")

@@ -59,7 +59,7 @@ def train(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a DLRM on click logs and score it."""
+    """Train a model on logs of clicks, ratings or choices, and score it."""
     if allow_changed and resume is None:
         raise ConfigError("--allow-changed goes with --resume")
     if start_from is not None and resume not in (None, "auto"):

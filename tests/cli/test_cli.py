@@ -7,6 +7,7 @@ What the commands compute is tested where it is computed; `test_real.py` runs th
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import typer
 
 import sparsetrain
 from sparsetrain import errors
 from sparsetrain.cli import main
+from sparsetrain.cli.app import app
 from sparsetrain.labels import Labels
 
 SCORES = {
@@ -518,3 +521,17 @@ def test_a_reader_that_has_left_causes_no_complaint():
 def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{sparsetrain.__version__}\n"
+
+
+def test_help_lists_every_command_in_a_group_with_its_whole_summary(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "..." not in text.partition("[ARGS]...")[2]
+    flat = " ".join(text.split())
+    for command in typer.main.get_command(app).commands.values():
+        summary = " ".join(command.help.partition("\n\n")[0].split())
+        assert f" {command.name} {summary}" in flat
+    assert [line[:-1] for line in text.splitlines() if re.fullmatch(r"\w.*:", line)] == [
+        *("Options", "Train", "Data", "Look at data and runs", "Predict and serve"),
+        "Measure and check",
+    ]

@@ -36,7 +36,7 @@ def report(
     model_class: ModelClass = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page of HTML about one or more runs."""
+    """Write an HTML report on one or more runs."""
     from sparsetrain.cli.report.facts import read_facts
     from sparsetrain.cli.report.page import MOST_RUNS, page
 
