@@ -34,6 +34,7 @@ site: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python docs/build_site.py
 	$(BIN)/mkdocs build --strict
+	@! grep -rl --include='*.html' '| ---' site || { echo 'a table of these pages is not rendered'; exit 1; }
 
 dist: $(STAMP)
 	$(BIN)/hatchling build

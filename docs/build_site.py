@@ -9,17 +9,19 @@ Pages keep their places relative to one another, so that links between them hold
 from __future__ import annotations
 
 import ast
-import inspect
 import shutil
-from importlib import import_module
 from pathlib import Path
+
+import griffe
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/pages"
 COPIED = ("*.md", "docs/*.md", "examples/**/*.*", "LICENSE")
 COPIED += ("benchmarks/*.py", "benchmarks/**/*.md", "benchmarks/**/*.svg")
-# The first one comes last: it exports some names of the others.
-PACKAGES = ("ad", "data", "embedding", "metrics", "models", "optim", "parallel", "runtime", "")
+# Later packages export some names of earlier ones, which keep them.
+PACKAGES = ("ad", "compare", "data", "embedding", "errors", "labels", "metrics", "models", "optim")
+PACKAGES += ("parallel", "runtime", "sklearn", "tables", "torch", "training.loggers", "")
+PUBLIC_PATHS = {"training.loggers": "loggers"}  # where users import it from
 LANGUAGES = {".py": "python", ".c": "c"}
 
 
@@ -30,11 +32,13 @@ def main() -> None:
             target = OUT / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+    package = griffe.load("sparsetrain", search_paths=[ROOT])
     seen: set[str] = set()
     for name in PACKAGES:
-        page = reference(f"sparsetrain.{name}".rstrip("."), seen)
-        write(f"api/{name or 'sparsetrain'}.md", page)
-    write("examples/README.md", gallery())
+        module = package[name] if name else package
+        path = f"sparsetrain.{PUBLIC_PATHS.get(name, name)}".rstrip(".")
+        write(f"api/{path}.md", reference(module, path, seen))
+    write("examples/gallery.md", gallery())
 
 
 def write(name: str, text: str) -> None:
@@ -42,19 +46,29 @@ def write(name: str, text: str) -> None:
     (OUT / name).write_text(text, encoding="utf-8")
 
 
-def reference(package: str, seen: set[str]) -> str:
-    """Return a page on the classes and functions that a package exports, and no other page has."""
-    module = import_module(package)
-    parts = [f"# {package}", inspect.getdoc(module) or ""]
-    for name in module.__all__:
-        found = getattr(module, name)
-        if not (inspect.isclass(found) or inspect.isfunction(found)):
-            continue
-        home = f"{found.__module__}.{found.__qualname__}"
-        if home not in seen:
-            parts.append(f"::: {home}")
-        seen.add(home)
+def reference(module: griffe.Module, path: str, seen: set[str]) -> str:
+    """Return a page on the classes and functions that a module exports, but for those `seen`."""
+    docstring = module.docstring.value if module.docstring else ""
+    parts = [f"# {path}", docstring]
+    for name in exported(module):
+        found = module[name].final_target if module[name].is_alias else module[name]
+        if (found.is_class or found.is_function) and found.path not in seen:
+            seen.add(found.path)
+            parts.append(f"::: {found.path}\n    options: {{heading: {path}.{name}}}")
     return "\n\n".join(parts) + "\n"
+
+
+def exported(module: griffe.Module) -> list[str]:
+    """Return the names of `__all__`, else those of ``from ... import NAME as NAME``."""
+    if module.exports:
+        return sorted(map(str, module.exports))
+    return sorted(
+        name
+        for name, member in module.members.items()
+        if member.is_alias
+        and not name.startswith("_")
+        and member.target_path.startswith("sparsetrain.")
+    )
 
 
 def gallery() -> str:

@@ -2,9 +2,6 @@
 """Train recommendation models on Apache TVM with row-sparse gradients.
 
 Letters in shapes: B batch, F features, V rows of a table, D width, N looked-up ids, U unique rows.
-
-Importing this package imports no TVM: a public name is loaded when it is first used. Type checkers
-and editors read the imports below; at run time the same lines tell where each name is defined.
 """
 
 import ast
@@ -15,6 +12,8 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+# Importing this package imports no TVM: a public name is loaded when it is first used. Type
+# checkers read these imports; at run time the same lines tell where each name is defined.
 if TYPE_CHECKING:
     from sparsetrain import ad as ad
     from sparsetrain import compare as compare

@@ -83,6 +83,17 @@ def test_rows_of_a_table_have_the_cells_of_its_head():
     assert other == []
 
 
+def test_a_table_begins_a_paragraph():
+    raw = []  # shown as it was typed: the strict build of the site does not see it
+    for page in PAGES:
+        before = ""
+        for number, line in prose(page.read_text()):
+            begins = line.startswith("|") and not before.startswith(("|", "#"))
+            raw += [f"{page}: line {number}: {line}"] * (begins and before.strip() != "")
+            before = line
+    assert raw == []
+
+
 def test_links_lead_to_files_and_headings():
     lost = []
     for page in PAGES:
