@@ -2,7 +2,7 @@
 """`take` from an activation: its cotangent is dense, added where ids of any shape have read.
 
 TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
-and knows one row of ids only. So ids become the rows that were read, and `scatter_add_rows` adds.
+and knows one row of ids only. So ids are turned into row numbers, and `scatter_add_rows` adds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
-    """What `ids` (any shape) stand for along an axis of `extent` elements, symbolic or not.
+    """Places that `ids` (any shape) name along an axis of `extent` elements, symbolic or not.
 
     In int64 where `ids` are shorter than int32: they need not be able to hold `extent`.
     """

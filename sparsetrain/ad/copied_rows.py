@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads from copies of a parameter, which would fill a gradient as long as the parameter.
 
-An operator that moves, repeats or joins what it is given adds no number of its own, so its result
-is the table under another shape. A read of rows of it is row-sparse, and the operators carry that
-back; a read of anything else is refused by the rules.
+An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
+table in a different shape. Reading rows of it is row-sparse, and the operators carry that back; the
+rules refuse any other read.
 
-A cut (a slice, a part of a split) may have a dense cotangent unless it is a small part: of half of
-the elements or more, a dense one at most doubles the memory of what was read.
+A cut (a slice, a part of a split) may have a dense cotangent unless it is a small part: for half of
+the elements or more, it at most doubles the memory of the read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.ops.indexing.reads import Rows
 from sparsetrain.ops.operand_shapes import name_of
 from sparsetrain.sparse_tensor import RowSparse
 
-# Operators whose results are made of elements of their arguments, or of these times one number.
+# Operators that return elements of their arguments, possibly times one number.
 _COPIES = frozenset(
     f"relax.{name}"
     for name in (
@@ -38,7 +38,7 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 
 
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
-    """An argument of which `x` holds rows as they are, `x` itself if it is one.
+    """The argument whose rows `x` holds unchanged; `x` itself if it is one.
 
     None for an activation, and where the argument is but one row.
     """
@@ -65,7 +65,7 @@ def _has_rows(var: relax.Var) -> bool:
 
 
 def _copied(value: Any) -> list[relax.Var]:
-    """The variables whose elements a value holds."""
+    """The variables that a value's elements come from."""
     if not isinstance(value, relax.Call):
         return used_vars(value) if value is not None else []
     name = name_of(value)
@@ -81,27 +81,27 @@ def _is_one(x: relax.Expr) -> bool:
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether an extent is less than half of another; a letter may be."""
+    """Whether an extent is less than half of `whole`; a symbolic one may be."""
     if not isinstance(part, tirx.IntImm):
         return not structural_equal(part, whole)
     return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
 
 
 def are_rows(x: relax.Expr, rows: Rows) -> bool:
-    """Whether what was read of `x` are rows of its last axis; its shape is known then."""
+    """Whether rows of `x` along its last axis were read; its shape is known then."""
     extents = list(x.ty.shape)
     return all(isinstance(n, tirx.IntImm) for n in extents) and rows.width == int(extents[-1])
 
 
 def row_sparse_copies(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> RowSparse:
-    """The cotangent of `x`, of which `rows` were read."""
+    """The cotangent of `x` after a read of `rows`."""
     shape = tuple(int(extent) for extent in x.ty.shape)
     values = emit(op.reshape(cotangent, [rows.count, rows.width]))
     return RowSparse(rows.places, values, prod(shape[:-1]), shape=shape)
 
 
 def require_most_read(call: Any, cotangent: Any) -> None:
-    """Refuse small parts of a split parameter of which no other is read.
+    """Refuse a small part of a split parameter if no other part is read.
 
     Raises
     ------

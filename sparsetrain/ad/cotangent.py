@@ -88,7 +88,7 @@ def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str = "lv") -> rel
 
 
 def materialize(cotangent: Cotangent | None, ty: relax.Type) -> relax.Expr:
-    """One Relax expression of type `ty`: tuples rebuilt, what never arrived filled with zeros."""
+    """One Relax expression of type `ty`: tuples are rebuilt, missing parts filled with zeros."""
     if cotangent is None and isinstance(ty, relax.TensorType):
         return emit(relax.op.zeros(ty.shape, str(ty.dtype)))
     if isinstance(ty, relax.TupleType):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`densify`: an identity in the model whose cotangent is made dense, because the model says so.
+"""`densify`: an identity with a dense cotangent, for models that ask for one.
 
-Put it around what is looked up when a row-sparse cotangent cannot go further back, for instance
-rows selected from an activation. The cost is a tensor as long as the argument.
+Put it around the argument of a lookup where a row-sparse cotangent cannot go further back, such as
+an activation. The cost is a tensor as long as the argument.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def densify(x: relax.Expr) -> relax.Expr:
     Parameters
     ----------
     x : tensor of any shape, float
-        What is looked up, such as an activation or a table behind an operator that carries no rows.
+        Argument of the lookup, such as an activation or the result of an operator that carries no
+        rows.
 
     Returns
     -------

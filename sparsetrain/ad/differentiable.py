@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differentiable tensors: which have a gradient, and its shape.
 
-A table in int8 stands for floats: its gradient is float32, without the bytes beside the numbers.
+A table in int8 represents floats: its gradient is float32, of its numbers alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_float(ty: Any) -> bool:
 
 
 def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
-    """Whether it is a tensor of floating-point numbers, or a table that stands for one.
+    """Whether it is a tensor of floating-point numbers, or an int8 table that represents one.
 
     Such a table is looked up by an operator of this package; other integers are constants.
     """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a Relax function with a scalar result to one that also returns its gradients.
 
-The new function keeps the forward bindings, appends the reverse pass, and returns
-``(loss, leaf, leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one.
-What a function returns behind its loss, in a tuple, stays there and is not differentiated.
-Nothing in it has the shape of a table.
+The new function keeps the forward bindings, appends the reverse pass, and returns ``(loss, leaf,
+leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one. Further results
+after the loss, in a tuple, are returned and not differentiated. No value in it has the shape of a
+table.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unreached(ConfigError):
 
 @dataclass(frozen=True)
 class GradientModule:
-    """A Relax module with one gradient function, and what its flat results mean.
+    """A Relax module with one gradient function, and the meaning of its flat results.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def gradient(
 ) -> GradientModule:
     """Differentiate a function of one dataflow block and a scalar floating-point result, its loss.
 
-    The result may be a tuple of tensors too, of which the first is the loss.
+    The result may be a tuple of tensors too, the loss first.
 
     Parameters
     ----------
@@ -105,18 +105,18 @@ def gradient(
         Parameters to differentiate; by default all floating-point arguments after the first
         ``num_input`` (the function attribute that ``export_tvm`` sets; 0 without it).
     densify : sequence of str
-        Parameters whose row-sparse gradient may become dense. Nothing else ever does.
+        Parameters with a row-sparse gradient that may become dense. Nothing else ever does.
     scaled : bool
         Whether the new function has one more argument, its first: the number `LOSS_SCALE`, with
         which the reverse pass begins in place of 1. The loss that is returned is not scaled.
     buffers : sequence of str
-        Parameters whose new values the function returns last, in this order: they take the places
-        of gradients, and are not differentiated.
+        Parameters that the function returns new values of, last and in this order. The values take
+        the places of gradients and are not differentiated.
 
     Raises
     ------
     ConfigError
-        For an unknown name, a function of another form, an operator without a rule, a result
+        For an unknown name, a function of an unsupported form, an operator without a rule, a result
         that does not depend on a parameter, a result of unknown shape, or a tied embedding not
         named in `densify`.
     """
@@ -197,7 +197,7 @@ def _wanted(
 def _check_buffers(
     arguments: dict[str, relax.Var], results: list[relax.Var], buffers: Sequence[str]
 ) -> None:
-    """Refuse a function that does not return what is to be written into buffers."""
+    """Refuse a function that does not return the new values of buffers."""
     returned = dict(zip(buffers, results[1:][-len(buffers) :], strict=False)) if buffers else {}
     for name in buffers:
         wanted, found = (getattr(of.get(name), "ty", None) for of in (arguments, returned))
@@ -213,7 +213,7 @@ def _results(primal: relax.Function) -> list[relax.Var]:
     result = primal.body.body
     made = {binding.var: binding.value for binding in primal.body.blocks[0].bindings}
     value = made.get(result, result)
-    while value in made:  # another name of the same
+    while value in made:  # an alias
         value = made[value]
     fields = list(value.fields) if isinstance(value, relax.Tuple) else [result]
     return fields if all(isinstance(field, relax.Var) for field in fields) else [result]
@@ -240,7 +240,7 @@ def _replay(
     block = primal.body.blocks[0]
     needed, live = set(results), []
     for binding in reversed(block.bindings):
-        # A cast may be what gives a symbolic extent its value, so it is kept in any case.
+        # A cast may define a symbolic extent, so it is always kept.
         if binding.var in needed or isinstance(binding, relax.MatchCast):
             live.append(binding)
             needed.update(used_vars(binding.value))
@@ -257,7 +257,7 @@ def _replay(
         ):
             binding = relax.VarBinding(binding.var, value)
             builder.emit_normalized(binding)
-        else:  # also an output of the block; inside the new block it is a variable like others
+        else:  # also an output of the block; inside the new block an ordinary variable
             renamed[binding.var] = bind(builder, value, binding.var.name)
             binding = relax.VarBinding(renamed[binding.var], value)
         emitted.append(binding)
@@ -265,7 +265,7 @@ def _replay(
 
 
 def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
-    """Replace variables in a right-hand side; rarely needed, so it copies only what changes."""
+    """Replace variables in a right-hand side; rarely needed, so it copies only changed parts."""
     if not renamed or not any(v in renamed for v in used_vars(value)):
         return value
     if isinstance(value, relax.Var):
@@ -281,7 +281,7 @@ def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
 def _check_reached(
     primal: relax.Function, loss: relax.Var, wanted: dict[relax.Var, str], *, chosen: bool
 ) -> None:
-    """Refuse what has no gradient before anything is built; `chosen` if the caller named it."""
+    """Refuse parameters without a gradient; `chosen` if the caller named them."""
     ty: Any = getattr(loss, "ty", None)
     if not (is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(

@@ -22,12 +22,12 @@ _WAYS_OUT = {
 
 
 def call_name(call: Any) -> str:
-    """What a call calls: an operator, or a function of the module."""
+    """Name of a call's operator, or of its function of the module."""
     return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
 
 
 def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
-    """Name a rule whose cotangent does not fit its argument."""
+    """Message for a rule that returned a cotangent of the wrong shape."""
     found, wanted = (", ".join(map(str, extents_of(v) or ())) for v in (cotangent, target))
     return (
         f"the rule of operator {maker!r} gives a cotangent of shape ({found}) for an argument of "

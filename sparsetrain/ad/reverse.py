@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reverse pass over one dataflow block.
 
-Walks the bindings last to first, hands each variable's cotangent to the rule of the call that
-made it, and joins what the rule returns into the arguments. Only variables on a path from a wanted
-parameter are visited (activity), so nothing is computed for what needs no gradient.
+Walks the bindings last to first, hands each variable's cotangent to the rule of the call that made
+it, and joins the results into the arguments' cotangents. Only variables on a path from a wanted
+parameter are visited (activity), so no unneeded cotangent is computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOP = frozenset({"relax.grad.no_grad"})
 def activity(
     bindings: Iterable[relax.VarBinding], wanted: dict[relax.Var, str]
 ) -> dict[relax.Var, frozenset[str]]:
-    """Which wanted parameters each floating-point variable depends on; others are left out."""
+    """The wanted parameters each floating-point variable depends on; without any it is absent."""
     depends = {var: frozenset([name]) for var, name in wanted.items()}
     for binding in bindings:
         if _stops(binding.value) or not is_float(binding.var.ty):
@@ -56,7 +56,7 @@ class ReversePass:
     depends : dict
         Result of `activity`.
     densify : frozenset of str
-        Parameters whose gradient may become dense.
+        Parameters that may have a dense gradient.
     """
 
     depends: dict[relax.Var, frozenset[str]]
@@ -94,7 +94,7 @@ class ReversePass:
     def add(self, target: Any, cotangent: Any, maker: str = "") -> None:
         """Join a cotangent into a variable, or field by field into a tuple of variables.
 
-        `maker` is the operator whose rule gave it, to be named in a message.
+        `maker` is the operator that gave it, for the message.
         """
         if cotangent is None or not any(v in self.depends for v in used_vars(target)):
             return
@@ -129,7 +129,7 @@ class ReversePass:
                 self.add(argument, None if _stops(part) else part, call_name(value))
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
-        """What the rule gives; of a dense cotangent if it takes no other, and the caller agreed."""
+        """Apply the rule, to a dense cotangent if it takes no other and the caller agreed."""
         may_densify = self._may_densify(binding.var)
         if not may_densify:
             require_most_read(binding.value, cotangent)

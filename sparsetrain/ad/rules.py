@@ -10,9 +10,9 @@ a shape); for one that depends on a wanted parameter it is an error.
 
 A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
-``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. Rules of TVM's
-operators that create or carry a row-sparse cotangent are here, those of lookups in
-`embedding.operators`, dense ones in `dense_rules`; each has a case in ``tests/ad/cases.py``.
+``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. This module has the
+rules by which TVM's operators create or carry a row-sparse cotangent, `embedding.operators` those
+of lookups, `dense_rules` the dense ones; each has a case in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
     name : str
         Full name, as in ``"relax.take"``.
     rule : callable
-        ``rule(output, call, cotangent, builder)``, see the module. Expressions it returns are
-        bound by the walker; those of arguments that need no gradient are dropped.
+        ``rule(output, call, cotangent, builder)``, see the module. The walker binds the expressions
+        it returns and drops those of arguments without a gradient.
     row_sparse : bool
         The rule takes a `RowSparse` cotangent instead of a dense one.
 
@@ -60,7 +60,7 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
 
     Examples
     --------
-    Rounding whose derivative is that of the identity::
+    Rounding with the derivative of the identity::
 
         from tvm.relax import op
 
@@ -91,7 +91,7 @@ def find_rule(call: Any, cotangent: Cotangent | None) -> Rule | None:
 
 
 def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequence[Any]:
-    """What a rule gives.
+    """Apply a rule.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequ
 
 
 def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Expr) -> RowSparse:
-    """The cotangent of a table of which rows `ids` were read into ``cotangent``'s shape.
+    """The cotangent of a table after a read of rows `ids` in the shape of `cotangent`.
 
     Forward Form
         ``y[i, ...] = table[ids[i], ...]``, ids of any rank
@@ -131,7 +131,7 @@ def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Ex
 
 
 def _axis(axis: Any, tensor: relax.Expr) -> int:
-    """A non-negative axis; none given stands for the first."""
+    """A non-negative axis; by default the first."""
     return int(axis or 0) % len(tensor.ty.shape)
 
 
@@ -139,8 +139,8 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
 
     Any other `take` from an activation has a dense one; from a parameter it is an error, because
-    that would fill a tensor as long as the parameter. So it is from copies of a parameter, but for
-    rows of these.
+    that would fill a tensor as long as the parameter. The same holds for copies of a parameter,
+    except for reads of their rows.
     """
     table, ids = call.args
     axis = _axis(call.attrs["axis"], table)
@@ -164,7 +164,7 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 defvjp("relax.take", _take)
 
-# --- What carries it: operators linear in the table -------------------------------------------
+# --- Rules that carry it: operators linear in the table -------------------------------------------
 
 
 def _scalar(expr: relax.Expr) -> relax.Expr:
@@ -211,7 +211,7 @@ def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -
 
 
 def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
-    """Forward: tables on top of each other. Backward: each table's rows; others are padding."""
+    """Forward: tables on top of each other. Backward: each table's rows; the rest is padding."""
     if _axis(call.attrs["axis"], output) != 0:
         raise ConfigError(
             f"tables joined by {call.op.name} along another axis than the first have no row-sparse "

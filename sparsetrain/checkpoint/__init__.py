@@ -2,7 +2,7 @@
 """A folder that holds arrays by name and a manifest: plain files, no code in them, no pickle.
 
 Killed at any moment, `write` leaves the old folder or the new one. Every byte is checked before it
-is used; an error names the file. Locks, folder handles and renames are those of POSIX.
+is used; an error names the file. Locks, folder handles and renames are POSIX's.
 
 - `manifest` and `array_file`: the format, as JSON and as the bytes of one array; threads for many
 - `folders`: the folder, and its temporary neighbours during a save

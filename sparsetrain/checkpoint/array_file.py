@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One array as one `.npy` file: C order, little-endian, header padded to 64 bytes.
 
-Any NumPy reads these files. We read them without interpreting their header: the manifest says what
-dtype and shape it must state, and it must state them byte for byte as we write them. The data
-starts on a multiple of 64 bytes, so a mapped file has the alignment that compiled kernels need.
-NumPy has no name for bfloat16: a file of it states, and holds, the bits as uint16.
-Files of a large folder are read and written by threads: all of it releases the GIL. Memory is a
-block of 4 MiB, for writing as for checking.
+Any NumPy reads these files. We read them without interpreting their header: it must equal, byte for
+byte, the one we would write for the dtype and shape in the manifest. The data starts on a multiple
+of 64 bytes, so a mapped file has the alignment that compiled kernels need. NumPy has no bfloat16,
+so such an array is stored as its bits in uint16. Files of a large folder are read and written by
+threads: all of it releases the GIL. Writing and checking each use a block of 4 MiB.
 """
 
 import zlib
@@ -57,7 +56,7 @@ def write_array(file: IO[bytes], array: np.ndarray) -> int:
 def write_blocks(
     file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterable[np.ndarray]
 ) -> int:
-    """Write the array that consists of `blocks`, one after another; return the file's CRC-32."""
+    """Write the array whose parts are `blocks`, in order; return the file's CRC-32."""
     header, stored = header_of(dtype, shape), _in_file(DTYPES[dtype])
     file.write(header)
     crc = zlib.crc32(header)
@@ -76,14 +75,14 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
     ----------
     file : binary file
     dtype : str
-        What the manifest states; `out` has it, in any byte order.
+        Dtype in the manifest; `out` has the same, in any byte order.
     out : ndarray
-        Of the shape that the manifest states; unless it lies in one run, read by way of a block.
+        Array of the manifest's shape; read through a buffer unless it is contiguous.
 
     Raises
     ------
     ValueError
-        If the header is not that of `dtype` and `out`, or the file ends before.
+        If the header does not match `dtype` and `out`, or the file is too short.
     """
     if not (out.flags.c_contiguous and out.dtype == DTYPES[dtype]):
         return _read(file, dtype, out.shape, _filling(np.atleast_1d(out), DTYPES[dtype]))
@@ -93,7 +92,7 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
 
 
 def _filling(out: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Blocks to be read into, each of which is copied to its rows of `out` afterwards."""
+    """Yield blocks to read into; each is copied to its rows of `out` afterwards."""
     step = max(1, _BLOCK * len(out) // max(1, out.nbytes))
     spare = np.empty((min(step, len(out)), *out.shape[1:]), dtype)
     for start in range(0, len(out), step):
@@ -108,7 +107,7 @@ def check_array(
     shape: tuple[int, ...],
     look: Callable[[np.ndarray], object] | None = None,
 ) -> int:
-    """Read a file and return its CRC-32; see `read_array`, which keeps what it reads.
+    """Read a file and return its CRC-32; `read_array` keeps the array.
 
     `look` is given the numbers, a block at a time.
     """
@@ -118,7 +117,7 @@ def check_array(
 
 
 def _in_file(dtype: np.dtype) -> np.dtype:
-    """What a file of some dtype says that it holds."""
+    """Dtype that a file's header states for an array of `dtype`."""
     return _BITS if dtype == BFLOAT16 else dtype
 
 
@@ -151,7 +150,7 @@ _SHARE = 128 << 20  # bytes for each worker, so that their blocks are a small pa
 def in_parallel(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """Yield a `map` for work on `size` bytes in all.
 
-    Results come in order, and the first error. What was not begun then is left out.
+    Results come in order. The first error is raised, and calls that have not begun are dropped.
     """
     workers = min(_WORKERS, size // _SHARE)
     if workers < 2:

@@ -5,8 +5,8 @@
     NAME                 the checkpoint
     .NAME.old            the one before, between the two renames of `publish`
 
-A folder cannot be exchanged for another in one step everywhere, so there is a moment without NAME.
-Whoever finds none takes `.NAME.old`, which is complete for as long as NAME is missing.
+Not every file system can swap two folders in one step, so NAME is missing for a moment. Readers
+then use `.NAME.old`, which is complete until NAME exists again.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from sparsetrain.system.file_locks import locked_draft, remove_dead, sync
 
 
 def located(folder: str | os.PathLike[str]) -> Path:
-    """Return the absolute path, links followed, so that neighbours lie on the same disk."""
+    """Return the absolute path, with links followed, so that siblings are on the same disk."""
     path = Path(os.path.realpath(require_path("folder", folder)))  # of a circle, too
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
@@ -36,7 +36,7 @@ def aside(target: Path) -> Path:
 
 
 def restore(target: Path) -> None:
-    """Undo what a killed save left behind: the old checkpoint comes back, drafts go."""
+    """Clean up after a killed save: restore the old checkpoint, delete drafts."""
     old = aside(target)
     if not os.path.lexists(target) and (old / FILE).exists():
         os.rename(old, target)
@@ -83,7 +83,7 @@ def draft(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Create a file; what was written is on the disk when the block is left."""
+    """Create a file that is flushed to disk when the block ends."""
     with open(path, "xb") as file:
         yield file
         file.flush()
@@ -112,7 +112,7 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder of ours, manifest first: what is left of it is never taken for a checkpoint.
+    """Delete a folder of ours, manifest first, so its remains never look like a checkpoint.
 
     A file that is not ours stays, and makes this fail. Of a link only the link goes.
     """

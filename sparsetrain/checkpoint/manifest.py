@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifest of a checkpoint: the file and rows of each array, and the caller's own part.
 
-Reading trusts nothing: size, depth, version, types, names, and that every figure agrees with the
-others, are checked before a file is opened. The manifest carries a checksum of itself, so a flipped
-digit in a setting is found too. A manifest of another version is refused by its number.
+Reading trusts nothing: size, depth, version, types, names and the consistency of all numbers are
+checked before a file is opened. The manifest carries a checksum of itself, so a flipped digit in a
+setting is found too. A manifest of an unknown version is refused by its number.
 """
 
 import json
@@ -22,7 +22,7 @@ ARRAY_FILE = re.compile(r"[0-9]{3,6}\.npy")
 _FORMAT, _VERSION = "sparsetrain checkpoint", 1
 MAX_FILES = 100_000
 MAX_AXES = 32  # as many as every NumPy has
-MAX_DEPTH = 32  # of objects and lists in one another; the package itself needs 7
+MAX_DEPTH = 32  # nesting of objects and lists; the package itself needs 7
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
     @property
     def piece(self) -> tuple[int, ...]:
-        """Shape of what the file holds."""
+        """Shape of the array in the file."""
         return piece_shape(self.shape, self.rows)
 
 
@@ -58,7 +58,7 @@ def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
     Raises
     ------
     CheckpointError
-        If `about` holds what JSON would lose, or is too large.
+        If `about` holds values that JSON would change, or is too large.
     """
     if _is_too_deep(about):
         raise CheckpointError(f"manifest has more than {MAX_DEPTH} levels in one another")
@@ -84,7 +84,7 @@ def parse(text: bytes) -> tuple[list[Entry], dict[str, Any]]:
     Raises
     ------
     ValueError
-        What is wrong, in words that follow "manifest.json: ".
+        The problem, in words that follow "manifest.json: ".
     """
     body = _load(text)
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
@@ -116,7 +116,7 @@ def pieces(entries: list[Entry]) -> dict[str, list[Entry]]:
 
 
 def _check_pieces(entries: list[Entry]) -> None:
-    """Make sure that the pieces of an array follow one another and are all there."""
+    """Check that the pieces of an array are complete and in order."""
     for name, group in pieces(entries).items():
         first, end = group[0], 0
         for entry in group:
@@ -129,7 +129,7 @@ def _check_pieces(entries: list[Entry]) -> None:
 
 def _load(text: bytes) -> Any:
     try:
-        # Decoded here: given bytes, json would look for other encodings, and import their codecs.
+        # Decoded here: given bytes, json would guess the encoding and import its codec.
         body = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON: the file is damaged or cut off") from None
@@ -170,11 +170,11 @@ def _is_counts(value: object) -> bool:
 
 
 def _is_shape(value: Any) -> bool:
-    """An extent of 0 does not excuse the others: NumPy refuses what could never be addressed."""
+    """Check the other extents even if one is 0, as NumPy does."""
     return _is_counts(value) and math.prod(extent or 1 for extent in value) < 1 << 59
 
 
-# What each field of an entry must be.
+# Checks of an entry's fields.
 _FIELDS = {
     "name": lambda v: isinstance(v, str) and v != "",
     "file": lambda v: isinstance(v, str) and ARRAY_FILE.fullmatch(v) is not None,
@@ -202,7 +202,7 @@ def _entry(number: int, fields: object) -> Entry:
 
 
 def _require_json(value: Any, place: str) -> None:
-    """Refuse what JSON cannot hold or would change: NaN, arrays, numbers as keys."""
+    """Refuse values that JSON cannot hold or would change: NaN, arrays, numbers as keys."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):

@@ -62,7 +62,7 @@ class Saved:
         Raises
         ------
         CheckpointError
-            If any of its bytes is not what was saved.
+            If any of its bytes has changed since it was saved.
         ResourceError
             If memory does not suffice.
         """
@@ -85,7 +85,8 @@ class Saved:
         Raises
         ------
         CheckpointError
-            If any of the bytes is not what was saved, or an array is of another kind.
+            If any byte has changed since it was saved, or an array has an unexpected dtype or
+            shape.
         """
         parts = []
         for name, out in targets.items():
@@ -103,12 +104,12 @@ class Saved:
         """Read all files and keep nothing, for who may write only if every byte is right.
 
         Of several processes, each may read its share. `look` is given the name of an array and a
-        block of its numbers, which may be those of a damaged file: it raises nothing.
+        block of its numbers, possibly from a damaged file, so it must not raise.
 
         Raises
         ------
         CheckpointError
-            If any of the bytes is not what was saved.
+            If any byte has changed since it was saved.
         """
         entries = [entry for group in self._pieces.values() for entry in group][share::of]
         with in_parallel(sum(entry.bytes for entry in entries)) as each:
@@ -176,7 +177,8 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
     Raises
     ------
     CheckpointError
-        If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
+        If there is no checkpoint, its manifest is invalid, or a file is missing or has the wrong
+        size.
     """
     target = folders.located(folder)
     with _reading(target), _open(target) as saved:
@@ -184,12 +186,13 @@ def opened(folder: str | PathLike[str]) -> Iterator[Saved]:
 
 
 def whole(folder: str | PathLike[str], use: Callable[[Saved], Found]) -> Found:
-    """What `use` makes of an open checkpoint, begun anew if a save replaces the folder meanwhile.
+    """Return ``use(checkpoint)``; start again if a save replaces the folder meanwhile.
 
     Raises
     ------
     CheckpointError
-        If there is no checkpoint, its manifest is wrong, or a file is missing or of another size.
+        If there is no checkpoint, its manifest is invalid, or a file is missing or has the wrong
+        size.
     """
     target = folders.located(folder)
     with _reading(target):

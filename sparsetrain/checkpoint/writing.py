@@ -51,7 +51,7 @@ def write(
     arrays : mapping of str to ndarray
         Booleans, integers or floats, of any shape, layout and byte order.
     manifest : dict
-        What to keep beside them: text, numbers, booleans, None, lists, and dicts with text keys.
+        Values stored beside them: text, numbers, booleans, None, lists, and dicts with text keys.
         Tuples come back as lists.
     piece_bytes : int
         Larger arrays are split by rows into files of about this size.
@@ -66,7 +66,7 @@ def write(
 
     Notes
     -----
-    One process saves to a folder at a time: of two at once, one may get an error. What is there
+    Only one process may save to a folder at a time: of two, one may get an error, and the folder
     stays complete.
     """
     target, checked = folders.located(folder), _checked(arrays)
@@ -150,5 +150,5 @@ def require_room(target: Path, size: int) -> None:
 
 
 def errors_of(target: Path) -> AbstractContextManager[None]:
-    """Turn what the operating system says into an error of ours that names `target`."""
+    """Turn an error of the operating system into one of ours that names `target`."""
     return name_write_errors(target, CheckpointError)

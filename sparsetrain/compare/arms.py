@@ -2,7 +2,7 @@
 """The ways to update one table: a rule table, one entry each.
 
 All arms start from the same ids and the cotangent of the looked-up rows, and end with a written
-table. Memory by formula counts what a step needs on top of table, slots and cotangent.
+table. Memory by formula counts the bytes a step needs besides table, slots and cotangent.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ _WARNINGS = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfa
 
 
 class _Adam(stock_optimizer.Adam):
-    """TVM 0.27's Adam, whose state fails because NumPy gets a dtype of TVM's."""
+    """TVM 0.27's Adam, with a fix: its state fails since it hands NumPy a TVM dtype."""
 
     def _set_params_and_dtype(self, params: list[relax.Var]) -> None:
         super()._set_params_and_dtype(params)
         self.dtype: Any = "float32"
 
 
-# TVM has no other optimizers. The hyperparameters are those of the other arms.
+# TVM has no other optimizers. All arms have the same hyperparameters.
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: stock_optimizer.SGD(0.01),
     "momentum": lambda: stock_optimizer.MomentumSGD(0.01, 0.9),

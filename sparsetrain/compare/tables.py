@@ -46,7 +46,7 @@ def tables_of_data(
 ) -> Planned:
     """Return a case for each table that a model on click logs would have, with their ids.
 
-    `base` has width and formula of all, `encoder` is that of a trained model; or one is fitted.
+    `base` has the width and formula of all; `encoder` comes from a trained model, or one is fitted.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def tables_of_run(
 ) -> Planned:
     """Return a case for each table of a trained model, with its width and formula.
 
-    The ids are those of `data`, or of the files that it was trained on; `formula` keeps that of
+    The ids come from `data`, by default from the files of the run; `formula` overrides the one of
     `base`.
 
     Raises

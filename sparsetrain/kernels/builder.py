@@ -20,21 +20,20 @@ from tvm.script.ir_builder import tirx as T
 from tvm.script.parser.core.entry import parse
 from tvm.script.parser.core.utils import inspect_function_capture
 
-# What FuseOps and the schedule rules respect: this kernel is finished, leave it alone.
+# Tells FuseOps and the schedule rules that a kernel is finished, to be left alone.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
-LINE_BYTES = 64  # what a processor fetches from memory at once
+LINE_BYTES = 64  # unit of a processor's memory fetches
 
 # Numbers for the symbols of the kernel that is being built.
 _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
-    """`T.prim_func` for a function whose annotations name nothing but globals; in half the time.
+    """`T.prim_func` in half the time, for functions whose annotations name only globals.
 
-    TVM's looks up the source line of every caller, twice for each kernel, to find annotations that
-    name what is local to them. The parser reads the arguments off the source, and the token off
-    what this returns.
+    TVM's looks up the source line of every caller, twice for each kernel, to resolve annotations
+    that name locals. The parser reads the arguments from the source.
     """
 
     def parsed(function: Callable) -> Any:
@@ -48,7 +47,7 @@ def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callab
 def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
     """Begin a kernel that no pass rewrites; on a device, of one launch or several.
 
-    Yields what gives the finished function, by `get`, when the block is over.
+    Yields an object whose `get` returns the finished function after the block.
     """
     _numbers.set(count_up())
     with IRBuilder() as builder, T.prim_func(is_private=True, s_tir=True):
@@ -60,8 +59,8 @@ def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
 def extents(count: int) -> tuple[Any, ...]:
     """Symbols for lengths.
 
-    Each has a name of its own: TVM prints those of one name in the order of their addresses, and a
-    program is found in the cache by its text.
+    Each needs a unique name: TVM prints variables of the same name in the order of their addresses,
+    and the cache looks a program up by its text.
     """
     numbers = _numbers.get()
     return tuple(IRBuilder.name(f"n{next(numbers)}", T.int64()) for _ in range(count))
@@ -91,7 +90,7 @@ def counter(value: Any = 0) -> Any:
 
 
 def put(number: Any, value: Any) -> None:
-    """Write what a `counter` is from now on."""
+    """Set the value of a `counter`."""
     T.buffer_store(number, value, [0])
 
 
@@ -124,8 +123,8 @@ def line_length(dtype: Any) -> int:
 def line_starts(array: Any, most: int) -> list[int]:
     """The first column of each line of a row of an array, of the first `most` lines.
 
-    A row of bytes may begin anywhere in a line, and what all of them share stands at its end: the
-    last column is asked for too.
+    A row of bytes may begin anywhere in a cache line, and its scale is at the end: the last column
+    is prefetched too.
     """
     step, columns = line_length(array.dtype), int(array.shape[1])
     starts = [*range(0, min(columns, most * step), step)]

@@ -33,7 +33,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
     kind : str
         LLVM's name of a 32-bit element.
     name : str
-        What the names of the vectors begin with.
+        Prefix of the vectors' names.
     """
     lines = []
     for step, size in enumerate((8, 4, 2, 1)):
@@ -50,7 +50,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
 
 
 def _transpose_helper() -> str:
-    """The first row may lie apart from the others; below the last row, that one is read again."""
+    """The first row may be elsewhere; past the last row, the last is read again."""
     lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
     for row in range(1, LANES):
         lines += [
@@ -86,7 +86,7 @@ def transpose(
 ) -> tirx.Expr:
     """A call, to be evaluated: 16 columns of `rows` rows of float32 become 16 rows.
 
-    The kernel must import what it calls: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
+    The kernel must import the called function: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parallel loops and vectors of a kernel: one source, many targets.
 
-A kernel that is written with `Loops` runs on threads of a CPU by `HOST_LOOPS`; a backend with other
-threads gives its own.
+A kernel that is written with `Loops` runs on threads of a CPU by `HOST_LOOPS`; a backend with its
+own kind of threads passes its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Loops(NamedTuple):
         `lanes` columns, from `column` on, of each row.
     each_row : callable
         ``with each_row(rows, width) as (row, columns):`` runs it for each row, or for each part of
-        one. ``columns(do)`` calls `do` with the number of each column of it: it writes to these
-        alone, and reads nothing that another one wrote.
+        one. ``columns(do)`` calls `do` with the number of each column of it: it writes only to
+        these, and reads nothing written for a different column.
     vector : callable
         ``with vector(count) as lane:`` runs it for each lane of a vector in registers.
     """
@@ -100,7 +100,7 @@ class Number:
         return self._place[0]
 
     def set(self, value: Any) -> None:
-        """Give it another value."""
+        """Set a new value."""
         T.buffer_store(self._place, value, [0])
 
     def add(self, value: Any) -> None:

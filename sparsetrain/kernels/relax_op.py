@@ -17,7 +17,7 @@ from tvm.ir import Op, make_node
 
 from sparsetrain.errors import ConfigError, DataError
 
-# What a type rule raises goes through TVM, which knows its class by its name alone.
+# Errors of a type rule pass through TVM, which knows their class only by name.
 for _error in (ConfigError, DataError):
     tvm_ffi.register_error(_error.__name__, _error)
 
@@ -85,7 +85,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
 
 
 def _require_own_names(function: relax.Function, name: str) -> None:
-    """Refuse two arguments of one name: arrays are given by names, so one would stand for both."""
+    """Refuse two arguments of the same name: arrays are passed by name."""
     inputs = int((function.attrs or {}).get("num_input", len(function.params)))
     seen: dict[str, str] = {}
     for place, param in enumerate(function.params):
@@ -103,7 +103,7 @@ def _one_line(ty: relax.Type) -> str:
 
 
 def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
-    """What functions of a module may call: its kernels and private functions."""
+    """Functions of a module that others may call: its kernels and private functions."""
     return {
         var: function
         for var, function in module.functions.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that rewrite Relax functions, and what they ask about the values in them.
+"""Passes that rewrite Relax functions, and queries about the values in them.
 
 A pass states its rule as the methods of a `Rewriter`; `function_pass` makes it a module pass.
 """
@@ -15,7 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 
 class Definitions:
-    """Those of a function, for a pass that looks at what its operands were made of."""
+    """Bindings of a function, for a pass that looks up the definitions of operands."""
 
     def __init__(self, function: relax.Function) -> None:
         self._function = function
@@ -31,11 +31,11 @@ class Definitions:
         return relax.analysis.udchain(blocks[0]) if is_dataflow else {}
 
     def of(self, value: relax.Expr) -> Any:
-        """What a variable is bound to, None for an argument; anything else itself."""
+        """The value a variable is bound to, None for an argument; anything else itself."""
         return self._values.get(value) if isinstance(value, relax.Var) else value
 
     def users(self, value: relax.Expr) -> Any:
-        """Variables of the first block whose bindings read it."""
+        """Variables of the first block with bindings that read it."""
         return self._uses.get(value, ())
 
     def readers(self, value: relax.Expr) -> int:
@@ -43,7 +43,7 @@ class Definitions:
         return len(self.users(value))
 
     def is_read_once(self, value: relax.Expr) -> bool:
-        """Whether nothing reads it but one binding of its block; others are seen outside, too."""
+        """Whether exactly one binding of its block reads it, and nothing outside the block does."""
         return isinstance(value, relax.DataflowVar) and self.readers(value) == 1
 
 

@@ -2,9 +2,9 @@
 """Scores of predictions, fed batch by batch: of clicks, real values, classes, and of rankings.
 
 - `clicks`, `regression`, `classes`: one label; `grouped`: clicks within each user's rows
-- `auc`: whether clicks are scored above other rows
+- `auc`: probability that a click is scored above a row without one
 - `means`: scores that are means
-- `ranking`: where the items that a user chose stand among all, or among given ones
+- `ranking`: ranks of a user's chosen items among all items or given ones
 - `scores`: which value of a score is better
 """
 

@@ -2,11 +2,11 @@
 """AUC of rows that come batch by batch: exact of four million rows, from histograms of more.
 
 Up to 2^22 rows are kept (5 bytes each) and sorted when they are asked for, some 50 ns a row. More
-are counted in two histograms (clicks, others) over 2^20 bins of the logit, 24 MB and 20 ns a row. A
-bin holds the float32 numbers that share their top 20 bits, so bins are narrow where floats are
-dense and no range is assumed. Pairs of rows in different bins are counted exactly; pairs inside a
-bin count half, and `bound` says how much that can be wrong. Which of the two it is depends on the
-number of rows alone, so neither batches nor the order of merging change a digit.
+are counted in two histograms (clicks and non-clicks) over 2^20 bins of the logit, 24 MB and 20 ns a
+row. A bin holds the float32 numbers that share their top 20 bits, so bins are narrow where floats
+are dense and no range is assumed. Pairs of rows in different bins are counted exactly; pairs inside
+a bin count half, and `bound` limits the error. The number of rows alone decides between the two, so
+neither batches nor the order of merging change a digit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXACT_ROWS = 1 << 22
 
 
 class ClickOrder:
-    """Scores of clicks and of other rows.
+    """Scores of clicks and of rows without one.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class ClickOrder:
         self.clicks += other.clicks
 
     def auc(self) -> float | None:
-        """Return the share of pairs whose click is above, ties by half; None with one class only.
+        """Return the share of pairs with the click above, ties as half; None with one class only.
 
         Of more than 2^22 rows, pairs inside a bin are ties.
         """
@@ -65,7 +65,7 @@ class ClickOrder:
         return ratio(twice, 2 * self._pairs)
 
     def bound(self) -> float | None:
-        """Return how far `auc` may be from that of all rows sorted."""
+        """Return a bound on the difference between `auc` and the exact value."""
         return ratio(0.0 if self._bins is None else self._bins.unsure(), self._pairs)
 
     @property
@@ -86,14 +86,14 @@ class ClickOrder:
         return self._bins
 
     def _twice_above(self) -> int:
-        """Return the sum over clicks of others below, counted twice, and of those that tie."""
+        """Return the sum over clicks of twice the non-clicks below plus those tied."""
         scores, clicked = self._scores[: self.rows], self._clicked[: self.rows]
         clicks, others = np.sort(scores[clicked]), np.sort(scores[~clicked])
         return sum(int(others.searchsorted(clicks, side).sum()) for side in ("left", "right"))
 
 
 class Bins:
-    """Rows counted by their scores, clicks apart from others."""
+    """Histograms of scores, for clicks and for non-clicks."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _BINS), np.int64)  # others, clicks
@@ -115,7 +115,7 @@ class Bins:
         np.maximum(self._highest, other._highest, out=self._highest)
 
     def twice_above(self) -> float:
-        """Return twice the number of pairs whose click is above, a pair inside a bin as a tie."""
+        """Return twice the number of pairs with the click above; a pair inside a bin is a tie."""
         # Float64 rather than int64: the number of pairs overflows at four billion rows.
         # Most bins met no row, and add nothing.
         met = np.flatnonzero(self._lowest <= self._highest)
@@ -132,5 +132,5 @@ def _order_keys(z: np.ndarray) -> np.ndarray:
     """Map float32 of `z` to uint32 with the same order, -0.0 and 0.0 to one key: (B,)."""
     with np.errstate(over="ignore"):
         bits = (z.astype(np.float32) + np.float32(0.0)).view(np.uint32)
-    # Negative floats fall as their bits rise, so these are flipped whole, the others by the sign.
+    # The bits of negative floats rise as they fall: flip all their bits, of positive ones the sign.
     return np.where(bits >> 31, ~bits, bits | np.uint32(0x80000000))

@@ -90,7 +90,7 @@ class ClassMetrics:
             `logloss`, `ne`, `rows`, `constant_logloss` : as in `ClickMetrics`; the constant is the
             shares of the classes.
 
-            `accuracy` : share of rows whose class has the highest logit.
+            `accuracy` : share of rows where the true class has the highest logit.
         """
         rows = int(self._counts.sum())
         constant = entropy(self._counts / rows) if rows else None

@@ -12,7 +12,7 @@ class ClickMetrics:
     """Scores that are fed batch by batch, and can be merged across parts of the data.
 
     The same batches in the same order give the same bits. Counts merge exactly; the sums of losses
-    and of predictions are float64, so another order may differ in their last digits.
+    and of predictions are float64, so a different order may change their last digits.
 
     Examples
     --------
@@ -22,7 +22,7 @@ class ClickMetrics:
     1.0
     """
 
-    # Names of what `result` gives, known without memory for the histograms.
+    # Keys of `result`, known without allocating the histograms.
     SCORES = (
         *("auc", "auc_bound", "logloss", "ne", "calibration", "accuracy"),
         *("rows", "constant_logloss", "positive_rate"),
@@ -72,7 +72,7 @@ class ClickMetrics:
         Returns
         -------
         dict
-            `auc` : probability that a click is scored above another row, ties counted half.
+            `auc` : probability that a click is scored above a row without one, ties counted half.
 
             `auc_bound` : the exact AUC of the float32 logits is within this of `auc`: 0 up to 2^22
             rows, above which ties that are known to be exact do not count.

@@ -72,7 +72,7 @@ class MeanMetrics(ABC):
 def check_finite(
     predictions: np.ndarray, labels: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as float64; refuse what is not finite, in a row that has `before` before it."""
+    """Return both as float64; refuse values that are not finite, naming the row after `before`."""
     wide = predictions.astype(np.float64), labels.astype(np.float64)
     for name, array, error in (
         ("label", wide[1], DataError),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking metrics: where the items that each user chose stand among all items, or given ones.
+"""Ranking metrics: ranks of each user's chosen items among all items or given ones.
 
 A chosen item's rank is counted, not sorted for: 1 plus the items that score at least as high. A
 tie therefore counts against the model, one that scores all alike gets the lowest metrics there are,
@@ -11,7 +11,7 @@ the number of items that a user chose, `h` how many of them have a rank of at mo
 
 - HR: 1 if h > 0, else 0; Recall: h / c; Precision: h / k
 - MRR: 1 / rank of the best, or 0 beyond k
-- NDCG: sum over the h of 1 / log2(rank + 1), by that of the ranks 1 to min(c, k)
+- NDCG: sum over the h of 1 / log2(rank + 1), divided by the same sum over ranks 1 to min(c, k)
 - MAP: sum over the h of (number of chosen items up to this rank) / rank, by min(c, k)
 """
 
@@ -40,7 +40,7 @@ class Lists(Protocol):
     def __len__(self) -> int: ...
 
     def check_offsets(self, where: str, count: int) -> None:
-        """Refuse lists that do not follow each other."""
+        """Refuse overlapping lists or gaps between them."""
 
     def rows(self) -> np.ndarray:
         """The list of each item, (N,)."""
@@ -85,8 +85,8 @@ class RankingMetrics:
         scores : ndarray (B, I) of a float type
             Of each user and item. -inf ranks an item last.
         chosen : Ragged of B lists, optional
-            What each user chose, as columns of `scores`; by default the first column, for scores of
-            one chosen item and I - 1 others.
+            Items each user chose, as columns of `scores`; by default the first column, for scores
+            of one chosen item and I - 1 negatives.
         seen : Ragged of B lists, optional
             Items that are not ranked, such as those of training. A chosen item is ranked all the
             same.
@@ -97,7 +97,8 @@ class RankingMetrics:
         Raises
         ------
         ConfigError
-            If a k is above I, the shapes do not fit, or a count is below that of the items listed.
+            If a k is above I, the shapes do not fit, or a count is below the number of items
+            listed.
         DataError
             If an item is not from 0 to I - 1.
         NumericalError

@@ -90,7 +90,7 @@ class RegressionMetrics:
 
             `rows` : how many rows.
 
-            `constant_rmse` : that of always predicting the mean label of these rows.
+            `constant_rmse` : the RMSE of always predicting the mean label of these rows.
 
             `mean_label`, `mean_prediction` : means.
 

@@ -20,7 +20,7 @@ def _near_one(score: float) -> float:
     return -abs(score - 1.0)
 
 
-# Score that can be watched, without the name of its label -> what is larger for a better one.
+# Scores that can be watched, without the label's name -> a function that is larger for better ones.
 GAINS: dict[str, Callable[[float], float]] = {
     "logloss": _lower,
     "ne": _lower,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA's compiler and runtime library from NVIDIA's wheels, which the extra `cuda` installs.
 
-What the system has comes first. TVM starts ``nvcc`` by its name, and its own library finds the
+The system's own come first. TVM starts ``nvcc`` by its name, and its own library finds the
 runtime's by name where that is loaded already: so this module is imported before TVM.
 """
 

@@ -10,7 +10,7 @@ Invariant: vectors and remainders use one formula with explicit fused multiply-a
 bits do not depend on its position.
 
 TVM has one table of lowerings for the whole process. Outside of `inline_exp` the entry registered
-here does what TVM's own did.
+here behaves as TVM's own.
 """
 
 from __future__ import annotations

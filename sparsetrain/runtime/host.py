@@ -3,15 +3,15 @@
 
 LLVM names a CPU by its model number, and TVM assumes the instructions of that name. In a virtual
 machine both can be wrong: a hypervisor may report an older model, or hide instructions. Linux lists
-the real ones, so those that the name lacks are added to the target (``+avx512bf16``), and those
-that it wrongly implies are removed (``-avx512f``).
+the real ones, so missing instructions are added to the target (``+avx512bf16``), and wrongly
+implied ones removed (``-avx512f``).
 
 AMX tiles also need the kernel's permission, once per process, before the first use; without it
 there is no AMX. With it, signal stacks of 8 KB are too small, so it is requested only where the CPU
 has tiles.
 
-A level, for programs that are to run on other machines, is LLVM's name of it and the flags of Linux
-that a CPU must list, so that it has the level's instructions. AMX is in none.
+A level, for programs that run on other machines, is LLVM's name for it and the Linux flags that a
+CPU with its instructions lists. AMX is in none.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def cpu_level(name: str) -> tuple[Target, tuple[str, ...]]:
     Raises
     ------
     ConfigError
-        If the name is none, or the level of another kind of processor.
+        If the name is unknown, or a level of a different architecture.
     """
     if name == "native":
         return without_amx(host_target()), host_flags()  # which names no tile

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of TVM: without what it takes long to find missing, and such that interrupts pass through.
+"""Import of TVM without its slow searches for missing parts, and with interrupts that pass through.
 
-TVM imports PyTorch where it is installed and can do without: most of its import's time, and 200 MB.
-Its own wheels lack disco, and its backends of devices try out which operators exist. TVM forgives
-these errors, but for the first one C++ reads all debug information to name the callers: 0.2 s and
-30 MB. So disco is hidden, and backends are left to who uses them (`tvm.backend.load`), unless the
-environment has TVM_DEVICE_BACKEND_AUTOLOAD=1. Packages import this module before anything else of
-TVM. What is there already stays, and can be imported later.
+TVM imports PyTorch if it is installed, although it is optional: most of the import time, and 200
+MB. Its wheels lack disco, and its device backends probe for operators. TVM ignores these errors,
+but at the first one C++ reads all debug information to name the callers: 0.2 s and 30 MB. So disco
+is hidden, and backends are loaded by their users (`tvm.backend.load`), unless the environment has
+TVM_DEVICE_BACKEND_AUTOLOAD=1. Packages import this module before anything else of TVM. Modules that
+were imported before stay, and hidden ones can be imported later.
 
-A signal may come while TVM calls Python, as its passes do. TVM brings back exceptions whose type it
-knows; any other, Ctrl-C too, came back as ``RuntimeError('')``.
+A signal may come while TVM calls Python, as its passes do. TVM passes on exceptions of types it
+knows; any other, even Ctrl-C, came back as ``RuntimeError('')``.
 """
 
 from __future__ import annotations

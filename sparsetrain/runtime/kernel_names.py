@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of a program's kernels by what they compute, so that all programs name them alike.
+"""Kernel names made from the kernels' code, so that all programs name them alike.
 
 Relax numbers the kernels of each program: a layer is ``fused_matmul_nt_add3`` where it is trained
 and ``fused_matmul_nt_add1`` where it is only evaluated. An object file has one name, and programs
@@ -23,7 +23,7 @@ _DIGEST = re.compile(r"_[0-9a-f]{16}$")
 def name_by_content(module: tvm.IRModule) -> tvm.IRModule:
     """Give each kernel, and every call of it, a name with a digest of its code.
 
-    All passes of Relax must have run: they need the types of what is called.
+    All Relax passes must have run: they need the types of the called functions.
     """
     named: dict[str, tvm.ir.GlobalVar] = {}
     new: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Disk cache of compiled libraries, under a digest of everything that decides their code.
 
-A file name holds that digest and one of the content, so a damaged file is never loaded. A library
-is code, so the folder belongs to the user (mode 0700), nobody else may write one above it, and it
-is read through a descriptor; files of other owners or writable by others are ignored, and nothing
-is ever loaded from a checkpoint or from data. Files are written under a temporary name and renamed:
-of two processes that race, either's file serves both. Whatever fails here, the caller compiles
-instead.
+A file name has that digest and a digest of the content, so a damaged file is never loaded. A
+library is code, so the folder belongs to the user (mode 0700), no one else may write it or its
+parents, and it is read through a descriptor. Files that another user owns or may write are ignored,
+and nothing is ever loaded from a checkpoint or from data. Files are written under a temporary name
+and renamed: if two processes race, either file serves both. If anything fails here, the caller
+compiles instead.
 
-``SPARSETRAIN_CACHE`` names another folder; empty, it turns the cache off.
+``SPARSETRAIN_CACHE`` names a different folder; empty, it turns the cache off.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
 
 
 def imported_llvm(code: Any) -> list[str]:
-    """The LLVM IR that a kernel, or those of a module, import."""
+    """The LLVM IR imported by a kernel, or by the kernels of a module."""
     texts: list[str] = []
 
     def collect(statement: tirx.AttrStmt) -> None:
@@ -177,7 +177,7 @@ def store(folder: Path, key: str, executable: Any) -> Any:
             with filter_stderr(_is_scope_warning):
                 write_file(folder, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
-            with suppress(OSError):  # another process may drop the same files
+            with suppress(OSError):  # a process may drop the same files
                 _prune(folder)
         return load(folder, key)
     return None
@@ -246,13 +246,13 @@ def _prune(folder: Path) -> None:
 
 
 def _last_use(file: Path) -> tuple[bool, float]:
-    """Order by time of last use; before all others those of a clock that has gone back since."""
+    """Order by time of last use; times in the future (a clock was set back) come first."""
     used = file.stat().st_mtime
     return used <= time.time() + _CLOCK_STEP, used
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    """Whether a file is of a kind (so no link), owned by this user, and writable by no other."""
+    """Whether a file is of a kind (not a link), owned by this user, and writable by no one else."""
     owned = status.st_uid == os.geteuid()
     return kind(status.st_mode) and owned and not status.st_mode & OTHERS
 

@@ -69,7 +69,7 @@ def _branch(s: Any) -> Any:
     return tirx.IfThenElse(s.condition, _mark(s.then_case), otherwise, s.span)
 
 
-# Statements that hold others.
+# Statements with a body.
 _REBUILD = {
     tirx.SeqStmt: _sequence,
     tirx.For: _loop,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Object files of a program's kernels, each compiled by itself and kept on disk.
 
-With another optimizer, or tables of other sizes, nearly all kernels of a program stay the same.
-LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
-kernels call each other, the program is compiled as a whole, to the same code. A separate kernel
-costs about 30 ms more on one core of an EPYC (Zen 3).
+With a different optimizer or table size nearly all kernels of a program stay the same. LLVM takes
+most of the compile time, so kernels that were compiled before are only linked. If kernels call each
+other, the program is compiled as a whole, to the same code. A separate kernel costs about 30 ms
+more on one core of an EPYC (Zen 3).
 
 All cores compile; each kernel has its own TVM module and LLVM context, so its code does not depend
 on the number of threads. Most of LLVM's work releases Python's lock. Each thread has the caller's
@@ -33,7 +33,7 @@ from sparsetrain.runtime import library_cache, lowering, threads
 
 
 class CrossKernelCallError(Exception):
-    """A kernel calls another function of its module."""
+    """A kernel calls a function of its module."""
 
 
 def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Path) -> list[Any]:
@@ -42,7 +42,7 @@ def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Pa
     Raises
     ------
     CrossKernelCallError
-        If a kernel calls another.
+        If a kernel calls a function of the module.
     OSError
         If an object file cannot be written.
     """
@@ -97,7 +97,7 @@ def _lower(var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc, target: tvm.target.Targ
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(target.host or target))
     lowered = finish()(lower(bound(tvm.IRModule({var: kernel}))))
-    # TVM marks a single kernel; its code has to be that of one among many.
+    # TVM marks a single kernel; its code must be the same as among many.
     return tvm.IRModule({var: lowered[var].without_attr("tirx.is_entry_func")})
 
 

@@ -13,14 +13,14 @@ from sparsetrain.runtime.host import host_target
 
 
 def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Target:
-    """Return the TVM target that a name, or a target, stands for.
+    """Return the TVM target for a name or a target.
 
     Parameters
     ----------
     target : str or tvm.target.Target
         ``"cpu"`` is this machine's CPU, ``"llvm"`` a generic one, ``"cuda"`` this machine's GPU,
         ``"auto"`` the GPU if it can be used, else the CPU; a `tvm.target.Target` of kind ``llvm``
-        or ``cuda`` stands for itself.
+        or ``cuda`` is used as it is.
 
     Raises
     ------

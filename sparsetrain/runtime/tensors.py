@@ -31,7 +31,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # unknown to DLPack in NumPy: exchanged
 
 
 def on_host(tensor: NDArray) -> bool:
-    """Whether a tensor lies in memory that the CPU reads."""
+    """Whether the CPU can read a tensor's memory."""
     return tensor.__dlpack_device__()[0] in (CPU_MEMORY, PINNED_MEMORY)
 
 
@@ -130,7 +130,7 @@ _copy_to_bytes = tvm.get_global_func("runtime.TVMTensorCopyToBytes")
 
 
 def _reduce(tensor: NDArray) -> tuple[Any, ...]:
-    """Pickle or copy a tensor by its values; the copy lies in host memory."""
+    """Pickle or copy a tensor by its values; the copy is in host memory."""
     return as_tensor, (as_numpy(tensor),)
 
 
@@ -149,7 +149,7 @@ def empty(
     Raises
     ------
     ResourceError
-        If there is no memory; names `what` and the bytes.
+        If there is no memory; the message names `what` and the bytes.
     """
     tvm_dtype, itemsize = _dtype_and_size(dtype)
     size = prod(map(int, shape)) * itemsize
@@ -190,7 +190,7 @@ def as_shape(shape: tuple[int, ...]) -> tvm_ffi.Shape:
 
 
 def reshape_view(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
-    """View a contiguous tensor in another shape; the memory is shared."""
+    """View a contiguous tensor in a new shape; the memory is shared."""
     return tensor._create_view(as_shape(shape), tensor.dtype)
 
 
@@ -202,7 +202,7 @@ def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray
 
 
 def to_device(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
-    """Return a tensor on a device: itself if it lies there, else a copy; `what` as in `empty`."""
+    """Return a tensor on a device: itself if it is there, else a copy; `what` as in `empty`."""
     if tensor.device == device:
         return tensor
     copy = empty(tuple(map(int, tensor.shape)), str(tensor.dtype), what, device)
@@ -216,7 +216,7 @@ def copy_(target: NDArray, source: NDArray) -> None:
 
 @contextmanager
 def editable_numpy(tensor: NDArray) -> Iterator[np.ndarray]:
-    """The elements as a writable array; those of a device are copied back after the block."""
+    """The elements as a writable array, copied back to their device after the block."""
     host = to_device(tensor, tvm.cpu())
     yield as_numpy(host, writable=True)
     if host is not tensor:

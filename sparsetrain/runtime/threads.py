@@ -53,7 +53,7 @@ def num_threads() -> int:
 
 
 def max_worker_threads() -> int:
-    """Most threads for other work of this process; does not start TVM's pool."""
+    """Most threads for work outside TVM; does not start TVM's pool."""
     text = os.environ.get("TVM_NUM_THREADS", "")
     return min(max(int(text), 1) if text.isdecimal() else _share(), available_cores())
 
@@ -101,7 +101,7 @@ def mark_pool_started() -> None:
 
 
 def _after_fork() -> None:
-    """Run kernels on the only thread of a forked process: TVM would wait for the others."""
+    """Run kernels on the only thread of a forked process: TVM would wait for its other threads."""
     global _forked
     if _started:
         _forked = True

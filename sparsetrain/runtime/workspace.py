@@ -29,7 +29,7 @@ class BufferLifetime(NamedTuple):
 
     first: int  # step of the program that uses it
     last: int
-    within: int | None  # number of another array whose memory it views
+    within: int | None  # number of the array whose memory it views
     dtype: str
     shape: tuple[int, ...]
 
@@ -49,7 +49,7 @@ class Workspace:
         self._views: dict[Hashable, list[NDArray]] = {}  # by the sizes of inputs
 
     def arrays(self, sizes: Hashable, arguments: Sequence[NDArray]) -> list[NDArray]:
-        """Arrays for arguments of these sizes; calls with other sizes overwrite them."""
+        """Arrays for arguments of these sizes; calls with different sizes overwrite them."""
         arrays = self._views.get(sizes)
         if arrays is None:
             arrays = self._create_views(self._lifetimes(arguments))

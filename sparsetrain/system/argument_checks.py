@@ -54,7 +54,7 @@ def require_non_negative(name: str, value: Any) -> float:
 
 
 def require_type(name: str, value: Any, kinds: type | tuple[type, ...], fix: str) -> None:
-    """Refuse a value of another type; `fix` says what to pass instead. None is accepted."""
+    """Refuse a value of the wrong type; `fix` names the right one. None is accepted."""
     if value is not None and not isinstance(value, kinds):
         raise ConfigError(f"{name} is {value!r:.60}; give {fix}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public names of a package: those that its ``__init__`` imports, without its modules."""
+"""Public names of a package: the imports of its ``__init__``, without its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def public_names(names: Mapping[str, Any]) -> tuple[list[str], Callable[[], list[str]]]:
-    """Return ``__all__`` and ``__dir__`` of the package whose globals these are."""
+    """Return ``__all__`` and ``__dir__`` of the package with these globals."""
     public = sorted(
         name
         for name, value in names.items()

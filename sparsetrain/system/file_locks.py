@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of files and folders, replacement of whole files, and errors of paths not to be written.
 
-A lock ends with the process that holds it, so to get it means that nobody writes there any more,
-whatever container the other process ran in.
+A lock ends with its process, so whoever gets it knows that nobody writes there any more, even from
+a different container.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def name_write_errors(path: Path, kind: type[SparsetrainError]) -> Iterator[None
     ResourceError
         If the disk is full.
     SparsetrainError
-        An error of class `kind`, if `path` cannot be written for another reason.
+        An error of class `kind`, if `path` cannot be written for any other reason.
     """
     try:
         yield
-    except OSError as error:  # or Arrow's, whose text says more than the reason
+    except OSError as error:  # or Arrow's, with a text that says more than the reason
         reason = os.strerror(error.errno) if error.errno else error
         raised = ResourceError if is_disk_full(error) else kind
         raise raised(f"{path}: cannot be written: {reason}") from None
@@ -54,7 +54,7 @@ def try_lock(path: Path) -> Iterator[bool]:
     descriptor = _open(path)
     try:
         held = _try_lock(descriptor)
-        # What was removed meanwhile, and made anew, has another lock.
+        # A file that was removed and made anew meanwhile has a new lock.
         yield held and os.path.samestat(os.fstat(descriptor), os.stat(path))
     finally:
         os.close(descriptor)
@@ -87,7 +87,7 @@ def _make_locked(draft: Path, make: Callable[[Path], Any]) -> int:
 def replaced_by(draft: Path, path: Path) -> Iterator[None]:
     """Make the file `draft` to write in, locked; flush it to disk and rename it to `path`.
 
-    After an error it is removed, and what was at `path` stays.
+    After an error it is removed, and `path` is unchanged.
     """
     try:
         with locked_draft(draft, partial(Path.touch, exist_ok=False)):
@@ -109,7 +109,7 @@ def sync(path: Path) -> None:
 
 def remove_dead(draft: Path, remove: Callable[[Path], None] = Path.unlink) -> None:
     """Remove a draft that can be locked: its writer is gone. Without locks drafts stay."""
-    with suppress(OSError), try_lock(draft) as dead:  # others may be cleaning up too
+    with suppress(OSError), try_lock(draft) as dead:  # other processes may clean up too
         if dead:
             remove(draft)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that one thread does not find while it imports others, which can do without them."""
+"""Optional modules that are hidden from one thread while it imports their users."""
 
 from __future__ import annotations
 

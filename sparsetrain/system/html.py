@@ -29,7 +29,7 @@ def table(rows: Iterable[Iterable[Any]], head: Iterable[Any] = ()) -> Markup:
 
 
 def describe(title: str, facts: Mapping[str, Any]) -> str:
-    """Return what a notebook shows of an object: a title, and the facts that are known."""
+    """Return a notebook's view of an object: a title, and the facts that are known."""
     known = [(name, value) for name, value in facts.items() if value not in (None, "")]
     return f"<b>{escape(title)}</b>\n{table(known)}"
 

@@ -19,7 +19,7 @@ def rank() -> int:
 
 
 def describe_process() -> str:
-    """Return which of them this is, for messages of who has not met the others."""
+    """Return this process's rank from the launcher's variables, for messages before MPI starts."""
     return f"rank {rank()} of {processes_started()}"
 
 

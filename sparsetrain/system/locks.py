@@ -27,8 +27,8 @@ MAX_FORK_WAIT = 60.0
 def with_builder_lock(build: Callable[Params, Result]) -> Callable[Params, Result]:
     """Let one thread at a time run a function that uses a `BlockBuilder` or lowers operators.
 
-    TVM keeps one stack of open builders, and one operator tag, for all threads: two that build at
-    once would write into each other's functions.
+    TVM keeps one stack of open builders, and one operator tag, for all threads: two threads that
+    build at once would write into each other's functions.
     """
 
     @wraps(build)
@@ -66,9 +66,9 @@ _held: list[Any] = []  # by that thread
 
 
 def _acquire_all() -> None:
-    """Acquire every lock, waiting for one at a time and holding no other meanwhile.
+    """Acquire every lock; hold none while waiting for one.
 
-    Otherwise a thread that holds the one and wants another would never go on.
+    Otherwise two threads that each hold a lock the other wants would deadlock.
     """
     _fork_lock.acquire()
     end = monotonic() + MAX_FORK_WAIT
@@ -84,7 +84,7 @@ def _acquire_all() -> None:
 
 
 def _try_all(locks: list[Any]) -> bool:
-    """Acquire those that are free; move the first that is not to the front."""
+    """Acquire the free locks; move the first that is taken to the front."""
     for place, lock in enumerate(locks):
         if lock in _held:
             continue

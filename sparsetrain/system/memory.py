@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-ALIGNMENT = 2 << 20  # a huge page; a multiple of what disks and kernels need
+ALIGNMENT = 2 << 20  # a huge page; a multiple of the alignment disks and kernels need
 LARGE = 4 << 20  # bytes
 CHECKED_FROM = 64 << 20  # bytes: writing these takes much longer than the check
 _MEMINFO = Path("/proc/meminfo")
@@ -25,8 +25,8 @@ _GROUP = Path("/sys/fs/cgroup")
 def total_memory() -> int | None:
     """Bytes of memory and swap, used or free; None where the system does not say.
 
-    The machine's, or those of the control group that this process is the root of, as in a
-    container. They are read each time, since a virtual machine may grow.
+    The machine's, or the limits of this process's control group, as in a container. They are read
+    each time, since a virtual machine may grow.
     """
     return min(_totals(), default=None)
 

@@ -2,8 +2,8 @@
 """Files of a folder that is code: nobody but its owner, who is this user or root, may change them.
 
 Every folder of the path is checked by its descriptor before the next one is looked up in it, and no
-link is followed: what another user moves meanwhile is not found. ``serving/native/artefact.c`` does
-the same.
+link is followed: a folder that another user moves meanwhile is not found.
+``serving/native/artefact.c`` does the same.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH  # the bits by which others may write
+OTHERS = stat.S_IWGRP | stat.S_IWOTH  # write permission of group and others
 _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # of Linux alone
 
 
 class NotPrivateError(OSError):
-    """Another user could exchange or write a file or folder; the text says which, and the fix."""
+    """Another user could replace or write a file or folder; the text names it and the fix."""
 
 
 class PrivateFolder:
@@ -35,7 +35,7 @@ class PrivateFolder:
         self.path, self._descriptor = path, descriptor
 
     def read(self, name: str) -> bytes:
-        """Return what a regular file of the folder holds.
+        """Return the bytes of a regular file in the folder.
 
         Raises
         ------
@@ -66,7 +66,7 @@ def open_private(folder: str | Path) -> Iterator[PrivateFolder]:
 
 
 def private_descriptor(path: Path) -> int:
-    """Open a folder of which, as of all above it, no other user can exchange or write anything.
+    """Open a folder that no other user can replace or write, nor any folder above it.
 
     Raises
     ------
@@ -91,14 +91,14 @@ def private_descriptor(path: Path) -> int:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that others may not write, and those above it, whatever the umask is."""
+    """Make a folder and its parents, writable by this user only, whatever the umask is."""
     for each in [*reversed(folder.parents), folder]:
         if not each.exists():
             each.mkdir(mode=0o755, exist_ok=True)
 
 
 def _open(path: Path, flags: int, folder: int) -> int:
-    """Open what has the name of `path` in a folder; an error says the whole path."""
+    """Open the entry of `path`'s name in a folder; an error gives the whole path."""
     try:
         return os.open(path.name, flags, dir_fd=folder)
     except OSError as error:
@@ -106,7 +106,7 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _check(path: Path, status: os.stat_result, may_stick: bool = False) -> None:
-    """Refuse what others may write; of a folder like /tmp names stay those of who made them."""
+    """Refuse entries that others may write, except folders with a sticky bit such as /tmp."""
     if status.st_uid not in (os.geteuid(), 0):
         raise NotPrivateError(f"{path}: it belongs to another user: chown it")
     if status.st_mode & OTHERS and not (may_stick and status.st_mode & stat.S_ISVTX):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of files in folders that others may have written.
+"""Reads of files in folders that other users may write.
 
 A pipe or a device would block or never end, a link may lead out of the folder, and a sparse file
 may be larger than the memory. All are refused.

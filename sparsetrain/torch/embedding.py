@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Embedding layers of PyTorch for `RowSparseOptimizer`.
 
-Tables lie on huge pages, and ids are looked up by this package's kernel. The gradient is a sparse
-tensor of PyTorch with the ids as they came. In exact mode rows are made current before any read:
-here those of the ids, elsewhere all (`tracking`).
+Tables are on huge pages, and this package's kernel looks ids up. The gradient is a sparse tensor of
+PyTorch with the ids as they came. In exact mode rows are made current before any read: of the ids
+here, all elsewhere (`tracking`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ class _Table(torch.nn.Module):
 class RowSparseEmbedding(_Table, torch.nn.Embedding):
     """`torch.nn.Embedding` with row-sparse gradients, on the CPU.
 
-    Parameters and attributes are those of `torch.nn.Embedding` with ``sparse=True``, without
-    `max_norm` and `scale_grad_by_freq`; so is `from_pretrained`, which shares the memory it is
-    given.
+    Parameters and attributes as in `torch.nn.Embedding` with ``sparse=True``, without `max_norm`
+    and `scale_grad_by_freq`; so is `from_pretrained`, which shares the memory it is given.
 
     Raises
     ------
@@ -68,7 +67,7 @@ class RowSparseEmbedding(_Table, torch.nn.Embedding):
         Raises
         ------
         DataError
-            If an id lies outside the table.
+            If an id is outside the table.
         """
         if torch.compiler.is_compiling():
             return super().forward(input)
@@ -99,7 +98,7 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
         Raises
         ------
         DataError
-            If an id lies outside the table.
+            If an id is outside the table.
         """
         if torch.compiler.is_compiling():
             return super().forward(input, offsets, per_sample_weights)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`from_torch`: a module of PyTorch as a model here, with row-sparse gradients of its tables.
 
-PyTorch exports what the module computes, TVM's importer turns that into Relax, and `operators` sees
-to what the importer would drop. The result is compared with PyTorch's before it is returned.
+PyTorch exports the module, TVM's importer turns it into Relax, and `operators` handles the parts
+that the importer would drop. The result is compared with PyTorch's before it is returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ImportedModel:
     Parameters
     ----------
     module : torch.nn.Module
-        What was imported; only `to_torch_` changes it.
+        The imported module; only `to_torch_` changes it.
     functions : tvm.IRModule
         The functions.
     trainable : list of str
@@ -128,7 +128,7 @@ def from_torch(
     Raises
     ------
     ConfigError
-        If PyTorch cannot export the module, or it holds what has no translation; by name.
+        If PyTorch cannot export the module, or it has a node without a translation, which is named.
 
     Examples
     --------

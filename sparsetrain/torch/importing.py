@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of a module: what PyTorch exports of it, as Relax functions with its names."""
+"""Import of a module: PyTorch's export as Relax functions, with its names."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def every_value(
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Runs a graph and keeps what each node gives."""
+    """Runs a graph and keeps each node's result."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph)
@@ -95,7 +95,7 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def _shapes(names: Sequence[str], given: Any) -> tuple[Any, ...]:
-    """What may vary of each input, by default the first axis."""
+    """Dynamic axes of each input, by default the first."""
     if isinstance(given, Mapping):
         given = [given.get(name) for name in names]
     return tuple(given or ({0: Dim.AUTO} for _ in names))
@@ -116,7 +116,7 @@ def _require_floats(module: torch.nn.Module) -> None:
 
 
 def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.ndarray:
-    """What PyTorch computes in evaluation mode."""
+    """PyTorch's result in evaluation mode."""
     with evaluating(module), torch.no_grad():
         result = module(*inputs)
     if not isinstance(result, torch.Tensor):
@@ -179,7 +179,7 @@ def _exported(
 class _Importer(ExportedProgramImporter):
     """TVM's importer; of an error nothing is left open, which TVM would print a line about.
 
-    With `every` the result is what all `nodes` give that give one tensor.
+    With `every`, the results of all `nodes` that give one tensor.
     """
 
     def __init__(self, every: bool = False) -> None:
@@ -245,7 +245,7 @@ def _function(
 
 @mutator
 class _Renamer(PyExprMutator):
-    """Puts other variables in place of those of a function."""
+    """Replaces a function's variables."""
 
     def __init__(self, variables: dict[relax.Var, relax.Var]) -> None:
         super().__init__()

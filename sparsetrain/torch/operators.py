@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of PyTorch that TVM's importer lacks, or changes in silence: its own table, corrected.
 
-Lookups become those of this package. Dropout, which the importer drops, draws by the key of a step.
-What has no translation is refused by name.
+Lookups become this package's. Dropout, which the importer drops, draws by the key of a step. Nodes
+without a translation are refused by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparsetrain.errors import ConfigError
 KEYS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
 MODES = ("sum", "mean")
 
-# From a node and the importer, whose `env` holds what was translated, to an expression.
+# From a node and the importer (`env` has the translated nodes) to an expression.
 Translation = Callable[[torch.fx.Node, Any], Any]
 
 
 def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    """All arguments of a node by name, those that are nodes translated."""
+    """All arguments of a node by name, with nodes translated."""
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
     return {
         name: importer.env[value] if isinstance(value, torch.fx.Node) else value
@@ -35,7 +35,7 @@ def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> 
 
 
 def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Rows; those of `padding_idx` have no gradient."""
+    """Rows; `padding_idx` has no gradient."""
     defaults = {"weight": None, "ids": None, "padding_idx": -1, "by_freq": False, "sparse": False}
     given = _arguments(node, importer, defaults)
     _refuse_by_freq(given)
@@ -48,7 +48,7 @@ def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _bag(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
-    """Pooled rows (B, D); of what PyTorch returns beside them nothing is used."""
+    """Pooled rows (B, D); PyTorch's further results are not used."""
     defaults = {"weight": None, "ids": None, "offsets": None, "by_freq": False, "mode": 0}
     defaults |= {"sparse": False, "weights": None, "include_last_offset": False, "padding_idx": -1}
     given = _arguments(node, importer, defaults)
@@ -150,7 +150,7 @@ TRANSLATIONS: dict[str, Translation] = {
 
 
 def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
-    """Refuse what TVM's importer would change in silence.
+    """Refuse nodes that TVM's importer would change silently.
 
     Raises
     ------

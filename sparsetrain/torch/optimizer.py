@@ -25,7 +25,7 @@ from sparsetrain.torch.tracking import Reader, as_it_is, make_current_
 
 
 class RowSparseOptimizer(torch.optim.Optimizer):
-    """A PyTorch optimizer whose steps are those of an optimizer of this package.
+    """A PyTorch optimizer that steps as an optimizer of this package.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ class RowSparseOptimizer(torch.optim.Optimizer):
     Raises
     ------
     ConfigError
-        If a parameter lies elsewhere, a learning rate is a schedule, or `clip_norm` is given with
-        several parameter groups.
+        If a parameter is not on the CPU, a learning rate is a schedule, or `clip_norm` is given
+        with several parameter groups.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
             group.flush_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Slots and groups, as other optimizers have them; all rows are made current first."""
+        """Slots and groups, as in PyTorch's optimizers; all rows are made current first."""
         self.flush_()
         return super().state_dict()
 
@@ -158,7 +158,7 @@ class Group:
         self.parameters = dict(zip(names, group["params"], strict=True))
         for name, parameter in self.parameters.items():
             require_shareable(f"RowSparseOptimizer: {name!r}", parameter)
-            make_current_(parameter)  # another optimizer may have left rows behind
+            make_current_(parameter)  # a previous optimizer may have left rows behind
         self.params: dict[str, NDArray] = {n: to_tvm(p) for n, p in self.parameters.items()}
         self.places = {name: p.data_ptr() for name, p in self.parameters.items()}
         if "lr" in group:

@@ -18,12 +18,12 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def require_shareable(what: str, tensor: torch.Tensor) -> None:
-    """Refuse a tensor that kernels cannot write where it lies.
+    """Refuse a tensor that kernels cannot write in place.
 
     Raises
     ------
     ConfigError
-        If it is not on the CPU, is not float32 or float64, or has another layout.
+        If it is not on the CPU, is not float32 or float64, or has a different layout.
     """
     if tensor.device.type != "cpu":
         raise ConfigError(
@@ -38,13 +38,13 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; a copy if its layout is not what kernels assume."""
+    """The tensor; a copy if kernels cannot read its layout."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
 def to_tvm(tensor: torch.Tensor) -> runtime.NDArray:
-    """The same memory as a tensor of TVM; a copy if its layout is not what kernels assume."""
+    """The same memory as a TVM tensor; a copy if kernels cannot read its layout."""
     return from_dlpack(aligned(tensor.detach()))
 
 
@@ -59,7 +59,7 @@ def new_table(layer: str, rows: int, width: int, device: Any, dtype: Any) -> tor
     Raises
     ------
     ConfigError
-        For another device than the CPU, or another dtype than float32 and float64.
+        If it is not on the CPU, or neither float32 nor float64.
     """
     dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
     if dtype not in DTYPES or device.type != "cpu":

@@ -30,7 +30,7 @@ class TableParameter(torch.nn.Parameter):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call a function; those of `_WITHOUT_VALUES` leave rows behind, as they read none."""
+        """Call a function; those in `_WITHOUT_VALUES` read no rows, so they leave rows behind."""
         given = kwargs or {}
         with as_it_is():
             if func not in _WITHOUT_VALUES:
@@ -40,7 +40,7 @@ class TableParameter(torch.nn.Parameter):
 
 
 class Reader(NamedTuple):
-    """What makes rows of a parameter current; it lives as long as the parameter does."""
+    """Makes rows of a parameter current; it lives as long as the parameter."""
 
     table: Table
 
@@ -56,7 +56,7 @@ def make_current_(parameter: Any, ids: torch.Tensor | None = None) -> None:
     if ids is None:
         reader.table.current()
     else:
-        parameter.__class__ = TableParameter  # the next step leaves the other rows behind
+        parameter.__class__ = TableParameter  # the next step leaves the remaining rows behind
         reader.table.rows(ids.numpy())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The certificate: what was checked, on what machine, of which run and data, and what was found."""
+"""The certificate: checks, machine, run, data and results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_checks(
 ) -> Iterator[tuple[str, Outcome]]:
     """Yield the outcome of each named check as soon as it is known.
 
-    A check that ends with an error has failed; the others still run.
+    A check that raises has failed; the remaining ones still run.
     """
     for name in names:
         try:
@@ -37,7 +37,7 @@ def run_checks(
 def certificate(
     outcomes: Mapping[str, Outcome], run: Path | None, data: Path | None, injected: Iterable[str]
 ) -> dict[str, Any]:
-    """Return plain values of what was found, and of everything that it was found with."""
+    """Return the results and everything they depend on, as plain values."""
     files = {"manifest_sha256": run and _manifest(run), "data_sha256": data}
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

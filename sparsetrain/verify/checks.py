@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of checks. Each takes the subject, and whether to commit the fault that it must find.
 
-A fault is committed on what the check looks at, after the code under test has run: a gradient that
-is off by a thousandth, one bit of a weight, one lost duplicate.
+A fault is injected into the value that the check reads, after the code under test has run: a
+gradient that is off by a thousandth, one bit of a weight, one lost duplicate.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _RATES = {"sgd": 0.05, "momentum": 0.05, "adagrad": 0.05, "adam": 0.01, "adamw":
 def check_gradients(subject: Subject, inject: bool) -> Outcome:
     """Float32 gradients along random directions against central differences in float64.
 
-    An argument of ReLU so near 0 that float32 has the other sign is met by chance in a batch; a
-    wrong gradient is wrong in each. So the bound must hold in one of a few.
+    By chance a batch has an argument of ReLU so near 0 that float32 gets its sign wrong; a wrong
+    gradient is wrong in every batch. So the bound must hold in one of a few.
     """
     loss = Program(widen_function(subject.model.export(), "loss"), "loss", "cpu")
     for number in range(min(_TRIES, len(subject.batches))):
@@ -200,7 +200,7 @@ def check_duplicates(subject: Subject, inject: bool) -> Outcome:
 def _without_a_duplicate(
     gradient: RowSparse, indices: np.ndarray, values: np.ndarray, counts: np.ndarray
 ) -> RowSparse:
-    """Lose the largest of the entries that share a row with the fewest others."""
+    """Drop the largest entry among the rows with the fewest duplicates."""
     shared = np.where(counts > 1, np.abs(values).max(axis=1) / counts, -1.0)
     kept = np.arange(len(indices)) != int(np.argmax(shared))
     return RowSparse.from_numpy(indices[kept], values[kept].astype("f4"), gradient.num_rows)

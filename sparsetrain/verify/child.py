@@ -36,7 +36,7 @@ def class_name(model: object) -> str:
 
 
 def main(start: str, data: str, out: str, named: str = "") -> None:
-    """Train what was saved in `start`, in the run folder `out`."""
+    """Train the trainer saved in `start`, in the run folder `out`."""
     cls = None
     if named:
         sys.path.append(os.getcwd())

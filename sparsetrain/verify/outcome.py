@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was compared, the bound and what was found; a check that cannot run has a reason.
+    """A comparison, its bound and its result; a check that cannot run has a reason.
 
     Parameters
     ----------
@@ -48,14 +48,14 @@ class Outcome:
 
 
 def same_bits(compared: str, others: int, *, fails: bool = False) -> Outcome:
-    """Return the outcome of numbers of which `others` have other bits, where none may."""
+    """Return the outcome of a comparison in which no number's bits may differ; `others` do."""
     return Outcome(compared, 0, others, "other bits", fails)
 
 
 def count_other_bits(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """Count the numbers whose bits differ among all; arrays that one alone has differ whole."""
+    """Count the numbers with different bits; an array that only one side has differs as a whole."""
     others = total = 0
     for name in {*first, *second}:
         one, other = first.get(name), second.get(name)

@@ -37,13 +37,13 @@ class Subject:
     ----------
     model : ClickModel
     optimizer : Optimizer
-        That of the run, where a check needs but one.
+        The run's, for checks that need only one.
     encoder : Encoder
         Of the rows.
     data : path
         A file of labelled rows.
     weights : mapping of str to Tensor, optional
-        Parameters of the run; by default those of a new model.
+        Parameters of the run, by default of a new model.
     """
 
     model: Any
@@ -54,7 +54,7 @@ class Subject:
     _programs: dict[str, Any] = field(default_factory=dict)
 
     def trainer(self, optimizer: Optimizer | None = None, target: str = "cpu") -> Trainer:
-        """A new trainer with the weights of the subject; those of one target share a program."""
+        """A new trainer with the subject's weights; trainers of the same target share a program."""
         chosen = optimizer or self.optimizer
         made = Trainer(self.model, chosen, target=target, encoder=self.encoder)
         for name, weight in (self.weights or {}).items():

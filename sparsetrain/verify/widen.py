@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Relax function in float64: every float argument, constant and cast becomes float64.
 
-It is compiled like any other program, and is what gradients of the float32 program are compared
-with. Cost: a copy of the parameters in twice their bytes.
+It is compiled like any program, and gradients of the float32 program are compared with it. Cost: a
+copy of the parameters in twice their bytes.
 """
 
 from __future__ import annotations

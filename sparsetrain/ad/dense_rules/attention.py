@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention: softmax of products of queries and keys, as weights of values.
 
-The weights are those of the forward pass: what runs computes them once.
+The weights come from the forward pass, so a program computes them once.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tvm.relax import op
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.kernels.relax_op import define_op
 
-_ELEMENTWISE = {"op_pattern": 0}  # fuses with what comes before and behind
+_ELEMENTWISE = {"op_pattern": 0}  # fuses with its neighbours
 
 
 def _sums(like: te.Tensor, name: str, element: Any) -> te.Tensor:
@@ -165,7 +165,7 @@ _of_x = define_op(
 
 
 def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """The cotangents of x, gamma and beta, from that of y."""
+    """The cotangents of x, gamma and beta, from the cotangent of y."""
     x, gamma, _ = call.args
     of_y = emit(relax.TupleGetItem(cotangent, 0))
     mean, inverse = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))

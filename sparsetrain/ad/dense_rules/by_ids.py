@@ -24,9 +24,8 @@ from sparsetrain.ops.indexing.reads import read_of, rows_read
 def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Row-sparse where ids name rows of a parameter.
 
-    That of an activation is dense, added where it was read. That of other elements of a parameter
-    whose shape is known when compiling, or of its copies, would be as long as the parameter, so it
-    is an error.
+    The cotangent of an activation is dense, added where it was read. For elements (not rows) of a
+    parameter of known shape, or of its copies, it would be as long as the parameter: an error.
     """
     x, shape = call.args[0], list(call.args[0].ty.shape)
     rows = rows_read(builder, x, read_of(builder, call))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout whose mask is a function of a key and of the place of an element.
+"""Dropout with a mask computed from a key and the position of an element.
 
 No mask is stored: the reverse pass draws it again. It is the same for any number of threads, on the
 CPU and on CUDA, and for any number of parts of a batch, since rows are counted through the batch.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and sums by letters: `einsum`, whose derivative is an einsum too."""
+"""`einsum`; its derivative is an einsum too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Factor(NamedTuple):
 
     @property
     def extents(self) -> dict[str, Any]:
-        """By letter, but for those of length 1, which are repeated."""
+        """Extents by letter, without those of length 1, which broadcast."""
         sides = zip(self.letters, self.tensor.ty.shape, strict=True)
         return {letter: n for letter, n in sides if not is_one(n)}
 

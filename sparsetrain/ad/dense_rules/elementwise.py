@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations and other functions of one element, and of two.
+"""Activations and other functions of one or two elements.
 
 Where a rule can test the output instead of the argument it does: then the argument is needed by
 nobody, and the product before it, its bias and the activation can be one kernel. Of two arguments
@@ -141,7 +141,7 @@ def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> Rule:
 
 
 def _where(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: the cotangent to the side that was taken, 0 to the other."""
+    """Backward: the cotangent to the selected side, 0 to the other."""
     condition, left, right = call.args
     zero = constant(0, output)
     parts = op.where(condition, cotangent, zero), op.where(condition, zero, cotangent)

@@ -145,7 +145,7 @@ def linear_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) ->
     Raises
     ------
     ConfigError
-        If a shape is another.
+        If a shape differs.
     """
     _require_matrices("linear_cross_entropy", x, table, items)
     scores = emit(op.matmul(x, emit(op.permute_dims(table))))

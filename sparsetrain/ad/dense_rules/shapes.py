@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same elements in another place, or in several: shapes, slices, stacking, tiling, filling."""
+"""Operators that move or repeat elements: reshape, slices, stacking, tiling, filling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsetrain.kernels.relax_op import define_op
 
 
 def _same_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: the same elements under another shape. Backward: the old shape."""
+    """Forward: a reshape. Backward: a reshape to the old shape."""
     return [op.reshape(cotangent, call.args[0].ty.shape)]
 
 
@@ -29,7 +29,7 @@ def _slice_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _placed(cotangent: te.Tensor, shape: Sequence[Any], cuts: Sequence[Any]) -> te.Tensor:
-    """Zeros of a shape around a cotangent, by (axis, begin, stride) of what was cut."""
+    """A cotangent placed in zeros of `shape`, at the (axis, begin, stride) of the slice."""
 
     def element(*index: Any) -> Any:
         taken, inside = list(index), tirx.const(True, "bool")
@@ -128,7 +128,7 @@ def _concat(
 def _concat_part(
     whole: te.Tensor, part: te.Tensor, before: list[te.Tensor], axis: int
 ) -> te.Tensor:
-    """The part of `whole` that lies behind `before`; its place comes from their shapes."""
+    """The part of `whole` after `before`, located by their shapes."""
     start: Any = tirx.const(0, "int64")
     for tensor in before:
         start = start + tensor.shape[axis]

@@ -26,7 +26,7 @@ MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
 
 
 def widened(bits: Any, dtype: str) -> Any:
-    """The float32 that 16 bits of `dtype` stand for."""
+    """The float32 with the value of 16 bits of `dtype`."""
     return _WIDENED[dtype](word(bits))
 
 

@@ -28,19 +28,19 @@ FRACTION = 23  # bits of a step that decide how it is rounded
 
 
 def scale_bits(largest: Any) -> Any:
-    """The bits of the scale of a row, from those of its largest magnitude, uint32."""
+    """The bits of a row's scale (uint32), from the bits of its largest magnitude."""
     exponent = T.Bind((largest + uint(CARRY)) & uint(INFINITE))
     scale = tirx.max(exponent, uint(LEAST)) - uint(6 << 23)
     return T.Bind(tirx.Select(exponent == uint(INFINITE), uint(QUIET_NAN), scale))
 
 
 def inverse_bits(scale: Any) -> Any:
-    """The bits of ``1 / scale``; those of 0 for NaN."""
+    """The bits of ``1 / scale``, or of 0 for NaN."""
     return T.Bind(tirx.Select(scale == uint(QUIET_NAN), uint(0), uint(254 << 23) - scale))
 
 
 def magnitude(value: Any) -> Any:
-    """The bits of ``|value|``, which are ordered as the numbers are; those of NaN come last."""
+    """The bits of ``|value|``, ordered as the numbers are; NaN comes last."""
     return T.reinterpret("uint32", value) & uint(MAGNITUDE)
 
 

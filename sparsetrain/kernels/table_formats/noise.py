@@ -2,8 +2,8 @@
 """Random bits by counter: a pure function of (seed, parameter, step, row, column), in 32-bit words.
 
 No state is kept and no order assumed, so the bits of an element are the same on every thread, on
-every path of an update, and after a resume. The host hashes what a step shares into two keys; a
-kernel mixes them with the row once and with the column for each element, a few steps each.
+every path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes
+them with the row once and with the column for each element, a few steps each.
 
 The mixer is the two-round 32-bit one that Chris Wellons found by search (bias 0.17 of 1000),
 https://github.com/skeeto/hash-prospector.
@@ -35,9 +35,8 @@ def times(bits: Any, factor: int) -> Any:
     """The lowest 32 bits of the product of a word, or of an index below 2**32, and a constant.
 
     TVM 0.27 takes products of unsigned integers not to wrap, and a cast to keep bounds that the
-    type cannot: it would fold what is computed from one of 32 bits into another constant. In 64
-    bits the product does not wrap, and the mask tells the bounds. LLVM finds back to one
-    multiplication of 32 bits.
+    type cannot: it would fold a 32-bit product into a wrong constant. In 64 bits the product does
+    not wrap, and the mask tells the bounds. LLVM turns it back into one 32-bit multiplication.
     """
     wide = tirx.Cast("uint64", bits) * tirx.const(factor, "uint64")
     return word(wide & tirx.const(0xFFFFFFFF, "uint64"))
@@ -47,8 +46,8 @@ def holding(words: Any, place: Any) -> Hold:
     """A function that puts a word into an element of a local array, and gives that to be read.
 
     TVM 0.27 writes a bound value out wherever it is used, unless memory was read for it: a hash of
-    nine steps, each of which uses the last one twice, became 80 times as long and took a second to
-    compile. What lies in an array is computed once. LLVM makes a register of it.
+    nine steps, each using the previous one twice, became 80 times as long and took a second to
+    compile. A value stored in an array is computed once. LLVM makes a register of it.
     """
 
     def hold(value: Any) -> Any:
@@ -71,7 +70,7 @@ def keys_of(seed: int, parameter: str, step: int) -> Keys:
 
 
 def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
-    """Inside a kernel: what the elements of a row (int64) share, uint32, in the word of `hold`."""
+    """Inside a kernel: the hash (uint32) of a row (int64), in the word of `hold`."""
     low, high = word(row & tirx.const(0xFFFFFFFF, "int64")), word(row >> tirx.const(32, "int64"))
     return hold(_mixed(low ^ word(keys[0]), hold) ^ high ^ word(keys[1]))
 
@@ -79,7 +78,7 @@ def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
 def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
     """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column.
 
-    They are good until `hold`, whose word is another than that of the row, is given the next.
+    They are valid until the next call; `hold` must not be the row's own word.
     """
     return _mixed(shared ^ times(column, GOLDEN), hold)
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dtypes that tables may be stored in: what they are computed in, and how kernels read them.
+"""Dtypes of stored tables, the dtypes they are computed in, and how kernels read them.
 
 A half-precision table is read into float32 and rounded when a row is written; gradients, slots and
 activations are float32. Kernels see its numbers as 16-bit integers and convert them by integer
 arithmetic: the same bits on every target, with or without instructions for them.
 
-Rows of bytes have a scale each, beside their numbers, so that a lookup reads one place. Those of
-"int8" are trained (`int8`). Those of "uint8" are for prediction alone: one is D bytes, then a
-float32 scale and a float32 offset, ``w = scale * byte + offset``, on a scale of 256 steps of its
-own. The least number of a row is byte 0, the greatest 255, and each is off by at most half a step,
-a 510th of the row's range. The rule and the layout are those of FBGEMM's row-wise quantisation,
-https://github.com/pytorch/FBGEMM. Cost of making them: one pass, in blocks of `BLOCK` rows.
+Rows of bytes have a scale each, beside their numbers, so that a lookup reads one place. Tables in
+"int8" train (`int8`). Tables in "uint8" are for prediction alone: a row is D bytes, then a float32
+scale and a float32 offset, ``w = scale * byte + offset``, with 256 steps from the row's least
+number (byte 0) to its greatest (255); the error is at most half a step, 1/510 of the row's range.
+Rule and layout are FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one
+pass, in blocks of `BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "uint8
 # The 16-bit floating-point formats.
 HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 INT8, FOR_PREDICTION = "int8", "uint8"
-TABLE_DTYPES = ("float32", *HALVES, INT8)  # those that train
+TABLE_DTYPES = ("float32", *HALVES, INT8)  # trainable
 EXTRA = 8  # bytes of a row for prediction beside its numbers
 _BESIDE = {INT8: SCALE, FOR_PREDICTION: EXTRA}
 
@@ -94,7 +94,7 @@ def check_trainable(dtype: str) -> None:
     Raises
     ------
     ConfigError
-        Says what to train instead.
+        Advice for the message.
     """
     if dtype == FOR_PREDICTION:
         raise ConfigError(
@@ -104,7 +104,7 @@ def check_trainable(dtype: str) -> None:
 
 
 def check_table_dtype(dtype: object, place: str) -> None:
-    """Refuse what no table is stored in.
+    """Refuse dtypes that no table is stored in.
 
     Raises
     ------
@@ -120,7 +120,7 @@ Read = Callable[[Any, Any, Any], Any]
 
 
 def width_of(stored: int, dtype: str) -> int:
-    """D, the numbers in a row of a table whose second extent is `stored`."""
+    """D, the numbers in a row of a table with second extent `stored`."""
     return stored - _BESIDE.get(dtype, 0)
 
 
