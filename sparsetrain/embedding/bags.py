@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of bags in a program's inputs: as in `placing`, with a kernel for each feature.
 
-Its ids go behind those of the features before it, and with them where each bag begins.
+Its ids, and the beginnings of its bags, go after those of the features before it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class ColumnPlacing:
     def __init__(self) -> None:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside, writable=True)
-        self._lock = new_lock()  # of who writes and reads what was found outside
+        self._lock = new_lock()  # order of writing and reading ids found outside
 
     def ids(
         self, name: str, ids: np.ndarray, rows: int, dtype: str, room: Room | None
     ) -> runtime.NDArray | None:
-        """A copy of ids of any shape that lie in [0, `rows`); None if one is outside."""
+        """A copy of ids of any shape; None if one is outside [0, `rows`)."""
         ids = ids if ids.ndim == 1 else np.ascontiguousarray(ids)
         placed = memory_of(room, name, ids.shape, dtype)
         flat = reshape_view(placed, (ids.size,))
@@ -56,9 +56,9 @@ class ColumnPlacing:
         placed: Sequence[runtime.NDArray],
         parallel: bool,
     ) -> bool:
-        """Write the rows of features one after another, and offsets and weights if they are wanted.
+        """Write the rows of all features in order, and offsets and weights if wanted.
 
-        Returns whether all ids lie in their tables.
+        Returns whether all ids are in their tables.
         """
         dtype = str(placed[0].dtype)
         run = _column_kernel(dtype, len(placed), parallel)
@@ -98,7 +98,7 @@ class BagPlacing:
     def __call__(
         self, ids: np.ndarray | Sequence[Any], room: Room | None = None
     ) -> dict[str, runtime.NDArray] | None:
-        """What `EmbeddingBagCollection.locate` names: rows, offsets and weights.
+        """The result of `EmbeddingBagCollection.locate`: rows, offsets and weights.
 
         None if an id is outside its table, or ids have weights and should not, or lack them. `room`
         is as in `Placing`.
@@ -132,7 +132,7 @@ def _of_dtype(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def column_kernel(dtype: str, arrays: int, parallel: bool = True) -> PrimFunc:
-    """Place the ids of one feature behind those before it, and what comes with them.
+    """Place the ids of one feature after those before it, with their weights and starts.
 
     ``placed[before + n] = first + ids[stride * n]``; of bags, the second of `arrays`,
     ``offsets[place * B + b] = before + starts[b]``, up to the end of the last; of weights, the

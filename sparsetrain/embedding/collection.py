@@ -61,9 +61,9 @@ class EmbeddingBag(Embedding):
         None: one id per result row. Otherwise as `torch.nn.EmbeddingBag` with
         ``include_last_offset=True``.
     features : int
-        Features whose bags follow one another in `ids`; see `embedding_bag`.
+        Features with consecutive bags in `ids`; see `embedding_bag`.
     dtype : str
-        What the table is stored in; of a half, the result is float32.
+        Dtype of the stored table; the result of a half table is float32.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Placement:
     starts : dict of str to int
         First row of each table.
     features : tuple of int
-        Positions, among all features, of those whose ids belong to this storage.
+        Positions, among all features, of the features with a table in this storage.
     first_rows : (F,) int64
         For each of those features, the first row of its table.
     rows : int
@@ -143,7 +143,7 @@ class EmbeddingBagCollection(nn.Module):
     pooling : {None, "sum", "mean"}
         None: one id per example and feature.
     dtype : str
-        What the tables are stored in.
+        Dtype of the stored tables.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class EmbeddingBagCollection(nn.Module):
 
 
 def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:
-    # Small tables first: those that an optimizer updates densely are then one range of rows.
+    # Small tables first: the ones updated densely are then one range of rows.
     rising = sorted(tables, key=lambda table: table.rows)
     ends = np.cumsum([table.rows for table in rising])
     starts = {table.name: int(end) - table.rows for table, end in zip(rising, ends, strict=True)}

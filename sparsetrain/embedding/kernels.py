@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of embedding lookups, one id or a bag of ids per output row.
 
-Preconditions (checked where data enters): ids lie in [0, V), offsets rise from 0 to N. Ids that a
-model computes cannot be checked there: one outside the table reads as NaN, never as other memory,
+Preconditions (checked where data enters): ids are in [0, V), offsets rise from 0 to N. Ids that a
+model computes cannot be checked there: one outside the table reads as NaN, never as foreign memory,
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
 multiplied by a width: V * D may pass 2**31.
 
 A table may be stored in half precision or in rows of int8: an element is widened when it is read,
 in registers, and all else is float32.
 
-What is parallel: output rows, each with one writer and its ids summed first to last, so the bits
-do not depend on the number of threads. What is vectorised: the columns of a row. All but
-`lookup_kernel` are written with `Loops`, so that other backends share them.
+What is parallel: output rows, each with one writer and its ids summed first to last, so the bits do
+not depend on the number of threads. What is vectorised: the columns of a row. All but
+`lookup_kernel` are written with `Loops`, so backends share them.
 
 A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
-offsets; its result stands at ``[b, f]``, where the interaction wants it.
+offsets; its result is at ``[b, f]``, where the interaction wants it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
 
 
 def _inside(index: Any, rows: Any) -> Any:
-    """The nearest row of a table; another number than `index` if that is outside."""
+    """The nearest row of a table; it differs from an `index` that is outside."""
     wide = tirx.Cast("int64", index)
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
 

@@ -18,14 +18,14 @@ PooledBy = Literal["sum", "mean", "sqrtn", "max"]
 
 
 class Embedding(nn.Module):
-    """A table (V, D) whose rows are looked up; its gradient is row-sparse.
+    """A table (V, D) for lookups; its gradient is row-sparse.
 
     Parameters
     ----------
     rows, width : int
         V and D.
     dtype : str
-        What the table is stored in; of less than float32, results are float32.
+        Dtype of the stored table; results are float32.
     deviation : float, optional
         Standard deviation of the initial weights of a `Model`; by default they are uniform within
         ``sqrt(1 / V)``, as in the reference DLRM.
@@ -66,7 +66,7 @@ class Embedding(nn.Module):
         Raises
         ------
         ConfigError
-            For another word, or for "max" with weights.
+            For an unknown pooling, or for "max" with weights.
         """
         if ids.weights is not None and by == "max":
             raise ConfigError("Embedding.pool: by='max' takes no weights: 'sum' or 'mean' does")

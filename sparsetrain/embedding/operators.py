@@ -132,7 +132,7 @@ def embedding_bag(
     table : (V, D) float
         Embedding parameter.
     ids : (N,) int32 or int64
-        All bags' ids, one bag after another, feature by feature.
+        All bags' ids, in the order of features and bags.
     offsets : (F * B + 1,) int64
         Where each bag begins in `ids`; the last entry is N.
     weights : (N,) float, optional
@@ -140,7 +140,7 @@ def embedding_bag(
     mode : {"sum", "mean"}
         How a bag is pooled.
     features : int
-        F, how many features' bags follow one another.
+        F, the number of features.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def embedding_bag(
 
 
 def _call_op(name: str, arguments: tuple[str, ...], infer: Any, make: Any, variant: Any) -> Any:
-    """Define an operator whose kernel, ``make(*variant(call))``, depends on its call alone."""
+    """Define an operator with kernel ``make(*variant(call))``, which depends on the call alone."""
 
     def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         kernel = current().kernel(name, make)(*variant(call))

@@ -51,7 +51,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
-        self._lock = new_lock()  # of who writes and reads what was found outside
+        self._lock = new_lock()  # order of writing and reading ids found outside
 
     def __call__(
         self,

@@ -14,12 +14,12 @@ from tvm.relax.op.grad import no_grad
 
 from sparsetrain.ops import ragged
 
-_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: multiples mod 2^32 lie apart, with tokens between
+_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: multiples mod 2^32 are spread out, tokens between
 
 
 @dataclass(frozen=True)
 class RaggedTensor:
-    """Tokens of B rows, one row after another.
+    """Tokens of B rows, in the order of the rows.
 
     A layer that treats tokens alike, such as `nn.Linear`, is applied by `map`; attention and sums
     over a row know where rows end.
@@ -47,7 +47,7 @@ class RaggedTensor:
             _mapped.reset(before)
 
     def replace(self, values: nn.Tensor) -> RaggedTensor:
-        """The same rows of other tokens."""
+        """The same rows with new tokens."""
         return RaggedTensor(values, self.ends, self.weights)
 
     def sum(self) -> nn.Tensor:
@@ -84,7 +84,7 @@ class RaggedTensor:
         return nn.op.astype(lengths, "int64") - self.positions() - one
 
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
-        """A number for each token by its row and place: (N,) int64; `first_row` (1,) is that of 0.
+        """A number for each token by its row and place, (N,) int64; `first_row` (1,) numbers row 0.
 
         Mod 2^32 they differ, unless rows times tokens of a row reach a billion.
         """
@@ -99,13 +99,13 @@ class RaggedTensor:
         return nn.wrap_nested(found, "expanded")
 
     def take(self, places: RaggedTensor) -> RaggedTensor:
-        """The vectors at places within their rows, of which there are M: (M, D)."""
+        """The vectors (M, D) at M places within their rows."""
         arrays = (self.values, self.ends, places.values, places.ends)
         taken = ragged.ragged_take(*(array._expr for array in arrays))
         return places.replace(nn.wrap_nested(taken, "taken"))
 
     def _columns(self) -> nn.Tensor:
-        """The tokens as (N, D), of which operators read the length."""
+        """The tokens as (N, D); operators read the length from it."""
         one = len(self.values.shape) == 1
         return nn.op.reshape(self.values, (self.values.shape[0], 1)) if one else self.values
 
@@ -123,5 +123,5 @@ _mapped: ContextVar[RaggedTensor | None] = ContextVar("tokens that are mapped", 
 
 
 def mapped_tokens() -> RaggedTensor | None:
-    """Return the tokens whose values a layer gets, None outside of `RaggedTensor.map`."""
+    """Return the tokens that a layer is applied to, None outside of `RaggedTensor.map`."""
     return _mapped.get()

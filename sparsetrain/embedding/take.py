@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`relax.take` of table rows becomes this package's lookup when a program is compiled.
 
-TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an
-id outside the table reads as NaN. One below 0 counts from the end, as in every `take`. What a model
-prints stays as its author wrote it.
+TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an id
+outside the table reads as NaN. One below 0 counts from the end, as in every `take`. The exported
+module still shows `relax.take`; compiling rewrites it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _AsLookup(Rewriter):
         return lookup(table, ids if _are_checked(table, ids) else self._from_end(table, ids))
 
     def _from_end(self, table: relax.Expr, ids: relax.Expr) -> relax.Expr:
-        """The rows that ids stand for: those below 0 count from the end."""
+        """The rows of ids; an id below 0 counts from the end."""
         if isinstance(ids, tvm.ir.GenericConst) and (ids.value.numpy() >= 0).all():
             return ids
         return self.builder_.emit_te(_rows_from_end, ids, table.ty.shape[0])

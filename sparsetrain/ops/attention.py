@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in other operators: products and a softmax, which are scheduled.
+"""Attention as products and a softmax, which are scheduled.
 
-The one place that says what attention computes, for what runs (`schedule.lower_attention`) and for
-its derivative (`ad.dense_rules.attention`). TVM's own kernel is a nest of plain loops. The weights,
-(B, heads, length of q, length of k) numbers, are written out.
+The only definition of attention, for programs (`schedule.lower_attention`) and for its derivative
+(`ad.dense_rules.attention`). TVM's own kernel is a nest of plain loops. The weights, (B, heads,
+length of q, length of k) numbers, are written out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Emit = Callable[[relax.Expr], relax.Var]
 
 
 class Given(NamedTuple):
-    """What attention is given: q, k and v (B, heads, length, D), and a bias or none."""
+    """Operands of attention: q, k and v (B, heads, length, D), and a bias or None."""
 
     q: relax.Var
     k: relax.Var
@@ -37,8 +37,8 @@ def attention(call: relax.Call, emit: Emit) -> relax.Expr:
     Parameters
     ----------
     call : relax.Call
-        Of `relax.nn.attention` or `attention_bias`, without a window: q (B, length, heads, D),
-        k and v of one length, of which the bias (B, heads, length of q, length of k) is the last.
+        Of `relax.nn.attention` or `attention_bias`, without a window: q (B, length, heads, D), k
+        and v of one length, and last a bias (B, heads, length of q, length of k).
     emit : callable
         Binds an expression to a variable.
     """
@@ -66,7 +66,7 @@ def _shaped(tensor: relax.Expr, shape: list[Any], emit: Emit) -> relax.Expr:
 
 
 def attention_weights(call: relax.Call, given: Given, emit: Emit) -> relax.Var:
-    """The softmax over what may be seen, (B, heads, length of q, length of k)."""
+    """The softmax over visible keys, (B, heads, length of q, length of k)."""
     products = emit(op.matmul(given.q, turned(given.k, emit)))
     scores = emit(op.multiply(products, attention_scale(call)))
     for bias in given.biases:
@@ -78,12 +78,12 @@ def attention_weights(call: relax.Call, given: Given, emit: Emit) -> relax.Var:
 
 
 def has_scale(call: relax.Call) -> bool:
-    """Whether it is known what scores are multiplied by: given, or by how wide q is."""
+    """Whether the factor of the scores is known: given, or from the width of q."""
     return call.attrs["scale"] is not None or isinstance(call.args[0].ty.shape[3], tirx.IntImm)
 
 
 def attention_scale(call: relax.Call) -> relax.Constant:
-    """What scores are multiplied by, in their dtype.
+    """Factor of the scores, in their dtype.
 
     Raises
     ------

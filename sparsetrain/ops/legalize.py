@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that are lowered otherwise than by TVM: what goes by ids, and what it gets wrong."""
+"""Operators lowered here instead of by TVM: those by ids, and those it gets wrong."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shape constraints between operands that TVM does not check.
 
-Relax refuses extents that are known to differ. Where two are called by different letters, some
-operators take it on trust that they are equal, and their kernels read or write past the end of the
-shorter; of others the result has no shape, on which later passes fail without a word. The former
-are a table here, for `demands` to compare in every call; the latter are refused.
+Relax refuses extents that are known to differ. If two have different letters, some operators assume
+that they are equal, and their kernels read or write past the end of the shorter; the result of
+others has no shape, and later passes fail silently. This module has a table of the former, which
+`demands` compares in every call, and refuses the latter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsetrain.errors import ConfigError
 
 
 class Pair(NamedTuple):
-    """Two extents of which the first must equal the second, or be no more where `at_most`."""
+    """Two extents: the first must equal the second, or with `at_most` not exceed it."""
 
     left: Any
     right: Any
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 def required_pairs(call: relax.Expr) -> list[Pair]:
-    """What the operator of a call takes for granted; nothing where a shape is not known."""
+    """The equalities that a call's operator assumes; none where a shape is unknown."""
     rule = _PAIRS.get(name_of(call))
     if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
         return []
@@ -47,7 +47,7 @@ def describe_call(call: relax.Expr) -> str:
 
 
 def require_shapes(bindings: Iterable[Any]) -> None:
-    """Refuse a result whose shape nobody knows though those of its operands are known.
+    """Refuse a result of unknown shape if all operands have known ones.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def require_shapes(bindings: Iterable[Any]) -> None:
 
 
 def require_plain_shapes(bindings: Iterable[Any]) -> None:
-    """Refuse a slice to a letter's expression whose sign is not known: TVM copies no such shape.
+    """Refuse a slice to a symbolic end of unknown sign: TVM cannot copy such a shape.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def _has_lost_shape(binding: Any) -> bool:
     if not any(isinstance(t, relax.TensorType) and t.shape is None for t in results):
         return False
     shapes = [shape_of(operand) for operand in operands(binding.value)]
-    # Those whose shape their values decide, or a function that is called.
+    # Operators whose result's shape depends on values, or calls of functions.
     is_known_later = not name or name.startswith(("relax.dynamic", "relax.call_", "relax.invoke_"))
     return len(shapes) > 1 and None not in shapes and not is_known_later
 
@@ -122,7 +122,7 @@ def _matmul(call: relax.Call, left: list, right: list) -> list[Pair]:
 
 
 def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
-    """Axes of one letter, but for those of length 1, which are repeated."""
+    """Axes of one letter, without those of length 1, which broadcast."""
     letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
     first: dict[str, Any] = {}
     found = []
@@ -198,7 +198,7 @@ def _split(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
-    """Only where bounds are assumed to be inside; others are moved there."""
+    """Only where bounds are assumed to be inside; else they are clipped."""
     if not int(call.attrs["assume_inbound"]):
         return []
     axes, begins, ends, *rest = (list(getattr(given, "fields", ())) for given in call.args[1:])

@@ -25,7 +25,7 @@ def softmax_loss_kernel(
 ) -> tirx.PrimFunc:
     """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
 
-    In parallel over rows; each is summed lane by lane, then the lanes one after the other.
+    In parallel over rows; each is summed lane by lane, then over the lanes in order.
     """
     whole, rest = divmod(width, LANES)
 

@@ -5,7 +5,7 @@ No array is as long as positions times rows: the largest score so far and the su
 from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), and the reverse
 pass computes the scores again.
 
-What is parallel: a fixed number of parts of the table, whose sums are added in order; so results do
+What is parallel: a fixed number of parts of the table. Their sums are added in order, so results do
 not depend on the number of threads. What is vectorized: the rows of a tile, and for dx the columns.
 """
 
@@ -24,7 +24,7 @@ from sparsetrain.kernels.loops import column_tiles
 
 PARTS = 64  # of the table
 _LANES = 32  # rows of a tile
-_ROWS = 8  # positions whose scores stand in registers
+_ROWS = 8  # positions with scores in registers
 _GROUP = 8  # tiles for which the largest score is looked up once
 _POSITIONS = 128  # for which a tile is read once
 _LOW = -3.0e38  # below any score
@@ -220,7 +220,7 @@ def _slopes_of_scores_(
 
 
 def _add_parts_(of: _Loss, sums: Any, dx: Any) -> None:
-    """Add what each part gives to dx, in order."""
+    """Add the parts of dx in order."""
     with T.parallel(0, of.positions) as n:
         with T.serial(0, _wide(of.width)) as d:
             T.buffer_store(dx, of.number(0), [n, d])
@@ -230,10 +230,10 @@ def _add_parts_(of: _Loss, sums: Any, dx: Any) -> None:
 
 @cache
 def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """Cotangents of x and of the table, of which every row is written.
+    """Cotangents of x and of the table; every row of it is written.
 
     Arguments: x (N, D), table (V, D), y (N,), logarithms (N,), cotangent (N,), dx (N, D), dtable
-    (V, D), and to work in what each part adds to dx, (PARTS, N, D).
+    (V, D), and as scratch each part's share of dx, (PARTS, N, D).
     """
     with kernel("tiled_softmax_cotangent") as built:
         of = _Loss(width, dtype, id_dtype)

@@ -2,7 +2,7 @@
 """Averages of weights over steps (EMA, SWA), as one more slot of a formula.
 
 The slot holds the average minus the weight. It begins as 0 and stays 0 while the weight stays, so a
-row that no batch names needs nothing, and exact mode replays what others missed.
+row that no batch names needs nothing, and exact mode replays the steps that a row missed.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _without_average(mean: RowMean) -> Any:
 def averages(
     params: Mapping[str, NDArray], slots: Mapping[str, Mapping[str, NDArray]]
 ) -> dict[str, NDArray]:
-    """Return the averages of parameters whose rows are current, or those without one as they are.
+    """Return the averages of parameters with current rows; parameters without one unchanged.
 
     Cost: the memory of all parameters, and a pass over them.
     """

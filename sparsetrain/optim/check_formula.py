@@ -26,8 +26,8 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     ------
     ConfigError
         If a name is taken, if `slot_decay` or `noop_on_zero_grad` is wrong, if its step fails on
-        symbols, returns another number of slots than it has, or computes a per-row slot from a
-        single element, or if a gradient of 0 changes what it must not by `noop_on_zero_grad`.
+        symbols, returns the wrong number of slots, or computes a per-row slot from a single
+        element, or if a gradient of 0 changes a value despite `noop_on_zero_grad`.
     """
     names = [slot.name for slot in formula.slots]
     if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):

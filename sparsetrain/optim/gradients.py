@@ -61,8 +61,8 @@ def accumulate_(
     Raises
     ------
     ConfigError
-        If a gradient differs from what is accumulated under its name, or the weight is not a finite
-        number; nothing is changed then.
+        If a gradient differs in kind from the one accumulated under its name, or the weight is not
+        a finite number; nothing is changed then.
     """
     if not (is_number(weight) and isfinite(weight)):
         raise ConfigError(f"accumulate_: weight is {weight!r:.60}; it must be a finite number")
@@ -91,7 +91,7 @@ def _scaled(tensor: NDArray, weight: float) -> NDArray:
 
 
 def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
-    """Return the entries of an accumulator and those of a gradient times a number."""
+    """Return the entries of an accumulator and of a gradient times a number."""
     if acc is None:
         values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
@@ -154,7 +154,7 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
     partial = [_squares_of(_values(each)) for _, each in sorted(coalesced(gradients).items())]
     total = 0.0
     for each in backend_at(partial[0]).totals(partial) if partial else []:
-        total += each  # Python's `sum` would round in another way
+        total += each  # Python's `sum` would round differently
     return float(np.sqrt(total))
 
 
@@ -180,7 +180,7 @@ def _kind(gradient: Gradient) -> tuple[Any, ...]:
 
 
 def scale_kernel(dtype: str, add: bool) -> PrimFunc:
-    """Build ``out[first + n] = weight * values[n]``, added to what is there if `add`.
+    """Build ``out[first + n] = weight * values[n]``, added to the old values if `add`.
 
     Arguments: values (n,), out (m,), weight, first.
     """

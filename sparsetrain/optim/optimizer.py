@@ -60,7 +60,7 @@ class Optimizer(RowOptions):
         Steps count from 1.
     mode : {"lazy", "exact", "dense"}
         Rows with a row-sparse gradient that a batch does not name: lazy leaves them as they are;
-        exact replays what they missed before they are read, which gives the weights of a dense
+        exact replays their missed steps before they are read, which gives the weights of a dense
         optimizer; dense makes the gradient dense and updates every row.
     max_replayed_steps : int, optional
         In exact mode, most steps replayed for a row; see docs/optimizers.md for the error.
@@ -80,9 +80,9 @@ class Optimizer(RowOptions):
         small tables, where that is quicker.
     average : float or Average, optional
         An average of all weights is kept, and the model scores by it: the decay of an exponential
-        one, or what `ema` or `swa` gives. Needs mode exact or dense, and tables in float32.
+        one, or the result of `ema` or `swa`. Needs mode exact or dense, and tables in float32.
     groups : sequence of ParamGroup
-        What differs for some parameters or tables.
+        Options that differ for some parameters or tables.
 
     Raises
     ------
@@ -182,7 +182,7 @@ class Optimizer(RowOptions):
             Storage -> its tables by name, as slices of its rows: the parameters that get row-sparse
             gradients. By default any matrix may get them.
         fill : bool
-            Without, slots hold what the memory held; for those that are about to be read.
+            False leaves slots uninitialised, for slots that are about to be loaded.
         seed : int
             Of the random bits by which tables in half precision are rounded.
         scaled : bool
@@ -191,7 +191,7 @@ class Optimizer(RowOptions):
             Parameters for which new values will come in place of gradients: a step writes them as
             they are.
         target : tvm.target.Target, optional
-            Of the programs whose gradients will come; by default that of where parameters lie.
+            Of the gradients' programs; by default the parameters' device.
 
         Raises
         ------
@@ -230,20 +230,21 @@ class Optimizer(RowOptions):
         params : mapping of str to Tensor
             Parameters of any shape; tables are (V, D).
         gradients : mapping of str to Tensor or RowSparse
-            For some or all of the parameters; also what `accumulate_` collected.
+            For some or all of the parameters, or sums of `accumulate_`.
         state : State
             From `init`.
         loss : Tensor, optional
             Checked to be finite with the gradients.
         scale : float
-            What the gradients are too large by; needs a state from ``init(..., scaled=True)``.
+            Factor that the gradients are too large by; needs a state from ``init(...,
+            scaled=True)``.
         may_overflow : bool
             Whether the scale may be why a gradient is not finite: the step is left out then.
 
         Raises
         ------
         ConfigError
-            If a gradient has no parameter or state, or another shape or dtype, if rows of a
+            If a gradient has no parameter or state, or the wrong shape or dtype, if rows of a
             parameter in exact mode were not caught up, or if the state takes no scale; nothing is
             written then.
         NumericalError
@@ -326,7 +327,7 @@ class Optimizer(RowOptions):
         NumericalError
             If a parameter or a slot is not finite; nothing is written then.
         ConfigError
-            If a parameter is missing or no tensor, its name that of a slot, or `extra` no mapping.
+            If a parameter is missing, is no tensor or has a slot's name, or `extra` is no mapping.
         ResourceError
             If the disk has not enough room.
         """
@@ -339,17 +340,17 @@ class Optimizer(RowOptions):
     def load_(
         self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
     ) -> dict[str, Any]:
-        """Go on from what `save` kept, to the bits of a loop that was not interrupted.
+        """Continue from what `save` wrote, with the bits of an uninterrupted loop.
 
         Parameters
         ----------
         folder : path
-            What was saved.
+            The saved folder.
         params : mapping of str to Tensor
             Written; of the names, shapes and dtypes that were saved.
         state : State
-            Written; from `init`, given what it was given when this was saved. The numbers of this
-            optimizer count, such as its learning rate, not those that it was saved with.
+            Written; from `init` with the arguments of the saved one. This optimizer's
+            hyperparameters apply, such as its learning rate, not the saved ones.
 
         Returns
         -------
@@ -359,9 +360,9 @@ class Optimizer(RowOptions):
         Raises
         ------
         CheckpointError
-            If there is no such folder, its files are not what was saved, or the formula, a
-            parameter, a slot or a table is another; nothing is written then. Also if what was saved
-            is not finite, and has been read.
+            If there is no such folder, its files are damaged, or the formula, a parameter, a slot
+            or a table differs; nothing is written then. Also if saved values are not finite; they
+            have been read.
         ConfigError
             If a parameter is missing or no tensor.
         """

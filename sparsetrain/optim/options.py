@@ -54,7 +54,7 @@ def options_of(name: str) -> list[str]:
 
 
 def _constructors() -> Mapping[str, Callable[..., Optimizer]]:
-    from sparsetrain.optim import OPTIMIZERS  # whose formulas import this module
+    from sparsetrain.optim import OPTIMIZERS  # its formulas import this module
 
     return OPTIMIZERS
 
@@ -180,7 +180,7 @@ def _makes_formula_of(constructor: Callable[..., Optimizer] | None, optimizer: O
         return False
     try:
         built = constructor(**optimizer.hyper, **_initial(optimizer))
-    except (ConfigError, TypeError):  # it takes other arguments
+    except (ConfigError, TypeError):  # its arguments differ
         return False
     return built.formula == optimizer.formula
 

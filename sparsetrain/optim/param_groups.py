@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter groups: options for the parameters and tables whose names match, as ranges of rows.
+"""Parameter groups: options for parameters and tables with matching names, as ranges of rows.
 
 Tables that share a storage may differ in learning rate, decay and mode. The rows of a plan are
 sorted and a table is a range of rows, so each range is one call of the same kernel. Neighbouring
@@ -24,7 +24,7 @@ from sparsetrain.tables.state_dict import Parts
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Options for the parameters whose names match, in place of the optimizer's.
+    """Options for parameters with matching names, in place of the optimizer's.
 
     If several groups match a name, the last one wins, option by option.
 
@@ -103,7 +103,7 @@ def resolve(
     heights : mapping of str to int
         Rows of each parameter.
     tables : mapping
-        For storages, the rows of each table by logical name; the other parameters are one range.
+        For storages, the rows of each table by logical name; any other parameter is one range.
     small : mapping of str to int, optional
         Most rows of a table of each parameter that exact mode updates densely; by default 0.
 

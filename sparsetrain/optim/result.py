@@ -18,7 +18,7 @@ class StepResult(NamedTuple):
     Parameters
     ----------
     step : int
-        Its number, from 1; of a skipped step, that of the step before.
+        Its number, from 1; a skipped step has the number of the step before.
     norm : float or None
         Global norm of the gradients before clipping, if `clip_norm` is set.
     skipped : str or None

@@ -44,7 +44,7 @@ class Rule(RowOptions):
     Parameters
     ----------
     formula : Formula
-        What a step computes.
+        Arithmetic of a step.
     hyper : tuple of (str, float or function of the step)
         Its hyper-parameters.
     scaled : bool

@@ -53,7 +53,7 @@ def save(
 def load_(
     folder: str | PathLike[str], formula: str, params: Mapping[str, NDArray], state: State
 ) -> dict[str, Any]:
-    """Load what was saved for this formula; see `Optimizer.load_`."""
+    """Load parameters and state saved with this formula; see `Optimizer.load_`."""
     path = require_path("folder", folder)
 
     def fill_(saved: checkpoint.Saved) -> tuple[dict[str, int], dict[str, Any]]:
@@ -65,7 +65,7 @@ def load_(
                 raise CheckpointError(f"{path}: {error}; {_ALIKE}") from None
             saved.check(look=(finite := Finite()).look)
             finite.require()
-            saved.fill(target)  # if another save removes the files, `checkpoint.whole` starts over
+            saved.fill(target)  # `checkpoint.whole` starts over if a save removes files meanwhile
         return counts_and_extra
 
     counts, extra = checkpoint.whole(folder, fill_)
@@ -103,7 +103,7 @@ def _validated(
 
 
 def require_tensors(params: Mapping[str, NDArray], state: State) -> None:
-    """Refuse what is not a state, and parameters that are missing or not tensors.
+    """Refuse a wrong state, and parameters that are missing or not tensors.
 
     Raises
     ------

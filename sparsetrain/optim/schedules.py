@@ -2,7 +2,7 @@
 """Learning rate schedules: products of factors, each a function of the step.
 
 Steps count from 1. ``0.02 * warmup(500) * cosine(10_000)`` rises for 500 steps, then follows the
-cosine. Any function of the step is a schedule; only those of this module can be saved with a run.
+cosine. Any function of the step is a schedule; a run can save only the ones of this module.
 """
 
 from __future__ import annotations

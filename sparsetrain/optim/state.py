@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state: slots by parameter and name, the step count, and what steps keep for the next.
+"""Optimizer state: slots by parameter and name, the step count, and values kept between steps.
 
 It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs the slots and
 `count` alone: tables have no history after a flush, which comes before every save.
@@ -55,9 +55,9 @@ class State(dict[str, dict[str, NDArray]]):
     skipped : int
         Steps left out because a number was not finite.
     owner : Optimizer
-        The optimizer whose rules the tables hold.
+        The optimizer that made the tables' rules.
     tables : Tables
-        Each parameter with these slots and its rules; those that hold tables have `parts`.
+        Each parameter with its slots and rules; storages of tables have `parts`.
     seed : int
         Of the random bits by which half-precision tables are rounded.
     scaled : bool
@@ -67,9 +67,9 @@ class State(dict[str, dict[str, NDArray]]):
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
     backend : Backend
-        Of the programs whose gradients come; it makes `update_steps`.
+        The gradients' backend; it makes `update_steps`.
     update_steps : dict
-        Names and kinds of gradients -> what takes steps with them, by the rules of `owner`.
+        Names and kinds of gradients -> the `Step` for them, by the rules of `owner`.
     programs : dict
         Names and kinds of gradients, and layout -> the program of such steps.
     """
@@ -126,14 +126,14 @@ class State(dict[str, dict[str, NDArray]]):
     def note_step(
         self, step: int, numbers: Mapping[Rule, tuple[float, ...]], gradients: Mapping[str, bool]
     ) -> None:
-        """Let tables whose rows can lag record a step that was taken.
+        """Record a step in tables with rows that can lag.
 
         Parameters
         ----------
         step : int
             Its number.
         numbers : mapping
-            Those of each rule.
+            Of each rule.
         gradients : mapping of str to bool
             The parameters that had one, and whether it was dense.
         """

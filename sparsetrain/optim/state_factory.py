@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State factory: makes the state of an optimizer, and lets it follow another with the same slots.
+"""State factory: makes an optimizer's state, and hands it to a new optimizer with the same slots.
 
 Rules and groups are resolved to ranges of rows here, once, not in every step.
 """
@@ -66,7 +66,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     Raises
     ------
     ConfigError
-        If it is not a state, or was made for other modes or groups.
+        If it is not a state, or was made for different modes or groups.
     """
     if not isinstance(state, State):
         raise ConfigError("optimizer: use the state from this optimizer's init")

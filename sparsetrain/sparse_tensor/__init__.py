@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row-sparse tensors: the type, its algebra, coalescing, SciPy exchange.
 
-`row_sparse` (the type) with its operators in `arithmetic`, `algebra` (what is done without looking
-at numbers, written for traces, and run on tensors too), `coalesce` (which rows, in what order:
+`row_sparse` (the type) with its operators in `arithmetic`, `algebra` (operators that look at no
+numbers, written for traces and run on tensors too), `coalesce` (the rows and their order:
 `CoalescePlan`), with the kernels of a CPU in `kernels` and `plan_kernel`.
 """
 

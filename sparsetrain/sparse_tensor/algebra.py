@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Algebra of row-sparse tensors that does not depend on their numbers.
 
-Every function takes and returns `RowSparse` whose leaves are Relax variables, and binds what it
-computes in the current `BlockBuilder`. Nothing here coalesces: duplicates stay as they are. First
-come the operators over the leaves that it is made of.
+Every function takes and returns a `RowSparse` of Relax variables, and binds its results in the
+current `BlockBuilder`. Nothing here coalesces: duplicates stay as they are. The operators over its
+leaves come first.
 
 The same text serves tensors at run time, through `eager`: a rule is traced over variables of the
 same dtypes and widths with symbolic lengths, compiled, and kept; the second call costs a few
@@ -121,12 +121,12 @@ def cast(tensor: Rows, dtype: str) -> Rows:
 
 
 def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
-    """Another split of the leading axes; the rows stay as they are."""
+    """A new split of the leading axes; the rows stay as they are."""
     return replace(tensor, shape=tuple(shape))
 
 
 def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
-    """Rows ``[start, start + shape[0])``: entries of other rows become padding.
+    """Rows ``[start, start + shape[0])``: entries outside become padding.
 
     N stays as it is, so no shape depends on data.
     """
@@ -174,7 +174,7 @@ def _like(number: int, leaf: relax.Expr) -> relax.Expr:
 def to_dense(tensor: Rows) -> relax.Expr:
     """The only place where a row-sparse tensor becomes dense.
 
-    Zero-fills the result, then adds entry after entry: the order is that of the indices.
+    Zero-fills the result, then adds the entries in their order.
     """
     rows = _emit(
         scatter_add_rows(

@@ -48,7 +48,7 @@ class Arithmetic:
         return eager(algebra.scale, self, factor)
 
     def cast(self, dtype: str) -> Self:
-        """Values in another floating dtype, by name."""
+        """Values cast to a floating dtype, by name."""
         checks.check_floating(dtype)
         return eager(algebra.cast, self, dtype)
 
@@ -127,7 +127,7 @@ class Arithmetic:
         return bool(np.isfinite(runtime.as_numpy(self.coalesce().values)).all())
 
     def equal(self, other: Self) -> bool:
-        """Whether both stand for the same dense tensor: shape, dtype and every number.
+        """Whether both represent the same dense tensor: shape, dtype and every number.
 
         Duplicates are summed first. A row of zeros equals a row without entries.
 

@@ -58,7 +58,7 @@ def whole_rows(num_rows: Any) -> int:
 def check_entries(
     indices: np.ndarray, values: np.ndarray, source: np.ndarray | None, num_rows: int
 ) -> None:
-    """Check shapes, dtypes and ranges; see `RowSparse` for what they must be."""
+    """Check shapes, dtypes and ranges, as `RowSparse` states them."""
     value_rows(values)
     _check_vector("indices", indices, ("int32", "int64"))
     whole_rows(num_rows)

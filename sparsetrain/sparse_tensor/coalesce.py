@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing: which rows are touched, and in what order their duplicates are summed.
+"""Coalescing: the touched rows, and the order in which their duplicates are summed.
 
 A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
 sort of N ids; nothing is longer than that, however long the table.
@@ -16,8 +16,8 @@ from sparsetrain.backend import backend_at
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import leading_rows
 
-# Ids from which on all threads sort digit by digit: what one thread writes the others read next. On
-# Zen 3, of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
+# From this many ids on all threads sort digit by digit, and read what the others wrote. On Zen 3,
+# of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
 SHARED_FROM = 32_768
 
 
@@ -98,7 +98,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     Raises
     ------
     DataError
-        If an index lies outside [0, num_rows]; nothing can be written through such a plan.
+        If an index is outside [0, num_rows]; nothing can be written through such a plan.
     """
     plan: CoalescePlan = backend_at(indices).coalescing.make_plan(indices, num_rows, parallel)
     return plan
@@ -116,7 +116,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """How many rows of a plan lie below each edge, any row numbers."""
+    """The number of a plan's rows below each edge (any row numbers)."""
     found: list[int] = backend_at(plan.order).coalescing.rows_below(plan, edges)
     return found
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernels of row-sparse tensors: sum the segments, scatter; `plan_kernel` has the sort.
 
-Preconditions (checked by `RowSparse.validate`, not here): indices lie in [0, num_rows], sources
-in the value rows. Every output row has one writer and every sum a fixed order, so the bits do not
+Preconditions (checked by `RowSparse.validate`, not here): indices are in [0, num_rows], sources in
+the value rows. Every output row has one writer and every sum a fixed order, so the bits do not
 depend on the number of threads. Row numbers become int64 before they are multiplied by a width.
 
 What is parallel: output rows (`segment_sum`, `row_squares`, the zero fill of `scatter_add`). The
@@ -71,7 +71,7 @@ def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
 
 @cache
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
-    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in order; skips what is outside."""
+    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in order; skips ids out of range."""
     tiles, lanes = column_tiles(width)
 
     @builder.prim_func(s_tir=True, private=True)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernel behind a `CoalescePlan`: a radix sort of the ids, and the runs of equal ones.
 
-A stable sort from the lowest digit up. A chunk of the entries counts the digits of its share and
-then places them behind those of the chunks before it, so every number of chunks gives the same
-order. Runs are counted and written chunk by chunk too; a chunk begins where a run does, so each
-place has one writer.
+A stable sort from the lowest digit up. A chunk of the entries counts its digits, then places them
+after the previous chunks' digits, so every number of chunks gives the same order. Runs are counted
+and written chunk by chunk too; a chunk begins where a run does, so each place has one writer.
 
-What is parallel: chunks, whose number is an extent of an argument. Cost: N entries times the digits
+What is parallel: chunks; their number is an extent of an argument. Cost: N entries times the digits
 of the table's rows, not of the dtype, and two passes over the sorted ids.
 """
 
@@ -27,7 +26,7 @@ from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, s
 
 DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
-# What a chunk notes behind its counters, which end where a line of the cache does.
+# A chunk's notes after its counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
 NOTES = DIGITS + 16  # numbers of a chunk
 
@@ -110,7 +109,7 @@ def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
 def _sort_digit(
     a: SimpleNamespace, over: Chunks, number: Any, entry: Entries, *, check: bool = False
 ) -> None:
-    """Sort what `entry` gives by one digit; the last pass writes to half 0."""
+    """Sort the entries by one digit; the last pass writes to half 0."""
     entries, chunks = a.ids.shape[0], a.notes.shape[0]
     digits = T.Bind(const(1, "int32") << a.bits)
     shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowSparse`: a tensor most of whose rows are zero, and the only sparse type of this package.
+"""`RowSparse`: a tensor with mostly zero rows, and the only sparse type of this package.
 
 It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
 ``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
@@ -53,7 +53,7 @@ class RowSparse(Arithmetic):
         Entry n draws its values from row ``source[n]`` of `values`; by default from row n.
     shape : tuple of int, optional
         Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
-        order: (num_rows,) for a vector, or leading axes whose product is num_rows.
+        order: (num_rows,) for a vector, or leading axes with product num_rows.
     coalesced : bool
         Indices are known to be unique, sorted and free of padding, and `source` is None.
 
@@ -153,7 +153,7 @@ class RowSparse(Arithmetic):
         return inner if self.source is None else (*inner, self.source)
 
     def with_leaves(self, leaves: tuple[Any, ...]) -> RowSparse:
-        """The same structure around other leaves."""
+        """The same structure with new leaves."""
         indices, values, *source = leaves
         # Around a copy: its shape is known to fit, and is not checked again in every step.
         result = object.__new__(RowSparse)
@@ -171,7 +171,7 @@ class RowSparse(Arithmetic):
         return make_plan(self.indices, self.num_rows)
 
     def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
-        """Unique sorted rows, duplicates summed in the order in which they stand.
+        """Unique sorted rows, with duplicates summed in their order.
 
         The bits of the result do not depend on the number of threads.
         """
@@ -226,7 +226,7 @@ class RowSparse(Arithmetic):
         return scipy.sparse.coo_array(entries, shape=(self.num_rows, self.width)).tocsr()
 
     def validate(self) -> None:
-        """Check what kernels take for granted.
+        """Check the preconditions of kernels.
 
         Raises
         ------

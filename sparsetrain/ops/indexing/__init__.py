@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and writes by ids that stay inside their tensors, whatever the ids are.
 
-TVM checks no id: its kernels for `gather_nd` and its kin read other memory if one lies outside, and
-those of `scatter_nd` write there. Here they have kernels of their own (`reads`, `writes`). Ids that
-are arguments are checked before (`limits`), so that is what ids do which a model computes.
+TVM checks no id: with an id out of range its kernels for `gather_nd` and its kin read foreign
+memory, and those for `scatter_nd` write to it. Here they have kernels of their own (`reads`,
+`writes`). Ids that are arguments are checked before (`limits`), so these kernels only guard ids
+that a model computes.
 """
 
 from sparsetrain.ops.indexing import reads, writes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the ids of each operator, for the check of arguments, which refuses others.
+"""Limits of the ids of each operator, for the check of arguments.
 
 Kernels stay in bounds without it. An extent known only in a call is a symbol.
 """
@@ -18,7 +18,7 @@ from sparsetrain.ops.operand_shapes import name_of, shape_of
 
 
 class Limit(NamedTuple):
-    """Of a tensor of ids: what they must lie below.
+    """A tensor of ids and its upper limits.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Limit(NamedTuple):
 
 
 def limits(call: relax.Expr) -> list[Limit]:
-    """What the operator of a call asks of its ids; nothing if it reads by none."""
+    """The limits of a call's ids; none if it reads by no ids."""
     name = name_of(call)
     if name not in _OF_TABLES | READS.keys() or shape_of(call.args[0]) is None:
         return []
@@ -48,7 +48,7 @@ def limits(call: relax.Expr) -> list[Limit]:
 
 
 def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Limit) -> None:
-    """Refuse ids of the argument `name` that stand for nothing.
+    """Refuse ids of the argument `name` that are out of range.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
         Naming the first of them, its place and the length of the axis.
     """
     sizes = np.array(extents, "int64")
-    rows = ids.reshape(-1, len(sizes))  # of other shape the ids may be, their order is the same
+    rows = ids.reshape(-1, len(sizes))  # the ids' shape may differ, their order is the same
     outside = (rows < (-sizes if limit.from_end else 0)) | (rows >= sizes)
     if outside.any():
         row, column = np.argwhere(outside)[0]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that read by ids: what each id stands for, the kernel, and the rows that were read.
+"""Operators that read by ids: the meaning of an id, the kernel, and the rows read.
 
 All have one form, ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes
 of x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
-`take` of rows is a lookup (`embedding`); what is left of it, along other axes or of other dtypes,
-is here.
+`take` of float rows is a lookup (`embedding`); all other forms of it are here.
 
 As in NumPy a negative id counts from the end. An id that is still outside reads as NaN, as `False`
 for booleans, and as the lowest integer (of unsigned ones the highest): such a number is outside
@@ -35,7 +34,7 @@ def _sure(index: Any) -> Place:
 
 
 def from_end(index: Any, extent: Any) -> Any:
-    """The place that an index stands for along an axis: below 0 it counts from the end."""
+    """The place of an index along an axis: below 0 it counts from the end."""
     return tirx.Select(index < 0, index + extent, index)
 
 
@@ -47,12 +46,12 @@ def _wrap(index: Any, extent: Any) -> Any:
     return tirx.floormod(index, tirx.max(extent, 1))  # 0 of an axis of no rows, as in `_clip`
 
 
-# Mode of `take` -> the place that an id stands for.
+# Mode of `take` -> the place of an id.
 PLACES = {"fast": from_end, "clip": _clip, "wrap": _wrap}
 
 
 def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast") -> Place:
-    """What ``ids[where]`` stands for along an axis."""
+    """The place of ``ids[where]`` along an axis."""
     extent = tirx.Cast("int64", extent)
     index = PLACES[mode](tirx.Cast("int64", ids(*where)), extent)
     if mode != "fast":
@@ -68,12 +67,12 @@ class Read(NamedTuple):
     ids : list of relax.Expr
         The tensors of ids.
     chosen : list of list of expression
-        For each of them the extents that its ids must lie below: one for all, or one for each place
-        of the last axis. Empty where ids outside are moved inside.
+        For each tensor of ids their upper limits: one for all, or one for each place of the last
+        axis. Empty where ids outside are moved inside.
     axes : int
         Leading axes of the tensor along which they choose.
     extents : callable
-        From the tensor's shape and those of the ids to the extents of the index.
+        From the shapes of the tensor and the ids to the extents of the index.
     places : callable
         From the tensor's shape, the ids and an index to a place for each of the axes.
     """
@@ -88,7 +87,7 @@ class Read(NamedTuple):
 def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
     """How a call of an operator of `READS` goes by ids.
 
-    Without a builder those of a variable that holds a tuple are not found.
+    Without a builder the fields of a tuple variable are not found.
     """
     return READS[call.op.name](builder, call)
 
@@ -108,7 +107,7 @@ def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i, j] = x[i, ids[i, j]]`` along an axis. Ids may be shorter than x along any other."""
+    """``y[i, j] = x[i, ids[i, j]]`` along an axis; ids may be shorter than x along the rest."""
     x, ids = call.args[:2]
     axis = _front(call.attrs["axis"], x)
 
@@ -121,7 +120,7 @@ def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast to one another."""
+    """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast together."""
     ids = _fields(builder, call.args[1])
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -151,7 +150,7 @@ def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """Where a tensor of `shape` has what stands at `index` of what it is repeated to."""
+    """The place in a tensor of `shape` that is broadcast to `index`."""
     own = index[len(index) - len(shape) :]
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
@@ -191,7 +190,7 @@ def extents_of(x: relax.Expr, read: Read) -> list[Any]:
 
 
 def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
-    """What a read of `x` read, as rows; bound in the block that is being built."""
+    """The row numbers of a read of `x`, bound in the block being built."""
     shape = list(x.ty.shape)
     rest = shape[read.axes :]
     by_row = all(isinstance(n, tirx.IntImm) for n in rest)
@@ -260,7 +259,7 @@ READS: dict[str, Callable[[relax.BlockBuilder | None, Any], Read]] = {
 
 # Operator -> how it is lowered, in place of TVM's way.
 LEGALIZE = dict.fromkeys(READS, _legalized)
-# What writes goes by ids as a read does.
+# A write uses ids as a read does.
 READS |= {
     "relax.scatter_nd": _tuples,
     "relax.scatter_elements": _elements,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that write by ids: TVM's kernels write over other memory where an id lies outside.
+"""Operators that write by ids; with an id out of range TVM's kernels write over foreign memory.
 
 Each writes where an operator of `reads` with the same ids would read. The kernel is given rows and
-the row of each id: it copies, then writes in the order of the ids, so that of equal ones the last
-wins. A negative id counts from the end; what is still outside is left out.
+the row of each id: it copies, then writes in the order of the ids, so the last of equal ids wins. A
+negative id counts from the end; one still out of range is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.kernels.relax_op import call_kernel
 from sparsetrain.ops.indexing import reads
 from sparsetrain.ops.operand_shapes import is_one
 
-Combine = Callable[[Any, Any], Any]  # from what is there and what is written to what is there then
+Combine = Callable[[Any, Any], Any]  # from the old value and the written one to the new value
 
 REDUCTIONS: dict[str, Combine] = {
     "update": lambda old, new: new,
@@ -77,7 +77,7 @@ def _reshaped(builder: relax.BlockBuilder, x: relax.Expr, shape: Any) -> relax.E
 
 
 def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """New values in the shape of what they are written over."""
+    """New values in the shape of the ones they replace."""
     if len(new.ty.shape) == len(shape) and not any(map(is_one, new.ty.shape)):
         return new
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of keys, which kernels of attention within ragged rows go through.
 
-The keys of a block lie transposed in a local array, so that the products of one query with a block
-are a vector.
+A block's keys are transposed into a local array, so the products of a query with a block are a
+vector.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = 8  # tokens
 
 
 class Attention(NamedTuple):
-    """Attention of tokens (N, width), of which each head has its share of the columns."""
+    """Attention of tokens (N, width); each head has its share of the columns."""
 
     width: int
     heads: int
@@ -168,7 +168,7 @@ def add_values_(
     out: Any,
     kept: Callable[[Any], Any] = lambda before: before,
 ) -> None:
-    """Add the weighted values of a block to what is kept of a query's output."""
+    """Add the weighted values of a block to a query's output."""
     n = T.Bind(query.number)
 
     def column(c: Any, _: Any) -> None:
@@ -187,7 +187,7 @@ def attend_back_(
     inputs: tuple[Any, Any, Any],
     into: tuple[Any, Any, Any],
 ) -> None:
-    """Add to the cotangents of q, k and v what a block gives.
+    """Add a block's share to the cotangents of q, k and v.
 
     `weigh` returns the weights of a query, and the derivatives of the loss by its products with the
     keys. `inputs` are q, k and the cotangent of the output.
@@ -227,7 +227,7 @@ def _copy_(of: Attention, block: Block, source: Any, target: Any, j: Any) -> Non
 
 
 def _token(block: Block, j: int) -> Any:
-    """Number of a key; beyond the row the last one, whose weight is 0."""
+    """Number of a key; beyond the row the last one, with weight 0."""
     return block.first + tirx.min(block.start + j, block.count - 1)
 
 

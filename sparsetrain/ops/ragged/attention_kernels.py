@@ -5,7 +5,7 @@ The largest score so far and the sum of exponentials go from block of keys to bl
 Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass computes the scores again, so
 no array is longer than the tokens.
 
-What is parallel: rows. Blocks follow one another, and so do the sums.
+What is parallel: rows. Blocks and sums are serial.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ def attention_kernel(of: Attention, places: int | None = None, chosen: bool = Fa
 
     Arguments: q, k, v (N, width), ends (B,) int64, with `places` the factors f (N, heads places),
     out (N, width), stats (N, 2 heads): the largest score of each token and head, and the sum of the
-    exponentials. Of queries that are chosen there are M, in q, f, out and stats, and behind `ends`
-    come their places within rows (M,) and where those of each row end (B,); a row without tokens
-    gives 0.
+    exponentials. With chosen queries, q, f, out and stats have M rows, and after `ends` follow
+    their places within rows (M,) and their ends by row (B,); a row without tokens gives 0.
     """
     with kernel("ragged_attention") as built:
         given = arguments_of(of, chosen)
@@ -140,7 +139,7 @@ def _scores_(of: Attention, block: Block, q: Any, query: Query) -> Any:
 
 
 def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, query: Query) -> Any:
-    """Make weights of scores, and note them; return the factor of what was summed before."""
+    """Turn scores into weights and store them; return the factor of the sums so far."""
     n = T.Bind(query.number)
     state = of.local(2)
     before = stats[n, block.head]
@@ -160,7 +159,7 @@ def factors_of(of: Attention, tokens: Any, places: int | None) -> Any:
 
 
 def _multiply_(of: Attention, block: Block, array: Any, factors: Any, query: Query) -> None:
-    """Multiply what a query has for each key of a block."""
+    """Multiply a query's value for each key of a block."""
     if factors is None:
         return
     places = int(factors.shape[1]) // of.heads

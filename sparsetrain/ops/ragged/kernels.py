@@ -105,7 +105,7 @@ def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
         out = buffer("out", (ends.shape[0], width), dtype)
 
         def larger(value: Any, top: Any) -> Any:
-            """NaN stays, wherever it stands."""
+            """NaN stays, wherever it is."""
             return tirx.Select(value <= top, top, tirx.Select(top == top, value, top))
 
         with _each_row_of(values, ends, loops) as (b, first, count, columns):
@@ -189,7 +189,7 @@ def take_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
 
 @cache
 def take_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """The cotangent of `take_kernel`'s values; that of a token taken twice is the sum."""
+    """The cotangent of `take_kernel`'s values; a token taken twice gets the sum."""
     with _kernel("ragged_take_cotangent", width, dtype) as (built, values, ends):
         (taken,) = extents(1)
         places = buffer("places", (taken,), "int64")

@@ -34,7 +34,7 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
-    """The type with the columns of one argument and the length of another."""
+    """The type with one argument's columns and another's length."""
 
     def infer(call: Any) -> relax.Type:
         name = call.op.name.rpartition(".")[-1]
@@ -116,7 +116,7 @@ def _attention_of(call: Any) -> Attention:
     )
 
 
-_AT = "_at"  # ends the names of operators whose queries are chosen
+_AT = "_at"  # suffix of operators with chosen queries
 
 
 def _given(call: Any) -> int:
@@ -125,7 +125,7 @@ def _given(call: Any) -> int:
 
 
 def _kernel_of(name: str, host: Any, call: Any, *variant: Any) -> Any:
-    """The kernel for all tokens as queries, or for those that are chosen."""
+    """The kernel for all tokens as queries, or for chosen ones."""
     chosen = _given(call) == 6
     name = f"{name}{_AT}" if chosen else name
     return current().kernel(name, partial(host, chosen=True) if chosen else host)(*variant)
@@ -308,7 +308,7 @@ def ragged_silu_attention(
     q, k, v : (N, D) float
         Head h has the columns from ``h D / heads`` on.
     bias : (N, distances) float
-        Of all heads; beyond the last distance that of the last.
+        Of all heads; larger distances use the last.
     ends : (B,) int64
         Where each row ends.
     heads : int

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU kernels of causal attention with SiLU in place of the softmax, and its derivative.
 
-A token's `bias` has a column for each distance to a key; the last is that of all larger ones too.
-What is parallel: rows. Blocks of keys follow one another, and so do heads and sums.
+A token's `bias` has a column for each distance to a key; larger ones use the last. What is
+parallel: rows. Blocks of keys, heads and sums are serial.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sparsetrain.ops.ragged.kernels import put
 def silu_attention_kernel(of: Attention, distances: int, chosen: bool = False) -> PrimFunc:
     """``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]``.
 
-    Arguments: q, k, v (N, width), bias (N, distances), ends (B,) int64, out (N, width). Of queries
-    that are chosen there are M, in q, bias and out, and behind `ends` come their places within rows
-    (M,) and where those of each row end (B,).
+    Arguments: q, k, v (N, width), bias (N, distances), ends (B,) int64, out (N, width). With chosen
+    queries, q, bias and out have M rows, and after `ends` follow their places within rows (M,) and
+    their ends by row (B,).
     """
     with kernel("ragged_silu_attention") as built:
         given = arguments_of(of, chosen, distances)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Optimizer.apply_`: a step by gradients that exist, from the checks to the result.
 
-The update is a `Step` of the backend where the gradients lie, kept in the state by their names and
-kinds.
+The update is a `Step` of the gradients' backend, kept in the state by their names and kinds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DTYPES = ("float32", "float64")
 
 
 class Step(Protocol):
-    """What takes steps on one state with gradients of the same names and kinds."""
+    """Takes steps on one state with gradients of the same names and kinds."""
 
     machines: Sequence[Any]  # virtual machines that run in it
 
@@ -66,7 +65,7 @@ def apply_(
     require_mapping("optimizer: gradients", gradients)
     params = weights_of(params)
     key = _kinds_of(gradients, loss)
-    step: Step | None = None  # that of the last step with such gradients, unless the rules changed
+    step: Step | None = None  # reused from the last step with such gradients and rules
     if isinstance(state, State) and state.owner is optimizer:
         step = state.update_steps.get(key)
     if step is None:
@@ -110,7 +109,7 @@ def check_arguments(
     Raises
     ------
     ConfigError
-        If something is missing, is not a tensor, has another shape or dtype, or lies elsewhere.
+        If a value is missing, no tensor, on the wrong device, or has the wrong shape or dtype.
     """
     for name, gradient in gradients.items():
         if name not in params or name not in state:

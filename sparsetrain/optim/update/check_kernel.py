@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finiteness check: the search for NaN and infinity in many arrays, and the verdict on a step.
 
-NaN and infinity are the floats whose exponent bits are all set, so the largest exponent field of an
+NaN and infinity are the floats with all exponent bits set, so the largest exponent field of an
 array tells; compilers that assume there is no NaN do not touch integers. Cost: one pass over the
 arrays at the speed of memory.
 
@@ -28,7 +28,7 @@ from sparsetrain.runtime.tensors import target_of
 from sparsetrain.tables.kernel_parts import flat
 
 CHUNKS = 16
-LANES = 64  # four vectors of AVX-512: their maxima do not wait for one another
+LANES = 64  # four vectors of AVX-512: their maxima are independent
 
 # Dtype -> integers as wide, and the exponent field in them.
 _EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}

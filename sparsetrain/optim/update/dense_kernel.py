@@ -3,7 +3,7 @@
 
 A model has a weight and a bias for each layer, most of them small: with a launch each, calling the
 kernels takes longer than running them (hence ``foreach`` in PyTorch). The arithmetic and its order
-are those of one parameter alone.
+are the same as for one parameter alone.
 
 What is parallel: chunks of every parameter. What is vectorized: the elements of a block.
 """
@@ -45,8 +45,8 @@ def dense_kernel(
     """Build the in-place update of parameters of one dtype.
 
     Arguments: for each parameter its gradient, weight and slots, as they are; then report and
-    numbers (R, K), whose row `rule` holds the scalars. With a `span`, only the rows [first, end) of
-    a single parameter are updated, or its elements where the formula has no per-row part.
+    numbers (R, K); row `rule` holds the scalars. With a `span`, only the rows [first, end) of a
+    single parameter are updated, or its elements where the formula has no per-row part.
     """
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
@@ -101,7 +101,7 @@ def update_in_chunks(
 def split_update(
     parameter: Parameter, gradient: Any, h: SimpleNamespace, span: tuple[Any, Any]
 ) -> tuple[Any, Callable[[Any], None]]:
-    """Return the number of independent tasks of an update, and what emits one of them.
+    """Return the number of independent tasks of an update, and a function that emits one.
 
     `span` is of rows, or of elements where the parameter is seen as one row.
     """

@@ -211,7 +211,7 @@ class _Tail:
         return self._bind(relax.op.builtin.alloc_tensor(ty.shape, dtype, 0, "global"), ty)
 
     def _view(self, array: relax.Var, shape: Sequence[int], dtype: str | None = None) -> relax.Var:
-        """View an array in another shape or dtype."""
+        """View an array with a new shape or dtype."""
         ty = relax.TensorType(shape, dtype or str(array.ty.dtype))
         same = [*map(int, array.ty.shape)] == [*shape]
         if same and str(array.ty.dtype) == str(ty.dtype):

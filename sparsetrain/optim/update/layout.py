@@ -70,7 +70,7 @@ class Layout(NamedTuple):
     Parameters
     ----------
     specs : tuple of KernelSpec
-        Those of the rules, by number.
+        Of the rules, by number.
     dense, rows : tuple
         The kernel calls.
     """

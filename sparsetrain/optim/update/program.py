@@ -128,7 +128,7 @@ class UpdateStep:
         lookups : int
             Entries of the largest row-sparse gradient.
         scale : Scale, optional
-            That of the gradients.
+            Of the gradients.
 
         Raises
         ------
@@ -198,18 +198,18 @@ class UpdateStep:
         return self._arguments
 
     def _make_current_(self, tables: Tables) -> None:
-        """Make all rows current whose gradient is dense."""
+        """Make all rows current of parameters with a dense gradient."""
         for table in tables.lagging:
             if self._is_dense.get(table.name):
                 table.flush()
 
     def _problem(self, loss: NDArray) -> str:
-        """Describe what is not finite.
+        """Describe the values that are not finite.
 
         Raises
         ------
         DataError
-            If everything is finite, so that row indices lie outside their table.
+            If all are finite: then row indices are outside their table.
         """
         structure = self.program.structure
         arrays = 1 + len(structure)
