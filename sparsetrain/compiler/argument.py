@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One argument of a compiled function: an array is checked, and copied into aligned memory.
 
-A TVM tensor with a plain layout is used as it is; another is copied if it is an input and refused
+A TVM tensor with a plain layout is used as it is; any other is copied if it is an input and refused
 if the program may write it. Cost: one pass over ids.
 """
 
@@ -19,27 +19,27 @@ from sparsetrain.runtime.tensors import HOST, is_aligned
 
 
 class Argument:
-    """One argument: what an array must be like to be taken for it.
+    """One argument: the dtype, shape and layout that an array must have.
 
     Parameters
     ----------
     name : str
     ty : relax.TensorType
-        Its extents are numbers, or letters that stand for one number throughout the function.
+        Its extents are numbers, or letters with one value throughout the function.
     device : Device
         Where the program runs.
     """
 
     def __init__(self, name: str, ty: relax.TensorType, device: tvm.runtime.Device) -> None:
         self.device = device
-        shape = getattr(ty, "shape", None)  # what is not a tensor has none
+        shape = getattr(ty, "shape", None)  # only a tensor has one
         self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
         self.shape = None if shape is None else tuple(_extent(n) for n in shape)
-        self.rows: int | None = None  # what its ids must lie below, if it is looked up with
+        self.rows: int | None = None  # upper limit of its ids, if it has ids
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
-        """The value in aligned memory, with ids that lie in their table."""
+        """The value in aligned memory, with ids inside their table."""
         tensor = self._read(value) if isinstance(value, runtime.NDArray) else self._copied(value)
         if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
@@ -56,7 +56,7 @@ class Argument:
         Raises
         ------
         DataError
-            If it has another dtype or shape, is not laid out as kernels expect, or lies elsewhere.
+            If it has the wrong dtype, shape or layout, or is on the wrong device.
         """
         self._require_fit(tensor)
         if not is_aligned(tensor):
@@ -89,7 +89,7 @@ class Argument:
             array = np.asarray(value)
             if self._fits(array.shape):
                 return runtime.as_tensor(array, self.dtype)
-        except ValueError as error:  # NumPy's for ragged lists, DataError for what does not fit
+        except ValueError as error:  # of NumPy for ragged lists, DataError for wrong values
             raise DataError(f"argument {self.name!r}: {error}") from None
         raise DataError(
             f"argument {self.name!r} must have shape ({self._extents()}), not {array.shape}"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Argument binding of a compiled function: arrays found by name and checked before it runs.
 
-Generated code checks nothing: an id outside its table reads other memory, a decreasing offset
+Generated code checks nothing: an id outside its table reads foreign memory, a decreasing offset
 writes to it. So arrays are checked for shape, dtype and range of ids, see `argument`, and here for
-order of offsets and all that several arguments must agree on. Cost: one pass over ids and offsets.
+the order of offsets and everything that several arguments must agree on. Cost: one pass over ids
+and offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sparsetrain.system.argument_checks import require_mapping
 
 
 class _Found(NamedTuple):
-    """Of some parameters: their tensors that need no check, by place, and what else is bound."""
+    """Some parameters: tensors that need no check, by place, and everything else bound."""
 
     names: list[str]
     values: list[Any]
@@ -43,7 +44,7 @@ class Arguments:
     function : relax.Function
         Before lowering.
     name : str
-        What to call it in a message.
+        Its name in messages.
     device : Device
         Where it runs; by default the host.
 
@@ -51,8 +52,7 @@ class Arguments:
     ------
     ConfigError
         If an extent such as B + 1 is given but not B, the shape of an intermediate result is not
-        known, see `operand_shapes.require_shapes`, or no lengths can be what an operator takes
-        them for.
+        known, see `operand_shapes.require_shapes`, or no lengths satisfy an operator's assumptions.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Arguments:
         Raises
         ------
         ConfigError
-            If an argument is missing, or what should hold them is not a mapping.
+            If an argument is missing, or `params` or `inputs` is not a mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
@@ -117,7 +117,7 @@ class Arguments:
                 raise ConfigError(
                     f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
-            # The program itself refuses another shape or dtype.
+            # The program itself refuses a wrong shape or dtype.
             trusted = checked and isinstance(value, runtime.NDArray) and is_aligned(value)
             bound[place] = value if trusted else argument.tensor(value, checked)
         if self._bags:
@@ -130,7 +130,7 @@ class Arguments:
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
-        """What the call before found, unless a parameter is another tensor now.
+        """The previous call's result, unless a parameter's tensor has changed.
 
         It is replaced as a whole: several threads may bind arguments at once.
         """
@@ -168,7 +168,7 @@ class Arguments:
         return seen
 
     def _check_expressions(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Extents such as B + 1 must be what the letters make them."""
+        """Extents such as B + 1 must have the value their letters give."""
         letters, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for symbol, expression in self._expressions.items():
             expected = value_of(expression, letters)
@@ -179,7 +179,7 @@ class Arguments:
                 )
 
     def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
-        """Ids of operators that index must lie inside, as far as lengths are known."""
+        """Check the ids of indexing operators, as far as lengths are known."""
         tensors = dict(zip(self.by_name, bound, strict=True))
         for name, limit in self._limits:
             sizes = [value_of(extent, extents) for extent in limit.extents]
@@ -199,7 +199,7 @@ class Arguments:
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """What is made of arguments must be as long as it is taken for."""
+        """Lengths computed from arguments must satisfy the operators' assumptions."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
@@ -256,7 +256,7 @@ def _table_rows(call: Any, axis: int = 0) -> int | None:
 
 
 def _taken_rows(call: Any) -> int | None:
-    """Only the mode "fast" takes ids as they come; the others clip or wrap what lies outside.
+    """Only the mode "fast" does not clip or wrap ids out of range.
 
     Along an axis of an activation they may count from the end (`ops.indexing.limits`).
     """
@@ -267,7 +267,7 @@ def _taken_rows(call: Any) -> int | None:
 
 
 _BAG = "relax.sparsetrain.embedding_bag"
-# Operator -> the number that its ids must lie below; None where there is no such number.
+# Operator -> the upper limit of its ids; None without one.
 _LOOKUPS = {
     "relax.take": _taken_rows,
     "relax.sparsetrain.lookup": _table_rows,

@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.ops.operand_shapes import describe_call, name_of, operands, shape_of
 from sparsetrain.system.locks import with_builder_lock
 
-# Operator -> the way out, where there is a better one than for others.
+# Operator -> advice better than the general one.
 _WAYS_OUT = {
     "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
     "in every call",
@@ -33,7 +33,7 @@ def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterato
     Raises
     ------
     ConfigError
-        In place of errors of TVM's; those of memory and of files stay what they are.
+        In place of TVM's errors; errors of memory and files pass through.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def _text(call: relax.Call) -> str:
 
 @with_builder_lock
 def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
-    """The first call that cannot be lowered, or is named in what the compiler said."""
+    """The first call that cannot be lowered, or that the compiler's message names."""
     calls = list(_calls(module))
     if "prim.if_then_else" in message:  # TVM infers no shape with one; alone it need not
         return next(filter(_moves_its_bounds, calls), None)
@@ -88,7 +88,7 @@ def _short(call: relax.Call) -> str:
 
 
 def _lowers(call: relax.Call, target: tvm.target.Target) -> bool:
-    """Whether the call alone becomes a kernel, or stays what it is."""
+    """Whether the call alone becomes a kernel, or stays a call."""
     builder = relax.BlockBuilder()
     with builder.function("alone", relax.analysis.free_vars(call)):
         builder.emit_func_output(builder.emit(call))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free rows: a table's number of rows as a letter in what is compiled, so that any size will do.
+"""Free rows: a table's number of rows as a letter, so that one program serves any size.
 
 Sizes of tables come from data: they differ with each day, fold and data set. The kernels that look
-tables up and update them do not depend on them, so a table that meets nothing else gets a letter
-for its rows, and so do the arrays of the optimizer that have a row for each of its own. Rows of a
-table that is an operand of a dense operator too stay a number, for which such kernels are made.
-What checks arguments reads the function as it was before.
+tables up and update them do not depend on them, so a table used by nothing else gets a letter for
+its rows, and so do the optimizer's arrays with a row for each of them. If a dense operator reads
+the table too, its rows stay a number, and kernels are made for it. Arguments are checked by the
+function before this pass.
 
 Cost: one walk through the bindings.
 """
@@ -122,7 +122,7 @@ def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.
 
 
 def _read_in(value: Any, updates: set[relax.Var]) -> set[relax.Var]:
-    """What a right-hand side takes for a table."""
+    """The table read by a right-hand side."""
     if not isinstance(value, relax.Call):
         return set()
     if isinstance(value.op, tvm.ir.GlobalVar) or any(is_call(value, each) for each in _OF_UPDATES):

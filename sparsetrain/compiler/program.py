@@ -40,7 +40,7 @@ _SHAPE = attrgetter("shape")
 class Program:
     """A compiled Relax function; compiles when it is first called, or raises `ConfigError`.
 
-    Threads that call it wait for each other: a virtual machine runs one call at a time.
+    Calls from several threads are serialized: a virtual machine runs one at a time.
 
     Parameters
     ----------
@@ -51,8 +51,7 @@ class Program:
     target : str or tvm.target.Target
         See `sparsetrain.runtime.targets.resolve_target`.
     precision : Policy or Arithmetic, optional
-        What is computed in half precision, see `sparsetrain.compiler.precision`; by default
-        nothing.
+        Operators in half precision, see `sparsetrain.compiler.precision`; by default nothing.
 
     Attributes
     ----------
@@ -62,7 +61,7 @@ class Program:
     """
 
     spared: tuple[Spared, ...] = ()
-    _is_gradient = False  # made of a function whose rows were looked at before
+    _is_gradient = False  # its function's rows were analysed before
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Program:
 
     @property
     def _kept(self) -> str | None:
-        """The function that is given what it works in; None where a pool has it, and arguments."""
+        """The function that takes its scratch memory, None where a pool has it; and arguments."""
         return self.function if self.backend.hoists else None
 
     @cached_property
@@ -152,18 +151,18 @@ class Program:
     def place(self, params: Mapping[str, Any]) -> dict[str, runtime.NDArray]:
         """Put parameters where the program runs, as a loop of one's own needs them on CUDA.
 
-        Optimizers write parameters where they lie, with gradients that lie beside them.
+        Optimizers write parameters in place, with gradients on the same device.
 
         Parameters
         ----------
         params : mapping of str to array
-            Tables and others alike.
+            Tables and all other parameters.
 
         Returns
         -------
         dict
-            Tensors by name, to be given to calls, `optimizer.init` and `optimizer.apply_`. A tensor
-            that lies there already is itself.
+            Tensors by name, for calls, `optimizer.init` and `optimizer.apply_`. A tensor that is
+            there already is not copied.
 
         Raises
         ------
@@ -190,14 +189,14 @@ class Program:
         ----------
         params, inputs : mapping of str to array
             Together they hold every argument; `params` wins. Tensors of TVM's runtime are used as
-            they are, any other array is checked and copied.
+            they are; any array is checked and copied.
         checked : bool
             Whether all ids were found inside their tables before; a device need not return them.
 
         Raises
         ------
         ConfigError
-            If an argument is missing, or what should hold them is not a mapping.
+            If an argument is missing, or `params` or `inputs` is not a mapping.
         DataError
             If an array does not fit its argument, an id its table, or offsets their ids.
         """
@@ -215,7 +214,7 @@ class GradientProgram(Program):
     Attributes
     ----------
     gradient : GradientModule
-        What it was compiled from.
+        The module it was compiled from.
     """
 
     _is_gradient = True
@@ -261,24 +260,22 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Its function with a scalar floating-point result, or with a tuple of tensors of which the
-        first is that.
+        Its function with a scalar floating-point result, or a tuple of tensors with that first.
     wrt : sequence of str, optional
         Parameters to differentiate; by default all floating-point ones.
     densify : sequence of str
-        Parameters whose gradient may become dense.
+        Parameters that may have a dense gradient.
     target : str or tvm.target.Target
         Where to run.
     precision : Policy, optional
-        What is computed in half precision, as `sparsetrain.compiler.precision.BFLOAT16`.
-        Parameters and
+        Operators in half precision, as `sparsetrain.compiler.precision.BFLOAT16`. Parameters and
         gradients are float32 all the same.
     scaled : bool
-        Whether the program has one more input, the number ``loss_scale``: its gradients are those
-        of the loss times that, the loss itself is not. Another number compiles nothing.
+        Whether the program has one more input, the number ``loss_scale``: it multiplies the
+        gradients, not the loss. A new number compiles nothing.
     buffers : sequence of str
-        Parameters whose new values the function returns last: running statistics. They come among
-        the gradients, for an optimizer that knows them, see `Optimizer.init`.
+        Parameters that the function returns new values of, last: running statistics. They come
+        among the gradients, for an optimizer that knows them, see `Optimizer.init`.
 
     Returns
     -------
@@ -302,7 +299,7 @@ def value_and_grad(
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
     """The named function with the private ones that it calls written out, and its kernels.
 
-    What is asked of arguments is read off one function.
+    Requirements on arguments are read from one function.
     """
     named = {var: body for var, body in module.functions.items() if var.name_hint == function}
     called = callees(module)

@@ -46,7 +46,7 @@ def load_or_build(
 ) -> relax.VirtualMachine:
     """The virtual machine of `module` on `target`, from the cache or from `build`.
 
-    That is told where kernels are kept which other programs share, or None.
+    It gets the folder of kernels shared by programs, or None.
     """
     backend = backend_of(target)
     place = library_cache.cache_folder() if backend.caches else None

@@ -47,7 +47,7 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Demand:
-    """A pair of extents that an operator takes to be equal, or to be no more than the other.
+    """A pair of extents that an operator assumes equal, or in order.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Demand:
         return _formula(self.pair.left), _formula(self.pair.right)
 
     def problem(self, extents: Mapping[str, int]) -> str | None:
-        """What is wrong with these extents, by the letters that stand for them."""
+        """The error in these extents, by their letters."""
         left, right, at_most = self.pair
         try:
             found, wanted = (number(extents) for number in self._numbers)
@@ -83,7 +83,7 @@ class Demand:
 
 
 def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Demand]:
-    """What is right for some values of the letters alone; each once."""
+    """Constraints that hold for some values of the letters only, each once."""
     known, analyzer = dict.fromkeys(letters, 1), Analyzer()
     found: dict[str, Demand] = {}
     for binding in bindings:
@@ -107,7 +107,7 @@ def _demands(binding: Any) -> list[Demand]:
 
 
 def impossible(demands: Iterable[Demand]) -> str | None:
-    """What is wrong whatever the letters are; None where that depends on them, or nothing is."""
+    """The error that no values of the letters avoid; None if there is none."""
     for demand in demands:
         with suppress(KeyError):
             if problem := demand.problem({}):

@@ -18,12 +18,12 @@ from sparsetrain.errors import ConfigError
 
 
 class Arithmetic:
-    """What programs round, and what their loss is multiplied by; see `Trainer` for the arguments.
+    """Rounding in programs, and the factor of their loss; see `Trainer` for the arguments.
 
     Attributes
     ----------
     policy : Policy or None
-        What is rounded.
+        Operands that are rounded.
     scaling : Scaling or None
         The loss's scale.
     loss : Scaling or Unscaled
@@ -51,12 +51,12 @@ class Arithmetic:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """What changes with steps, as plain values."""
+        """State that changes with steps, as plain values."""
         return {"loss_scale": self.scaling and self.scaling.to_dict()}
 
     @property
     def logged(self) -> dict[str, Any]:
-        """What a log says of it, by column."""
+        """Columns of a log."""
         return {} if self.scaling is None else {"loss_scale": self.scaling.value}
 
     def change(self, before: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ Rounding: TypeAlias = Arithmetic | Policy | None
 
 
 def resumed(saved: Mapping[str, Any], name: Precision | None, loss_scale: Given) -> dict[str, Any]:
-    """Return the arguments of a trainer that goes on as it was saved, unless others are given."""
+    """Return the arguments of a trainer that continues as saved, unless given anew."""
     before = saved["precision"]
     name = name or before
     scale = saved["loss_scale"] if name == before else None

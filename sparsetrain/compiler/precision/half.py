@@ -34,18 +34,18 @@ def to_half(module: tvm.IRModule, function: str, policy: Policy) -> tvm.IRModule
     function : str
         One dataflow block, float32.
     policy : Policy
-        What is rounded.
+        Operands that are rounded.
 
     Raises
     ------
     ConfigError
-        If the policy would round what no kernel rounds.
+        If no kernel rounds an operator of the policy.
     """
     _require_kernels(policy)
     rewriter = _Rewriter(module, policy)
     rewritten = rewriter.rewrite(module[function])
     rewriter.builder_.update_func(module.get_global_var(function), rewritten)
-    # A dead transpose would still count as a reader and keep a float32 copy of what it reads.
+    # A dead transpose would still count as a reader and keep a float32 copy of its operand.
     return relax.transform.DeadCodeElimination([function])(rewriter.builder_.get())
 
 
@@ -95,7 +95,7 @@ class _Rewriter(Rewriter):
         return _operator(value) in _PRODUCTS and self._policy.rounds(value)
 
     def _readers(self, var: relax.Var) -> list[relax.Expr]:
-        """What reads `var`; instead of a transpose of it, the readers of that."""
+        """The readers of `var`, looking through transposes."""
         found = []
         for user in self.definitions.users(var):
             value = self.definitions.of(user)

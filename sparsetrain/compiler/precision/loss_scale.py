@@ -2,8 +2,8 @@
 """Loss scaling: a larger loss, so that half precision does not round small gradients to zero.
 
 The reverse pass starts from the scale instead of 1, and the optimizer divides by it in the factor
-that clipping uses: no extra pass over the gradients, and no recompilation for another scale. A
-power of two changes no bit of a gradient that neither format rounds away.
+that clipping uses: no extra pass over the gradients, and no recompilation for a new scale. A power
+of two changes no bit of a gradient that neither format rounds away.
 
 A dynamic scale looks for the largest one without overflow (Micikevicius et al. 2018,
 https://arxiv.org/abs/1710.03740): a non-finite gradient skips the step and halves the scale, a run
@@ -29,7 +29,7 @@ MOST = 2.0**24  # whoever has room for more gains nothing: no gradient is rounde
 
 @dataclass(frozen=True)
 class LossScale:
-    """A rule for the loss's factor; `Scaling` is where a run stands with it.
+    """A rule for the loss's factor; `Scaling` is a run's state of it.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class LossScale:
         return asdict(self)
 
 
-# What callers may write: None is what the precision needs.
+# Accepted by callers; None means the precision's own.
 Given: TypeAlias = "LossScale | float | Literal['dynamic'] | None"
 
 
@@ -91,7 +91,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def undoing(cls, loss_scale: float, may_overflow: bool) -> Scale:
-        """Refuse what is no scale with `ConfigError`."""
+        """Refuse a value that is no scale with `ConfigError`."""
         if not (is_number(loss_scale) and 0 < loss_scale < float("inf")):
             raise ConfigError(f"optimizer: scale is finite and above 0, not {loss_scale!r}")
         return cls(1 / loss_scale, loss_scale, may_overflow)
@@ -136,7 +136,7 @@ class Scaling:
     Attributes
     ----------
     value : float
-        What the loss of the next step is multiplied by.
+        Factor of the next step's loss.
     good : int
         Steps since it changed, or since the last overflow.
     overflows : int
@@ -154,16 +154,16 @@ class Scaling:
 
     @property
     def scale(self) -> Scale:
-        """That of the gradients of the next step."""
+        """Factor of the next step's gradients."""
         return Scale.undoing(float(np.float32(self.value)), self.can_fall)
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """What the next step gives its gradient program, besides the batch."""
+        """Inputs of the next step's gradient program besides the batch."""
         return self.scale.inputs()
 
     def note(self, overflowed: bool, taken: bool) -> None:
-        """Count a step; one that was left out for another reason says nothing about the scale."""
+        """Count a step; one that was skipped for any other reason says nothing about the scale."""
         if overflowed:
             self.value, self.good = max(self.value / 2, self.rule.least), 0
             self.overflows += 1
@@ -185,7 +185,7 @@ class Scaling:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Scaling:
-        """What `to_dict` described."""
+        """The inverse of `to_dict`."""
         counts = {name: saved[name] for name in ("value", "good", "overflows")}
         rule = {name: value for name, value in saved.items() if name not in counts}
         scaling = cls(LossScale(**rule))
@@ -202,10 +202,10 @@ def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
     Parameters
     ----------
     given : LossScale, float, "dynamic" or None
-        A number keeps the scale as it is. None is dynamic for float16, whose smallest numbers are
-        far above those of gradients, and no scale otherwise.
+        A number keeps the scale as it is. None is dynamic for float16, since gradients fall far
+        below its smallest numbers, and no scale otherwise.
     policy : Policy, optional
-        What is rounded.
+        Operands that are rounded.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixed-precision policy: the operators that compute in half precision, as a value to extend.
 
-- `always`: operators whose operands are rounded, if a test of the call says that it pays. Their
-  sums are float32.
+- `always`: operators with rounded operands, if a test of the call says that it pays. Their sums are
+  float32.
 - `neighbours`: operators that follow. A value that only `always` and `neighbours` read is stored in
   half precision; the neighbours widen their operands and compute in float32.
-- All other operators compute in float32, and a value that one of them reads is stored in float32.
+- All other operators compute in float32, and their operands are stored in float32.
 
 A precision is the name of a policy, and needs hardware that multiplies its dtype.
 """
@@ -55,10 +55,10 @@ class Policy(NamedTuple):
 
 
 def is_wide_product(call: Any) -> bool:
-    """A float32 product of matrices, none of which is a single row or column.
+    """A float32 product of matrices with more than one row and column each.
 
-    Those read every number once: there is nothing to gain, and a model's last layer, whose output
-    is a logit, keeps its precision.
+    A single row or column is read once: there is nothing to gain, and a model's last layer (a
+    logit) keeps its precision.
     """
     types = [call.ty, *(operand.ty for operand in call.args)]
     return all(
@@ -67,7 +67,7 @@ def is_wide_product(call: Any) -> bool:
 
 
 def has_whole_vectors(call: Any) -> bool:
-    """An interaction of float32 vectors whose width is a multiple of 16, and few of them.
+    """An interaction of few float32 vectors, with a width that is a multiple of 16.
 
     Its kernel by AMX tiles reads each sample once, so an operand is rounded there, not before.
     """
@@ -81,7 +81,7 @@ def has_wide_vectors(call: Any) -> bool:
     return has_whole_vectors(call) and int(call.args[1].ty.shape[2]) >= WIDE
 
 
-# Operators that take an attribute `rounds`, a dtype, and round what they read inside their kernel.
+# Operators that take an attribute `rounds`, a dtype, and round their operands inside the kernel.
 ROUND_INSIDE = frozenset(
     {"relax.sparsetrain.interaction", "relax.sparsetrain.interaction_backward"}
 )
@@ -117,7 +117,7 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
     precision : {"float32", "bf16", "fp16"} or Policy
         A policy of one's own is taken as it is.
     target : Target
-        What runs the program.
+        The program's target.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementwise functions (maps, broadcasts, transposes, concatenations): one pass over memory.
 
-Intermediate blocks are inlined into those that write results, so nothing is stored in between.
-All axes but the last are spread over the threads; the last one, which is contiguous in the
-result, is vectorised. A single axis is cut into chunks that are worth a thread each.
+Intermediate blocks are inlined into the blocks that write results, so nothing is stored in between.
+All axes but the last are spread over the threads; the last one, which is contiguous in the result,
+is vectorised. A single axis is cut into chunks that are worth a thread each.
 """
 
 from tvm import s_tir
@@ -31,7 +31,7 @@ class Elementwise(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Inline what can be inlined and schedule what is left; None if a block reduces."""
+        """Inline all blocks that can be, and schedule the rest; None if a block reduces."""
         # A product contracted over one element counts as injective, but it starts from zero and
         # adds: an epilogue inlined into it would be applied twice.
         if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):

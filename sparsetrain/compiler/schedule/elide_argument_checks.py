@@ -8,8 +8,8 @@ kernel's declaration, symbols included. Arrays from outside are checked by
 `sparsetrain.compiler.arguments` and by the program's prologue; arrays that the program allocates
 are plain. Results of external functions are unknown: kernels that read them keep their checks.
 
-A kernel also keeps its checks if one of its calls cannot be proved, if another kernel calls it, or
-if it asserts anything itself.
+A kernel also keeps its checks if one of its calls cannot be proved, if a kernel calls it, or if it
+asserts anything itself.
 
 Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
 """
@@ -31,7 +31,7 @@ from sparsetrain.runtime.lowering import SKIP_ASSERTS
 
 @tvm.transform.module_pass(opt_level=0, name="ElideArgumentChecks")
 class ElideArgumentChecks:
-    """Mark kernels all of whose calls fit."""
+    """Mark kernels if all their calls fit."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
@@ -50,7 +50,7 @@ class ElideArgumentChecks:
 
 
 class _Call(NamedTuple):
-    """What a kernel is given, and whether all arrays of that are laid out plainly."""
+    """A call's arguments, and whether all arrays among them have a plain layout."""
 
     kernel: tvm.ir.GlobalVar
     given: Sequence[Any]
@@ -87,7 +87,7 @@ class _Values:
         return name == _ALLOCATES or (name in _SHARES and self._shares_all(value))
 
     def _made(self, value: Any) -> Any:
-        """What a variable, or a part of a tuple, was made by."""
+        """The value bound to a variable, or to a part of a tuple."""
         while value in self._bound or isinstance(value, relax.TupleGetItem):
             if not isinstance(value, relax.TupleGetItem):
                 value = self._bound[value]
@@ -99,7 +99,7 @@ class _Values:
         return value
 
     def _shares_all(self, call: relax.Call) -> bool:
-        """Whether an array begins where the one begins whose memory it shares."""
+        """Whether an array begins where the array begins that it shares memory with."""
         offset = call.args[_SHARES[call.op.name] :]
         return self.is_plain(call.args[0]) and all(
             isinstance(part, relax.Tuple) and not part.fields for part in offset
@@ -124,7 +124,7 @@ def _asserts(kernel: tirx.PrimFunc) -> bool:
 
 
 def _fits(kernel: tirx.PrimFunc, given: Sequence[Any]) -> bool:
-    """Whether what a call gives is what the kernel declares, whatever the symbols stand for."""
+    """Whether a call's arguments match the kernel's declaration for all values of the symbols."""
     if len(kernel.params) != len(given):
         return False
     pairs = list(zip(kernel.params, given, strict=True))
@@ -132,7 +132,7 @@ def _fits(kernel: tirx.PrimFunc, given: Sequence[Any]) -> bool:
         return False
     arrays = [(p.ty.shape, v.ty.shape) for p, v in pairs if isinstance(p.ty, BufferType)]
     extents = [pair for shapes in arrays for pair in zip(*shapes, strict=True)]
-    # A symbol stands for the extent where it is met by itself; then all extents must be equal.
+    # A symbol gets its value where it is an extent by itself; then all extents must be equal.
     stands_for = {d: a for d, a in [*pairs, *extents] if _is_symbol(d) and d is not a}
     if not stands_for.keys().isdisjoint(_symbols([a for _, a in extents])):
         return False  # the caller means something else by it

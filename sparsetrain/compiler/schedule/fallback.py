@@ -2,9 +2,9 @@
 """Fallback rule: the loops as they are, parallel where that is provably safe.
 
 Each block keeps its loops and their order. Leading axes that write disjoint elements run in
-parallel; the schedule primitives verify that, and a block that they refuse stays serial. The order
-of sums never changes, so neither do results. A sum over an extent that may be 0 begins with a loop
-of its own: where there is nothing to add, the result is 0 and not what memory held.
+parallel; the schedule primitives verify that, and leave a block serial if they cannot. The order of
+sums never changes, so neither do results. A sum over an extent that may be 0 begins with a loop of
+its own: with nothing to add, the result is 0 and not uninitialised.
 """
 
 from contextlib import suppress

@@ -23,7 +23,7 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
 class _View(NamedTuple):
-    """A tensor read in another order: dimension n is dimension `axes[n]` of `source`."""
+    """A permuted tensor: dimension n is dimension `axes[n]` of `source`."""
 
     source: relax.Expr
     axes: tuple[int, ...]
@@ -52,7 +52,7 @@ class FoldPermutationIntoMatmul(Rewriter):
         return self.builder_.call_te(compute, *sources, axes, primfunc_name_hint="matmul")
 
     def _result(self, call: relax.Call) -> _View | None:
-        """The product that `call` is, or is a permutation of which can be written so."""
+        """The product that `call` computes, possibly permuted."""
         if is_batched_matmul(call):
             return _itself(call)
         if not is_call(call, "relax.permute_dims"):
@@ -63,14 +63,14 @@ class FoldPermutationIntoMatmul(Rewriter):
         return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
 
     def _operand(self, operand: relax.Expr) -> _View:
-        """Where an operand lies, if it may be read there."""
+        """Layout of an operand, if it may be read in place."""
         view = self._unpermuted(operand, lambda var: True)
         rank = len(view.axes)
         last = view.axes.index(rank - 1)
         return view if last >= rank - 2 else _itself(operand)
 
     def _unpermuted(self, value: relax.Expr, may_follow: Callable[[relax.Expr], bool]) -> _View:
-        """`value` as a view of what was permuted to it, through variables that may be followed."""
+        """`value` as a permuted view of its source, looking through variables."""
         view = _itself(value)
         while True:
             source = self.definitions.of(view.source)
@@ -120,7 +120,7 @@ def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) ->
 def _terms(
     a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]
 ) -> tuple[list[Any], Callable[[Sequence[Any], Any], Any]]:
-    """The shape of a product, and what is added to an element of it in step k."""
+    """The shape of a product, and the term added to an element in step k."""
     of_left, of_right, of_result = axes
     *batch, rows, _ = (a.shape[axis] for axis in of_left)
     shape = [*batch, rows, b.shape[of_right[-1]]]

@@ -28,7 +28,7 @@ class FoldIntoHalfMatmul(Rewriter):
     """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Multiply what the operands were rounded and transposed from."""
+        """Multiply the sources of rounded and transposed operands."""
         if not is_half_matmul(call):
             return super().visit_call_(call)
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
@@ -49,12 +49,12 @@ class FoldIntoHalfMatmul(Rewriter):
         )
 
     def _source(self, operand: relax.Expr) -> tuple[relax.Expr, bool]:
-        """What an operand is made of, and whether that is transposed on the way."""
+        """Source of an operand, and whether it is transposed on the way."""
         transposed = False
         while True:
             value = self.definitions.of(operand)
             before = transposed_source(value)
-            if isinstance(value, relax.Var) and value is not operand:  # another name for it
+            if isinstance(value, relax.Var) and value is not operand:  # an alias
                 operand = value
             elif before is not None:
                 operand, transposed = before, not transposed

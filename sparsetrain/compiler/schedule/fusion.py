@@ -6,8 +6,8 @@ undo the schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels w
 with 32-bit extents.
 
 TVM takes a kernel for elementwise if it reads the element of its own index. One that pads an array
-at its end does too, but a kernel fused of a product and the padding would write what the product
-computes, and leave the rest of the result as it was in memory.
+at its end does too, but a kernel fused of a product and the padding would write the product alone,
+and leave the rest of the result uninitialised.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def keep_hand_written_kernels() -> tvm.transform.Pass:
 
 
 def mark_resizing() -> tvm.transform.Pass:
-    """Mark elementwise kernels injective that read an axis of another extent than they run over.
+    """Mark elementwise kernels injective if an axis is read with a different extent than written.
 
     Padding and slices do; an axis of one element that is broadcast is read at 0.
     """

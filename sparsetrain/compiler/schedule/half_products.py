@@ -36,7 +36,7 @@ def half_product(
     transpose_a, transpose_b : bool
         Whether the factor is the transpose.
     half : {"bfloat16", "float16"}
-        What is multiplied.
+        Dtype of the factors.
     """
     left, right = _bits(a, "half_left", half), _bits(b, "half_right", half)
     widened = HALVES[half].widened
@@ -110,7 +110,7 @@ class Half(NamedTuple):
     widened : callable
         From bits to the float32 number.
     load : callable
-        From what `widened` made of loaded bits to that load; from anything else to that itself.
+        From the result of `widened` back to the load; anything else unchanged.
     """
 
     rounded: Callable[[tvm.ir.Expr], tvm.ir.Expr]
@@ -125,7 +125,7 @@ HALVES = {
 
 
 class HalfProduct(NamedTuple):
-    """A product, what computes the bits of its left and right operand, and all other blocks."""
+    """A product, the blocks that compute its operands' bits, and all other blocks."""
 
     product: Product
     stages: list[SBlockRV]
@@ -157,7 +157,7 @@ def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> 
 
 
 class Prepared(NamedTuple):
-    """What packs the left operand, None if it is read in place, the right one; what stores."""
+    """Blocks that pack the left operand (None: read in place) and the right; that store."""
 
     left: SBlockRV | None
     right: SBlockRV
@@ -167,7 +167,7 @@ class Prepared(NamedTuple):
 def prepare(
     sch: s_tir.Schedule, found: HalfProduct, tile: Sequence[int], in_place: bool
 ) -> Prepared:
-    """Pad the product, and merge all other blocks into those that are left.
+    """Pad the product, and merge all other blocks into the remaining ones.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def prepare(
     found : HalfProduct
         The blocks.
     tile : sequence of 3 int
-        What rows, columns and the length of a sum are padded to multiples of.
+        Multiples that rows, columns and the length of a sum are padded to.
     in_place : bool
         Whether memory holds the left operand just as the product wants it.
     """
@@ -197,7 +197,7 @@ def prepare(
 def _packing_block(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, stage: SBlockRV
 ) -> SBlockRV:
-    """The block that writes what the product reads: the padding, else the rounding itself."""
+    """The block that writes the product's operand: the padding, else the rounding."""
     padding = padding_block(sch, block, operand)
     if padding is None or sch.get(padding).same_as(sch.get(stage)):
         return stage

@@ -29,10 +29,10 @@ class HoistAllocations:
     Parameters
     ----------
     function : str
-        Its name. There is another function then, called as in `NEEDS`, that takes what this one
-        took and returns a tuple of shapes, one for each new argument: the first and the last of
-        the bindings that mention it, the number of the argument whose memory it shows in another
-        shape or `OWN`, the kind (in `KINDS`) and bits of its numbers, and its extents.
+        Its name. A second function, named as in `NEEDS`, takes its old arguments and returns a
+        tuple of shapes, one for each new argument: the first and the last of the bindings that
+        mention it, the number of the argument whose memory it shows in another shape or `OWN`, the
+        kind (in `KINDS`) and bits of its numbers, and its extents.
     """
 
     def __init__(self, function: str) -> None:
@@ -41,7 +41,7 @@ class HoistAllocations:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Rewrite the function, and add what tells its needs."""
+        """Rewrite the function and add a companion that returns its buffer sizes."""
         mod = mod.clone()
         kept = _Kept(mod, mod[self.function])
         mod[self.function] = kept.rewritten()
@@ -51,7 +51,7 @@ class HoistAllocations:
 
 @dataclass
 class _Array:
-    """An array: its variable, what it shares memory with, the bindings that mention it."""
+    """An array: its variable, the array it shares memory with, the bindings that mention it."""
 
     var: relax.Var
     within: int
@@ -67,7 +67,7 @@ class _Kept:
         self._symbols = _input_symbols(function)
         self._arrays: list[_Array] = []
         self._numbers: dict[relax.Var, int] = {}
-        self._names: dict[relax.Var, Any] = {}  # what a variable is another name of
+        self._names: dict[relax.Var, Any] = {}  # the variable it is an alias of
         self._given: dict[relax.Var, relax.Var] = {}
         self._bindings = [b for block in function.body.blocks for b in block.bindings]
         leaving = set[int]()
@@ -97,7 +97,7 @@ class _Kept:
         return relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
 
     def needs(self, name: str) -> relax.Function:
-        """The function that tells what they are."""
+        """The function that returns the sizes."""
         old = self._function
         rows = [relax.ShapeExpr(self._row(self._arrays[number])) for number in self._place]
         told = [relax.VarBinding(relax.Var("need", row.ty), row) for row in rows]
@@ -113,7 +113,7 @@ class _Kept:
         return [*(tirx.IntImm("int64", number) for number in head), *array.var.ty.shape]
 
     def _read(self, place: int, binding: Any) -> set[int]:
-        """Note what a binding does with arrays; return those that it may carry off."""
+        """Record a binding's use of arrays; return the arrays that may escape through it."""
         value, mentioned = binding.value, self._mentioned(binding.value)
         for number in mentioned:
             self._arrays[number].last = place
@@ -135,7 +135,7 @@ class _Kept:
         self._arrays.append(_Array(var, within, place, place))
 
     def _root(self, number: int) -> int:
-        """The array whose memory an array has."""
+        """The array that owns an array's memory."""
         within = self._arrays[number].within
         return number if within == OWN else within
 
@@ -149,7 +149,7 @@ class _Kept:
         return {self._numbers[var] for var in variables if var in self._numbers}
 
     def _resolved(self, value: Any) -> Any:
-        """An expression without other names, and with the arguments for what is given."""
+        """An expression with aliases resolved and arguments replaced."""
         if isinstance(value, relax.Var):
             meant = self._names.get(value, value)
             return self._given.get(meant, meant) if meant.same_as(value) else self._resolved(meant)
@@ -163,7 +163,7 @@ class _Kept:
         return value
 
     def _names_given(self, var: relax.Var) -> bool:
-        """Whether a variable is another name of something that is given."""
+        """Whether a variable is an alias of an argument."""
         return var in self._names and not self._place.keys().isdisjoint(self._mentioned(var))
 
     def _can_be_given(self, var: relax.Var) -> bool:
@@ -180,7 +180,7 @@ class _Kept:
         )
 
 
-# Values that are other names of what they hold.
+# Values that are aliases of their fields.
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 
 
@@ -189,7 +189,7 @@ def _calls(value: Any, name: str) -> bool:
 
 
 def _chooses(shape: relax.Expr) -> bool:
-    """Whether an extent has an `if_then_else`, which TVM cannot copy into another function."""
+    """Whether an extent has an `if_then_else`, which TVM cannot copy between functions."""
     found: list[bool] = []
     relax.analysis.post_order_visit(shape, lambda e: found.append(isinstance(e, relax.Call)))
     return any(found)
@@ -202,6 +202,6 @@ def _number_type(var: relax.Var) -> tuple[str, int]:
 
 
 def _input_symbols(function: relax.Function) -> set[Any]:
-    """What stands for a number in the shapes of a function's inputs."""
+    """Symbols in the shapes of a function's inputs."""
     inputs = function.params[: int(function.attrs.get("num_input", len(function.params)))]
     return {symbol for param in inputs for symbol in relax.analysis.tir_vars_in_type(param.ty)}

@@ -17,7 +17,7 @@ _OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 @tvm.transform.module_pass(opt_level=0, name="LowerAttention")
 class LowerAttention:
-    """Replace attention without a window, of a scale that is known, by other operators."""
+    """Replace attention without a window and with a known scale by simpler operators."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext

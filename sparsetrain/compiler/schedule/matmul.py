@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products: one schedule for NN, NT, TN, any extents, and whatever elementwise work follows.
 
-- **Padded**: rows and columns to multiples of the register tile, so that the inner loops carry no
-  guard. Only the loads at the edge and the stores test bounds. This is what makes a symbolic batch
-  free.
+- **Padded**: rows and columns to multiples of the register tile, so the inner loops have no guard.
+  Only the loads at the edge and the stores test bounds. So a symbolic batch costs nothing.
 - **Packed**: the right operand, and the left one of TN; `operands.py` says how and why. Of a batch
   of small matrices each is packed by the task that multiplies it.
 - **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
@@ -79,7 +78,7 @@ class Matmul(CpuRule):
 
 
 def _feeds(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> bool:
-    """Whether some other block computes an operand. Blocks that only feed the epilogue may."""
+    """Whether a block computes an operand. Blocks that only feed the epilogue may."""
     written = [sch.get(info.block_rv).writes[0].source for info in blocks]
     read = [region.source for region in sch.get(product.info.block_rv).reads]
     return any(w.same_as(r) for w in written for r in read)
@@ -136,7 +135,7 @@ def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
 
 
 def _padding(product: Product, tile: RegisterTile) -> list[int]:
-    """For each axis of the product, of what its extent is made a multiple."""
+    """For each axis of the product, the multiple that its extent is padded to."""
     padding = [1] * len(product.info.dom())
     padding[product.row_axis], padding[-2] = tile.rows, tile.columns
     return padding

@@ -2,8 +2,8 @@
 """Operands of a product on their way to the registers, packed or read in place, and its epilogue.
 
 A panel holds, for every step of `k`, as many neighbours as a register tile is wide, so that the
-inner loop reads it front to back. Rows of memory that are a power of two apart would evict each
-other from the first-level cache; panels cannot.
+inner loop reads it front to back. Rows a power of two apart would evict each other from the
+first-level cache; panels cannot.
 
 - The right operand is packed once, by all threads, before the product starts, because every block
   of rows reads it. If there are too few rows for several blocks, the thread that packs columns also
@@ -45,8 +45,8 @@ def pack_panels(
 
     A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
     streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
-    gathered, and the next steps of `k` find the lines in cache. Tasks go through panels as those of
-    the product do.
+    gathered, and the next steps of `k` find the lines in cache. Tasks go through panels in the
+    product's order.
     """
     vector_width = gcd(lanes, width)
     padding = padding_block(sch, block, operand)
@@ -107,8 +107,8 @@ def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> Non
 def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes: int = 1) -> None:
     """Have a padding block repeat the last row, or column, where there is none.
 
-    What comes of it is never stored. `lanes` neighbours that exist are read as one vector, which a
-    test of each would prevent.
+    The result is never stored. `lanes` neighbours that exist are read as one vector; a test of each
+    would prevent that.
     """
     old = sch.get(padding)
     source = old.reads[0].source
@@ -155,7 +155,7 @@ def _lay_out_in_panels(
 
 
 def _all_but(operand: Operand, dimensions: Sequence[Any]) -> list[Any]:
-    """What belongs to the batch, of something for each dimension of an operand."""
+    """The batch's entries, of a sequence with an entry for each dimension of an operand."""
     own = (operand.outer, operand.contracted)
     return [one for n, one in enumerate(dimensions) if n not in own]
 

@@ -40,7 +40,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     target : Target
         Of a kind that has a backend.
     kept : str, optional
-        A function that does not allocate what it works in, but takes it, see `HoistAllocations`.
+        A function that takes its scratch memory as arguments, see `HoistAllocations`.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
 
 
 def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pass]:
-    """The whole list, in order; those up to fusion decide what the kernels are."""
+    """All passes, in order; the ones up to fusion decide the kernels."""
     return [
         # Which kernels there are.
         SimplifyShapes(),
@@ -80,11 +80,11 @@ def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pa
         LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
-        # Products whose transposes took their place are no longer wanted.
+        # Products replaced by their transposes are dead.
         relax.transform.DeadCodeElimination(),
         *schedule.products,
         relax.transform.DeadCodeElimination(),
-        # A reshape that stays one becomes another view of the same memory, not a copy.
+        # A remaining reshape becomes a view, not a copy.
         relax.transform.LegalizeOps(LEGALIZE, skip_ops=["relax.reshape"]),
         keep_hand_written_kernels(),
         relax.transform.AnnotateTIROpPattern(),
@@ -95,7 +95,7 @@ def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pa
         relax.transform.DeadCodeElimination(),
         # How each one runs.
         *schedule.kernels,
-        # What calls them: from a graph of values to code of the virtual machine.
+        # The calls: from a graph of values to code of the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matcher for matrix products in a loop nest, in any layout of the operands.
 
-A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A
-is indexed by i and k, B by k and j, in any order. Batch axes may lie before and between them, as
-heads do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last.
-Forms: NN, NT, TN, TT.
+A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A is
+indexed by i and k, B by k and j, in any order. Batch axes may be before and between them, as heads
+do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last. Forms: NN, NT, TN, TT.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ Extent: TypeAlias = int | tirx.Expr
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor: its place among the block's reads, and the dimensions in which two axes lie."""
+    """One factor: its place among the block's reads, and the dimensions of two axes."""
 
     read: int
     outer: int  # dimension of i in the left operand, of j in the right one
@@ -38,8 +37,8 @@ class Operand:
 class Product:
     """A matched product: the block, its operands and the extents of its axes.
 
-    `batch_axes` are the dimensions besides two, also those of length 1, for which the block has no
-    axis. `row_axis` is that of the rows among the block's axes; the last two are columns and k.
+    `batch_axes` are the remaining dimensions, including those of length 1, which have no axis in
+    the block. `row_axis` is the rows' among the block's axes; the last two are columns and k.
     """
 
     info: SBlockInfo
@@ -91,7 +90,7 @@ def _match(
 
 
 def _row_axis(factors: list[list[int | None]], column: int) -> int:
-    """The axis of the factor without columns that the other one lacks; of several, the last."""
+    """The last axis that only the factor without columns has."""
     with_columns, without = sorted(factors, key=lambda factor: column not in factor)
     alone = [a for a in without if a is not None and a != _FIXED and a not in with_columns]
     return max(alone, default=column - 1)
@@ -138,7 +137,7 @@ def _positions(indices: list, axes: list) -> list[int | None]:
 def _operand(
     block: s_tir.SBlock, load: TensorLoad, axes: list, i: int, j: int, k: int
 ) -> tuple[int, Operand] | None:
-    """Whether `load` is the left (i) or the right (j) operand, and how it lies."""
+    """Whether `load` is the left (i) or the right (j) operand, and its layout."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
     moving = [axis for axis in found if axis != _FIXED]

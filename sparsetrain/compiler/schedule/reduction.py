@@ -4,7 +4,7 @@
 Two shapes, told apart by the contiguous axis of the input:
 
 - **Columns** (bias gradients, one-row weight gradients): the contiguous axis survives. It is
-  vectorized, and the long axis is cut into chunks of fixed length, whose partial results are
+  vectorized, and the long axis is cut into chunks of fixed length; their partial results are
   combined in order.
 - **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced. A vector of
   partial results runs along it and is combined at the end. Rows run in parallel; a few long rows
@@ -138,7 +138,7 @@ def _schedule_rows(
         *outer, chunk, within = sch.get_loops(partial)
         sch.reorder(chunk, *outer, within)
         _accumulate_rows(sch, partial, [chunk, *outer], within, lanes)
-        # What is left is a handful of partial results: serial, in order.
+        # Combine the few partial results, serially and in order.
         _start_from_zero(sch, block)
         return
     _accumulate_rows(sch, block, spatial or [sch.add_unit_loop(reduced)], reduced, lanes)
@@ -161,8 +161,9 @@ def _accumulate_rows(
 ) -> None:
     """One vector of partial results per row; a second pass combines it lane by lane.
 
-    The passes stay apart: moving the first under the second would drop the guard of a row whose
-    length is not a multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without it).
+    The passes stay apart: moving the first under the second would drop the guard of a row with a
+    length that is not a multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without
+    it).
     """
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:

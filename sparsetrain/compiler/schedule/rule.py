@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule rules: the base class of those of a CPU, and the pass that asks them for each kernel.
+"""Schedule rules: the base class of a CPU's, and the pass that tries them for each kernel.
 
 A rule receives one function of loops over blocks and returns a faster schedule of it, or None. A
 schedule primitive may also refuse half-way: schedules are built on a copy, so a rule that fails
@@ -48,21 +48,21 @@ class CpuRule(ScheduleRule, ABC):
         try:
             return self.schedule(sch.copy(), list(blocks), target)
         except (ScheduleError, InternalError):
-            # A primitive refuses what it cannot prove safe, or fails one of TVM's own checks.
+            # A primitive refuses a step that it cannot prove safe, or fails one of TVM's checks.
             return None
 
     @abstractmethod
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Transform `sch`, whose blocks are in program order, and return it."""
+        """Transform `sch`, with blocks in program order, and return it."""
 
 
 @lru_cache(maxsize=1)
 def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
     """A schedule that no rule has touched, and its blocks, for all the rules that are asked.
 
-    Random variables of a schedule are those of its copies.
+    A schedule's random variables are valid in its copies.
     """
     sch = s_tir.Schedule(func)
     return sch, normalize_prim_func(sch) or []
@@ -84,7 +84,7 @@ def has_wide_extents(func: tirx.PrimFunc) -> bool:
 
 
 def output_dtype(sch: s_tir.Schedule, block: SBlockRV) -> str:
-    """The dtype of what `block` writes, as in `float32`."""
+    """The dtype of `block`'s result, such as `float32`."""
     return dtype_of(sch.get(block).writes[0].source)
 
 
@@ -162,7 +162,7 @@ def _plainly_named(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Known:
-    """Kernels, by their text, and what the rules made of them."""
+    """Kernels by their text, and their schedules."""
 
     def __init__(self, rules: Sequence[ScheduleRule]) -> None:
         self._apply = ApplyDefaultSchedule(*rules)

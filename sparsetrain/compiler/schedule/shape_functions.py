@@ -5,8 +5,8 @@ They have one buffer. TVM 0.27 drops `noalias` from a whole LLVM module if one f
 sorts last by name. Kernels then keep their accumulators in memory, at a third of the speed.
 Hand-written kernels should therefore carry `tirx.noalias` too.
 
-TVM writes the extents that a function computes in an order of addresses, though none of them reads
-another. Here they are written in the order of their places, so equal programs are equal code.
+TVM writes a function's computed extents in the order of addresses, though they are independent.
+Here they are written in the order of their places, so equal programs have equal code.
 """
 
 import tvm

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that gives extents one spelling: a reshape to `3 * B` becomes one to `B * 3`.
 
-Operators simplify the extents that they infer, a reshape keeps those that it is given, and TVM 0.27
-compares extents by their spelling when it fuses kernels.
+Operators simplify the extents they infer, a reshape keeps its arguments, and TVM 0.27 compares
+extents literally when it fuses kernels.
 """
 
 from tvm import relax

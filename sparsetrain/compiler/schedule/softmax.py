@@ -2,8 +2,8 @@
 """Softmax and log-softmax of rows on a CPU: a hand-written kernel in whole vectors.
 
 A row is copied to a local array, padded with -inf to whole vectors, and stays there: its maximum,
-the exponentials and their sum are computed a vector at a time. TVM's kernel waits for one addition
-or comparison after the other.
+the exponentials and their sum are computed a vector at a time. TVM's kernel is a chain of dependent
+additions and comparisons.
 
 Invariant: elements are summed lane by lane, then the lanes in pairs: the same for any number of
 threads. Rows run in parallel.
@@ -57,7 +57,7 @@ def _fits(tensor: relax.TensorType, axis: int) -> bool:
 def softmax_kernel(
     rank: int, length: int, dtype: str, lanes: int, logarithm: bool
 ) -> tirx.PrimFunc:
-    """``kernel(x, out)`` for tensors of that rank whose last axis is `length` long.
+    """``kernel(x, out)`` for tensors of that rank with a last axis of `length`.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class _Row:
         self._numbers = T.alloc_buffer((self.vectors * lanes,), dtype)
 
     def read(self, x: Any, row: Any) -> None:
-        """Copy a row of `x`; what follows it is -inf."""
+        """Copy a row of `x`, padded with -inf."""
         self._whole_vectors(lambda n: self._put(n, x[row, n]))
         for lane in range(self.lanes if self.rest else 0):
             n = wide(self.whole * self.lanes + lane)

@@ -28,7 +28,7 @@ class FoldTransposeIntoMatmul(Rewriter):
     """Replace products of transposed operands by the form NT, TN or TT, outer ones by no sum."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Multiply what the operands are transposes of."""
+        """Multiply the sources of transposed operands."""
         if not is_plain_matmul(call):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
@@ -50,7 +50,7 @@ class FoldTransposeIntoMatmul(Rewriter):
         )
 
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
-        """The matrix of which `operand` is the transpose, or None."""
+        """The matrix that `operand` transposes, or None."""
         return transposed_source(self.definitions.of(operand))
 
 
@@ -79,7 +79,7 @@ def is_half_matmul(call: relax.Call) -> bool:
 
 
 def _dtypes_of_matrices(call: relax.Call) -> set[str]:
-    """Those of the operands of a product of two matrices; none if `call` is another one."""
+    """The transposed operands of a product of two matrices; none if `call` is no such product."""
     types = [operand.ty for operand in call.args] if is_call(call, "relax.matmul") else []
     shaped = [t for t in types if isinstance(t, relax.TensorType) and t.shape is not None]
     return {str(t.dtype) for t in shaped} if [t.ndim for t in shaped] == [2, 2] else set()

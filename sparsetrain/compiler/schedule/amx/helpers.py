@@ -5,10 +5,9 @@ Eight registers hold 16 rows of 64 bytes. One instruction multiplies two of them
 numbers, and adds to a third: 16 float32 sums of rows by columns. A product here is 32 x 32: four
 registers of sums, two for the left operand, two for the right one.
 
-Written in LLVM IR and imported into a kernel by a pragma, as `bf16/helpers.py`. What works in
-tiles calls `begin` first and `end` last, once for a task: both cost some hundred cycles, and tiles
-left in use would have to be saved whenever the system switches threads. Afterwards they hold
-nothing.
+Written in LLVM IR and imported into a kernel by a pragma, as `bf16/helpers.py`. Code that works in
+tiles calls `begin` first and `end` last, once a task: both cost some hundred cycles, and tiles left
+in use would have to be saved whenever the system switches threads. Afterwards they hold nothing.
 
 Operands are rows of 32 numbers for the left and rows of 32 pairs for the right one, padded with
 zeros to whole steps of 32 in `k`; where a panel or a square is complete, no load that packs it is
@@ -114,7 +113,7 @@ store:
 """
 
 
-# A product of up to 32 x 32. The right operand lies in rows of 32 pairs, 128 bytes; the left one in
+# A product of up to 32 x 32. The right operand is in rows of 32 pairs, 128 bytes; the left one in
 # rows `stride` apart, a step `step` from the last; `to` is 32 x 32 float32. Where `ends` is not 0,
 # the left operand's memory ends with `rows`: no row below is read.
 _PRODUCT = f"""

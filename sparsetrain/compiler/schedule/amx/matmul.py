@@ -2,16 +2,15 @@
 """Products of bfloat16 on a CPU by tile registers (AMX): many times the pace of float32.
 
 As `bf16/matmul.py`, with one difference: one call sums 32 x 32 results over the whole of `k` in
-registers that no other instruction sees, and stores them to a small array. From there the epilogue
-takes them, rounds them if need be, and writes what is there. Operands are padded with zeros to
-whole steps of 32 in `k`.
+tile registers, and stores them to a small array. From there the epilogue takes them, rounds them if
+need be, and writes the results. Operands are padded with zeros to whole steps of 32 in `k`.
 
 A tile is 32 rows by a panel of 32 columns. A task has some tiles of rows and goes over all column
 panels. If the right operand fits into the second-level cache beside the rows of a task, it does so
-for one tile of rows after another: results are written, and masks read, row by row. Otherwise a
-panel is fetched once for all tiles of rows. If the sum runs over rows of memory (TN), its length is
-the batch size, unknown and long: a task then gets a subset of the panels only if there would be too
-few tasks otherwise.
+tile of rows by tile of rows: results are written, and masks read, row by row. Otherwise a panel is
+fetched once for all tiles of rows. If the sum runs over rows of memory (TN), its length is the
+batch size, unknown and long: a task then gets a subset of the panels only if there would be too few
+tasks otherwise.
 
 Registers are configured when a task begins and released when it ends. Every element is summed over
 `k` in order by one thread: results have the same bits for any number of threads.
@@ -63,7 +62,7 @@ class Shape(NamedTuple):
 
 
 def choose_shape(product: Product) -> Shape:
-    """The shape for a product, any of whose extents may be known only at run time."""
+    """The shape for a product; any extent may be known only at run time."""
     if not isinstance(product.rows, int):
         return Shape(_TILES, None, _is_near(product))
     tiles = -(-product.rows // SIDE)
@@ -85,7 +84,7 @@ class TileMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack in steps, tile and fuse; None for another function or a CPU without tiles."""
+        """Pad, pack in steps, tile and fuse; None if not a product, or a CPU without tiles."""
         if not has_amx_tiles(target):
             return None
         found = match_half_product(sch, blocks)
@@ -130,7 +129,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Nest: task, tile of the task and column panel or the other way round; row, column, `k`.
 
-    What packs the left operand, if it is given, moves into the task's loop.
+    The block that packs the left operand, if given, moves into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, SIDE])

@@ -3,10 +3,10 @@
 
 - The right one: panels of 32 columns, as `bf16/pack.py` lays them out; where rows are contiguous,
   two of them are interleaved, a panel wide.
-- The left one: squares, `(block of rows, step of k, row and number in the square)`: what one step
-  of a tile reads is 2 KB in a row. A task packs the rows that it uses: where `k` is contiguous,
-  lines of 32 numbers are rounded or copied; else (TN) squares of 32 x 16 are transposed. Where
-  memory holds rows of bfloat16 that are whole steps long, they are read in place.
+- The left one: squares, `(block of rows, step of k, row and number in the square)`: a step of a
+  tile reads 2 KB in sequence. A task packs the rows that it uses: where `k` is contiguous, lines of
+  32 numbers are rounded or copied; else (TN) squares of 32 x 16 are transposed. Where memory holds
+  rows of bfloat16 that are whole steps long, they are read in place.
 
 Cost: one pass over an operand.
 """
@@ -20,8 +20,8 @@ from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.rule import dtype_of
 from sparsetrain.kernels.builder import line_length
 
-_ROWS_AHEAD = 32  # of those that are interleaved
-_READ, _EVERY_CACHE, _DATA = 0, 3, 1  # what LLVM's `prefetch` takes
+_ROWS_AHEAD = 32  # of the interleaved ones
+_READ, _EVERY_CACHE, _DATA = 0, 3, 1  # argument of LLVM's `prefetch`
 
 
 def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:

@@ -13,7 +13,7 @@ from itertools import product
 from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.kernels.llvm import rounds
 
-# What a packing helper reads, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
+# Operand of a packing helper, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
 
@@ -64,7 +64,7 @@ define linkonce_odr i32 @sparsetrain_store_half(ptr %to, <16 x float> %x)
 }
 """
 
-# Two rows of 16 numbers as 16 pairs, by "or" into 16 others.
+# Interleave two rows of 16 values into 16 pairs, OR-ing into the destination.
 _MERGE = f"""
 define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysinline nounwind {{
   %a = load <16 x i16>, ptr %even, align 2

@@ -40,7 +40,7 @@ class HalfMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack in pairs, tile and fuse; None for another function or a CPU without pairs."""
+        """Pad, pack in pairs, tile and fuse; None if not a product, or a CPU without pairs."""
         if not has_bf16_dot(target):
             return None
         found = match_half_product(sch, blocks)
@@ -89,7 +89,7 @@ def _tile_loops(
 ) -> _TileLoops:
     """Nest: task, column panel, tile of the task, pair of k, row, vector; lane, k in pair.
 
-    What packs the left operand, if it is given, moves into the task's loop.
+    The block that packs the left operand, if given, moves into the task's loop.
     """
     i, j, k = sch.get_loops(block)
     task, tile, row = sch.split(i, [None, shape.tiles, shape.rows])
@@ -125,7 +125,7 @@ def _dot(block: s_tir.SBlock) -> tirx.Stmt:
     left, right = (region for region in block.reads if not region.source.same_as(sums))
     lanes = _lanes(block.writes[0], LANES)
     pair = tirx.BufferLoad(left.source, _lanes(left, 2))
-    if dtype_of(left.source) == "bfloat16":  # in place; what was packed is uint16
+    if dtype_of(left.source) == "bfloat16":  # in place; packed operands are uint16
         pair = tirx.reinterpret("uint16x2", pair)
     call = tirx.call_extern(
         "float32x16",

@@ -3,8 +3,8 @@
 
 - The right operand: panels of 16 or 32 columns, `(panel, pair, column in panel, k in pair)`, packed
   once by all threads.
-- The left one, if `k` is contiguous in it: rows of pairs, as they lie in memory. Where memory holds
-  bfloat16 already it is read in place; otherwise a thread rounds the row block it is about to use.
+- The left one, if `k` is contiguous in it: rows of pairs, as in memory. Where memory holds bfloat16
+  already it is read in place; otherwise a thread rounds the row block it is about to use.
 - The left one of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, which the task that
   uses them packs for itself.
 
@@ -80,7 +80,7 @@ def pack_right(
 def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
     """Go over all pairs with some vectors at a time, so that few streams are written.
 
-    Panels are often a power of two apart: all of them at once would evict each other.
+    Panels are often a power of two apart: read at once, they would evict each other.
     """
     extent = static_extent(sch, vector)
     together = 1 if extent is None else gcd(extent, _TOGETHER)
@@ -108,7 +108,7 @@ def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
 def rewrite(
     sch: s_tir.Schedule, block: SBlockRV, body: Callable[[s_tir.SBlock], tirx.Stmt]
 ) -> None:
-    """Let a block do what it did in another way: `body(block)`."""
+    """Replace a block's body by `body(block)`."""
     old = sch.get(block)
     new = s_tir.SBlock(old.iter_vars, old.reads, old.writes, old.name_hint, body(old))
     sch.state.replace(sch.get_sref(block), new, {old: new})
@@ -161,7 +161,7 @@ def _round_row(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _in_steps(extent: tirx.Expr, step: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """A loop whose body gets 0, `step`, 2 `step`, ... below `extent`."""
+    """A loop over 0, `step`, 2 `step`, ... below `extent`."""
     number = tirx.Var("step", "int64")
     count = (extent + step - 1) // step
     zero = tirx.const(0, "int64")
@@ -198,10 +198,10 @@ def call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.St
 
 
 def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
-    """Where an element lies."""
+    """Place of an element."""
     return tirx.address_of(tirx.BufferLoad(buffer, index))
 
 
 def int32(value: tirx.Expr) -> tirx.Expr:
-    """A number of elements that are left, of which a helper wants 64 at most."""
+    """The number of remaining elements, at most 64, for a helper."""
     return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))

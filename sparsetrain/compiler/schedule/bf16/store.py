@@ -31,7 +31,7 @@ def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> N
 
 
 def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
-    """Let an epilogue that only copies float32 sums store vectors, of which the last is part.
+    """Let an epilogue that only copies float32 sums store vectors; the last may be partial.
 
     Its innermost loop must be vectorised and `columns` not whole vectors, else nothing is done.
     """
@@ -83,7 +83,7 @@ def _vector(value: tirx.Expr, column: tirx.Var) -> tirx.Expr | None:
 
 
 def _widened(region: tirx.BufferRegion, column: tirx.Var) -> tirx.BufferRegion:
-    """What is read or written in 16 columns, if in one it is `region`."""
+    """The region read or written for 16 columns, from `region` for one."""
     return tirx.BufferRegion(
         region.source,
         [

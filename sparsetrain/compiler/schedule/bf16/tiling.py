@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def choose_shape(product: Product) -> Shape:
-    """The shape for a product, any of whose extents may be known only at run time."""
+    """The shape for a product; any extent may be known only at run time."""
     narrow = isinstance(product.columns, int) and product.columns <= LANES
     vectors = 1 if narrow else 2
     if product.left.contracted_is_contiguous:
@@ -81,8 +81,8 @@ def best_task(
 ) -> tuple[int, int]:
     """Tiles and panels of a task, of all that there are, so that the slowest thread ends first.
 
-    There are as many threads as there must be tasks. Costs are those of a tile's rows and of a
-    panel, where computing one tile of one panel costs 1.
+    There should be a task for each thread. Costs are for a tile's rows and for a panel; computing
+    one tile of one panel costs 1.
     """
 
     def time(task: tuple[int, int]) -> float:

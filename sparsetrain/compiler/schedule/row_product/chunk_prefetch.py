@@ -21,7 +21,7 @@ from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, un
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import Prefetch, line_length
 
-# Lines of a row that are asked for one after the other.
+# Lines of a row that are prefetched in sequence.
 _LINES_TOGETHER = 4
 _INTO_SECOND_CACHE = Prefetch(write=False, near=2)
 
@@ -45,7 +45,7 @@ class Stretch(NamedTuple):
 def stretches(
     shape: Shape, sources: list[Any], chunk: Chunk, parts: tuple[Part, Part], numbers: Numbers
 ) -> list[Stretch]:
-    """What comes after a chunk: the rows below it or, after the last one, the first rows.
+    """The rows after a chunk: the rows below it or, after the last chunk, the first rows.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def stretches(
 def asker(
     shape: Shape, ahead: list[Stretch], number: Any, of: Any, numbers: Numbers
 ) -> Callable[[Any], None]:
-    """What prefetches a piece of one of `of` shares of the rows to come."""
+    """Emit the prefetch of a piece of one of `of` shares of the next rows."""
     left, right = ahead
     all_groups = (left.groups + right.groups) * shape.chunk
     first = numbers.hold(tirx.floordiv(number * all_groups, of))

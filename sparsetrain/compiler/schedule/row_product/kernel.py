@@ -3,8 +3,8 @@
 
 - **Tasks** are blocks of the result, shared by the threads. Their number depends on the number of
   threads; the value of an element does not: it is summed over all rows in order.
-- **Chunks** of rows: a block's part of both operands lies in panels in the near caches while all
-  of the block's tiles add it to their sums.
+- **Chunks** of rows: a block's part of both operands stays in panels in the near caches while all
+  tiles of the block add it to their sums.
 - **Packing** is done by the first tile that reads a panel (`operand.py`).
 - **Prefetching:** every tile prefetches its share of the next chunk (`chunk_prefetch.py`).
 
@@ -66,7 +66,7 @@ def row_product(
 
 
 class _Whole(NamedTuple):
-    """What all tasks share; `down` and `across` count the blocks."""
+    """Values shared by all tasks; `down` and `across` count the blocks."""
 
     shape: Shape
     sources: list[Any]

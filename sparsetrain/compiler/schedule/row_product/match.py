@@ -23,7 +23,8 @@ from sparsetrain.compiler.schedule.transposes import is_plain_matmul, transposed
 from sparsetrain.kernels.rewrite import Definitions, Rewriter, function_pass, is_call
 
 _DTYPES = ("float32", "float64")
-# Of fewer rows, known beforehand, a product is short: the schedule rule can fuse what follows.
+# With fewer rows, known beforehand, a product is short: the schedule rule can fuse the operators
+# after it.
 _FEWEST_SUMMED = 256
 
 
@@ -51,7 +52,7 @@ class _Product(NamedTuple):
 
     @property
     def written(self) -> list[relax.Var]:
-        """What its kernel writes, in this order."""
+        """Results of its kernel, in this order."""
         return [*(o.sums for o in self.operands if o.sums is not None), self.result]
 
 
@@ -67,7 +68,7 @@ class TakeRowProducts(Rewriter):
         return super().rewrite(function)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Bind what a kernel writes, which is called for the first of its results."""
+        """Bind a kernel's results; it is called for the first of them."""
         product = self._products.get(binding.var)
         if product is None:
             super().visit_var_binding_(binding)
@@ -125,7 +126,7 @@ class _Finder:
         return found
 
     def _matrices(self, binding: relax.Binding) -> tuple[relax.Var, relax.Var] | None:
-        """The operands of a product of a transposed matrix and another one."""
+        """The operands of a product of a transposed matrix and a matrix."""
         if not is_plain_matmul(binding.value):
             return None
         left, right = binding.value.args
@@ -141,7 +142,7 @@ class _Finder:
         matrices: tuple[relax.Var, relax.Var],
         sums: dict[relax.Var, relax.Var],
     ) -> tuple[_Operand, _Operand]:
-        """As the kernel reads them; sums that stand before an operand does are left alone."""
+        """As the kernel reads them; sums bound before an operand are left alone."""
         known = max(self._order.get(matrix, -1) for matrix in matrices)
         first, second = (
             _Operand(matrix, sums.pop(matrix))
@@ -153,7 +154,7 @@ class _Finder:
 
 
 def _summed(binding: relax.Binding) -> relax.Var | None:
-    """The matrix whose columns a binding sums, or None."""
+    """The matrix with columns that a binding sums, or None."""
     value = binding.value
     is_sum = is_call(value, "relax.sum")
     if not is_sum and not is_call(value, "relax.collapse_sum_to"):
@@ -177,7 +178,7 @@ def _plan(left: relax.Var, right: relax.Var, target: Target) -> _Plan | None:
         return None
     rows, columns = map(int, extents)
     shape, flipped = shape_of(rows, columns, dtype, target), shape_of(columns, rows, dtype, target)
-    # Vectors run along the longer side where the other is shorter than two of them.
+    # Vectors run along the longer side if the shorter is less than two vectors.
     is_narrow = shape is None or (shape.vectors == 1 and rows > columns)
     if is_narrow and flipped is not None:
         return _Plan(flipped, dtype, True)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-# Panels that lie a power of two apart would evict each other.
+# Panels a power of two apart would evict each other.
 _GAP_BYTES = 64
 
 
@@ -69,7 +69,7 @@ class Side:
         Parameters
         ----------
         reading : Reading
-            Of which panel, and where from.
+            The panel, and its source.
         row : pair of Expr
             Its number in the source, and in the chunk.
         partial : Buffer, optional
@@ -91,7 +91,7 @@ class Side:
                 T.buffer_store(into, value, [own])
 
     def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
-        """Add what `begin` gave to the sums before it; write them if `writes`.
+        """Add the values of `begin` to the sums so far; write them if `writes`.
 
         They are written with each piece of the last chunk, whole with the last one. Tasks side by
         side have the same sums, and one of them writes.
@@ -157,8 +157,8 @@ _MOST_NUMBERS = 64
 class Numbers:
     """Whole numbers that the compiler does not see through.
 
-    TVM writes a bound expression out again at every use; of expressions made of such expressions
-    there is no end. In an array they are what LLVM makes registers of.
+    TVM repeats a bound expression at every use, and nested ones grow exponentially. LLVM keeps
+    values stored in an array in registers.
     """
 
     def __init__(self) -> None:
@@ -166,14 +166,14 @@ class Numbers:
         self._places = iter(range(_MOST_NUMBERS))
 
     def hold(self, value: Any) -> Any:
-        """`value`, by another name."""
+        """`value`, through an array."""
         place = wide(next(self._places))
         T.buffer_store(self._array, value, [place])
         return load(self._array, place)
 
 
 def unrolled(times: int) -> Any:
-    """A loop that TVM unrolls when most of its passes, whose time grows with code, have run."""
+    """A loop that TVM unrolls late, since the time of most passes grows with the code."""
     return T.unroll(wide(0), wide(times))
 
 
@@ -183,7 +183,7 @@ def zeros(dtype: str, lanes: int) -> Any:
 
 
 def load(source: Any, *index: Any) -> Any:
-    """What lies at an index."""
+    """The element at an index."""
     return tirx.BufferLoad(source, list(index))
 
 

@@ -2,8 +2,8 @@
 """Register tile of a product summed over rows, for one chunk of rows.
 
 Its sums continue those of the previous chunk, so every element is summed over all rows in order.
-The way a tile reads its operands is decided before the loop over rows: whether it is the first in
-its row of tiles, the first in its panel, and whether the panel is the last, narrow one.
+How a tile reads its operands is decided before the loop over rows: whether it is the first of its
+row of tiles or of its panel, and whether the panel is the last, narrow one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparsetrain.compiler.schedule.row_product.tiling import Shape
 
 
 class Block(NamedTuple):
-    """What the tiles of a task share.
+    """Values shared by the tiles of a task.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Block(NamedTuple):
     tile, panel : Expr
         The first ones.
     owns_left, owns_right : Expr
-        Whether the task writes sums of columns: one of those that read them does.
+        Whether the task writes sums of columns: one of the tasks that read them does.
     numbers : Numbers
         Of the task.
     """
@@ -134,7 +134,7 @@ class _Tile:
         _either(self.chunk.is_last, self._store, self._put_down)
 
     def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
-        """Add a piece of the chunk. In the first panel the left side is read where it lies."""
+        """Add a piece of the chunk. In the first panel the left side is read in place."""
         block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
         left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
         right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
@@ -201,7 +201,7 @@ class _Tile:
 
 
 def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
-    """`body(True)` for number 0 and `body(False)` for others, if there are any."""
+    """`body(True)` for number 0, then `body(False)` for the rest, if any."""
     if total == 1:
         body(True)
     else:

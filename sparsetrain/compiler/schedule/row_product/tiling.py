@@ -14,12 +14,12 @@ from tvm.target import Target
 from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
 from sparsetrain.runtime.host import select_by_cpu
 
-# Of a block. With AVX-512 its panels, its sums and what it asks for ahead take 720 KB.
+# Of a block. With AVX-512 its panels, sums and prefetched rows take 720 KB.
 _MOST_TILES, _MOST_PANELS = 16, 8
-# Rows of a chunk; what a tile's beginning and end cost is spread over them. Its panels take a third
-# of a first-level cache with AVX, two with AVX-512. Of 2048 rows, 256 x 512 on two cores of Zen 3:
-# 106 GFLOP/s by 64 rows, 120 by 128, 107 by 192; on a core of Zen 4, by 64 and by 128: 96 and 98,
-# of 128 rows 98 and 104.
+# Rows of a chunk; the cost of a tile's beginning and end is spread over them. Its panels take a
+# third of a first-level cache with AVX, two with AVX-512. Of 2048 rows, 256 x 512 on two cores of
+# Zen 3: 106 GFLOP/s by 64 rows, 120 by 128, 107 by 192; on a core of Zen 4, by 64 and by 128: 96
+# and 98, of 128 rows 98 and 104.
 _CHUNK = 128
 # Registers -> pieces of a chunk: before each, a tile asks for some of the next chunk. All at once
 # would keep its own loads waiting.
@@ -75,7 +75,7 @@ class Shape(NamedTuple):
 
     @property
     def last_vectors(self) -> int:
-        """Vectors of the last panel: no more than what is left needs."""
+        """Vectors of the last panel: no more than needed."""
         return -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
 
     @property
