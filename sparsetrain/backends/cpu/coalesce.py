@@ -52,7 +52,7 @@ def row_squares(values: NDArray) -> np.ndarray:
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """How many rows of a plan lie below each edge."""
+    """The number of a plan's rows below each edge."""
     return np.searchsorted(runtime.as_numpy(plan.rows), edges).tolist()
 
 

@@ -79,7 +79,7 @@ class Cuda(Backend):
         return coalesce
 
     def place(self, tensors: list[Any]) -> list[Any]:
-        """Copy those that lie elsewhere."""
+        """Copy tensors that are not on the device."""
         from sparsetrain.backends.cuda import pool
 
         return pool.place(tensors)

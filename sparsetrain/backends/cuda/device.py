@@ -29,7 +29,7 @@ from sparsetrain.runtime.host import host_target  # noqa: E402
 
 KIND = "cuda"
 MEMORY = 2  # DLPack's number for CUDA
-_BF16_CAPABILITY = 80  # the lowest compute capability whose tensor cores take bfloat16
+_BF16_CAPABILITY = 80  # the lowest compute capability with bfloat16 in tensor cores
 
 
 def has_driver() -> bool:
@@ -88,7 +88,7 @@ def with_host(device: tvm.target.Target) -> tvm.target.Target:
 
 
 def has_tensor_cores(target: tvm.target.Target | None) -> bool:
-    """Whether a target is a GPU whose tensor cores take float16 and bfloat16: sm_80 or later."""
+    """Whether a target's tensor cores take float16 and bfloat16: sm_80 or later."""
     if target is None or target.kind.name != KIND:
         return False
     digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
@@ -99,7 +99,7 @@ def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:
     """Compile hand-written kernels, which have all the barriers they need.
 
     TVM would add barriers wherever it cannot prove that threads use separate parts of shared
-    memory, and fails where one would stand in a branch. Common subexpressions are left to nvcc.
+    memory, and fails if one would be in a branch. Common subexpressions are left to nvcc.
     """
     context = tvm.transform.PassContext(
         disabled_pass=["s_tir.ThreadSync"], config={"tirx.disable_cse_tir": True}

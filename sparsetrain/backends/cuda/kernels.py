@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of CUDA by the names of those of the CPU that they take the place of."""
+"""Kernels of CUDA, by the names of the CPU's kernels that they replace."""
 
 from __future__ import annotations
 

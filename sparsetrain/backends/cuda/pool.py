@@ -19,7 +19,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 def place(tensors: list[NDArray]) -> list[NDArray]:
-    """Copy tensors to the device, into its pool; those that lie there are returned."""
+    """Copy tensors to the device, into its pool; tensors on it are returned."""
     return [_copied(tensor) if on_host(tensor) else tensor for tensor in tensors]
 
 

@@ -10,7 +10,7 @@ within any step, beside it; the device would do it between gradients and updates
 thread would launch it. Of 53,248 ids the host's sort took 0.5 ms, longer than a step may; the
 device's 0.04 ms, on an H200.
 
-What goes wrong here is left to the step of that batch, which meets it again and knows the place.
+Errors here are ignored: the step of that batch meets them again and knows the place.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PLAN = ("rows", "order", "offsets")
 
 
 class Ready(NamedTuple):
-    """A batch whose inputs are on their way."""
+    """A batch with inputs being copied."""
 
     batch: Batch
-    rows: Mapping[str, str]  # parameters of which rows are read -> the array that names the rows
+    rows: Mapping[str, str]  # parameters read by rows -> the array that names the rows
     stage: StagingRing
     staged: StagedBatch
-    planned: Mapping[str, str]  # parameters whose plan went along -> the input that is planned
+    planned: Mapping[str, str]  # parameters with a plan made ahead -> the input that is planned
 
     def plan(self, name: str, indices: runtime.NDArray) -> CoalescePlan | None:
-        """The plan that was made of a parameter's rows, if those are what `indices` holds."""
+        """The plan made of a parameter's rows, if `indices` holds the same rows."""
         tensors = self.staged.tensors
         source = tensors.get(self.planned.get(name, ""))
         if source is None or source.data_ptr() != indices.data_ptr():
@@ -57,12 +57,12 @@ class Ready(NamedTuple):
 
 
 class DevicePrefetcher:
-    """What is on its way to a trainer's device.
+    """Inputs being copied to a trainer's device.
 
     Parameters
     ----------
     trainer : Trainer
-        Whose program the inputs are for.
+        The trainer whose program reads the inputs.
     planner : {"auto", "host", "device"}
         Who sorts the rows of a batch.
     """
@@ -85,15 +85,15 @@ class DevicePrefetcher:
             stage.close()  # before the thread is joined, which may wait for a slot
             items.close()  # type: ignore[attr-defined]
             stage.finish()
-            if self._ready is not None and self._ready.stage is stage:  # not another iterator's
+            if self._ready is not None and self._ready.stage is stage:  # not a different iterator's
                 self._ready = None
 
     def ready(self, batch: Batch) -> Ready | None:
-        """What was prepared of a batch, if anything was."""
+        """The prepared inputs of a batch, if any."""
         return self._ready if self._ready is not None and self._ready.batch is batch else None
 
     def tensors(self, ready: Ready) -> dict[str, runtime.NDArray]:
-        """Its inputs on the device, for what is launched from now on."""
+        """Its inputs on the device, for kernels launched from now on."""
         return ready.stage.use(ready.staged)
 
     def _release(self, ready: Ready | None) -> None:
@@ -139,7 +139,7 @@ class DevicePrefetcher:
         arrays = {
             name: runtime.as_numpy(tensor)
             for name, tensor in zip(names, bound, strict=True)
-            if name in inputs  # neither parameters nor what is the step's
+            if name in inputs  # neither parameters nor inputs of the step
         }
         rows = trainer.model.rows_read(inputs)
         sources = {name: _name_of(inputs, read) or f"{name}:ids" for name, read in rows.items()}
@@ -167,7 +167,7 @@ class DevicePrefetcher:
 
 
 def _flat(rows: Any) -> runtime.NDArray:
-    """The rows in one axis; what a kernel placed is not copied."""
+    """The rows in one axis; a kernel's placed rows are not copied."""
     if isinstance(rows, runtime.NDArray):
         return reshape_view(rows, (prod(rows.shape),))
     return runtime.as_tensor(np.ravel(rows))
@@ -181,7 +181,7 @@ def _name_of(inputs: Mapping[str, Any], rows: Any) -> str | None:
 
 
 def _memory(array: Any) -> tuple[int, int]:
-    """Where an array lies, and how many elements it has."""
+    """An array's address and number of elements."""
     if isinstance(array, runtime.NDArray):
         return array.data_ptr(), prod(array.shape)
     return array.ctypes.data, array.size

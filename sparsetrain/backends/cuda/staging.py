@@ -7,8 +7,8 @@ which waits for a free slot, and `send`; the thread that computes calls `use`, a
 the launches that read the slot. Later copies into it wait for those launches, on the device, so
 nothing is overwritten that is still read.
 
-Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none of
-what is computed into a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch seen.
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; no copy of
+arrays computed into a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch seen.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StagingRing:
         """Wait for a free slot; None once the ring is closed."""
         slot = self._free.get()
         if slot is None:
-            self._free.put(None)  # for other threads that wait
+            self._free.put(None)  # for waiting threads
         return slot
 
     def drop(self, slot: StagingSlot) -> None:
@@ -102,8 +102,8 @@ class StagingRing:
     def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
         """Begin to copy checked arrays into a slot from `take`; does not wait for the copy.
 
-        Arrays that lie in the slot's `room` are not copied on the host. Raises `ResourceError` if
-        there is no memory for the slot.
+        Arrays in the slot's `room` are not copied on the host. Raises `ResourceError` if there is
+        no memory for the slot.
         """
         tensors = {}
         for name, array in arrays.items():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA stream for copies of batches, parallel to the default stream that computes.
 
-Kernels and all other copies run on CUDA's default stream. CUDA does not order the two streams;
+Kernels and all remaining copies run on CUDA's default stream. CUDA does not order the two streams;
 `compute_waits` and `copies_wait` do, on the device, without stopping the host.
 
-TVM creates streams and lets one wait for another, but its copies take no stream from Python. That
-one call goes to CUDA's runtime, the library that TVM itself has loaded.
+TVM creates streams and lets them wait for each other, but its copies take no stream from Python.
+That one call goes to CUDA's runtime, the library that TVM itself has loaded.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
             put(stats, n, token.head, top + tirx.log(total))
             put(stats, n, of.heads + token.head, token.dot(cotangent, n, out, n))
             write_by_query(token, slope, k, dq)
-        with each_token(of, ends, tokens) as token:  # reads all of stats: another launch
+        with each_token(of, ends, tokens) as token:  # reads all of stats: a launch of its own
             write_by_key(token, slope, q, cotangent, dk, dv)
     return built.get()
 
@@ -98,7 +98,7 @@ def _weigh(token: Token, q: Any, k: Any, use: Callable[[Any, Any, Any], None]) -
 
 
 def _scaled(token: Token, factors: Any, i: Any, j: Any, value: Any) -> Any:
-    """Multiply what a query has for a key by their factor, if there are any."""
+    """Multiply a query's value for a key by their factor, if factors are used."""
     if factors is None:
         return value
     places = int(factors.shape[1]) // token.of.heads

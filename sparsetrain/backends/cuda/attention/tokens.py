@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread for each token and head, and what it does with the other tokens of its row.
+"""A thread for each token and head, over the tokens of its row.
 
-The CPU's kernels go through the blocks of a row one after the other; a device with one thread for
-each row would be idle. Here a thread has its own query, or its own key in a second launch, so every
-element has one writer and its sum is taken from the first token to the last. Cost: a reverse pass
-computes the products of queries and keys three times.
+The CPU's kernels process a row's blocks serially; a device with one thread for each row would be
+idle. Here a thread has its own query, or its own key in a second launch, so every element has one
+writer and its sum is taken from the first token to the last. Cost: a reverse pass computes the
+products of queries and keys three times.
 """
 
 from __future__ import annotations

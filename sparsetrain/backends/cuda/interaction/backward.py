@@ -2,7 +2,7 @@
 """CUDA kernel of the dot interaction's cotangents; `operator` has the formula.
 
 A sample's cotangents are the symmetric matrix of its pairs' cotangents times its vectors. The
-matrix lies in shared memory; the vectors do not: a thread owns a few columns of all results, so it
+matrix is in shared memory; the vectors are not: a thread owns a few columns of all results, so it
 reads just those columns of each vector, from global memory, a few vectors ahead, and adds each to
 all rows in registers. Sums run first to last.
 

@@ -78,7 +78,7 @@ class Block:
 
     @contextmanager
     def each(self, count: int) -> Iterator[Any]:
-        """Distribute numbers below `count` over the threads; yields those of one."""
+        """Distribute numbers below `count` over the threads; yields a thread's."""
         with T.serial(0, -(-count // THREADS)) as turn:
             number = T.Bind(turn * THREADS + self.thread)
             with T.If(number < count), T.Then():

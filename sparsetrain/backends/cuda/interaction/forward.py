@@ -2,9 +2,9 @@
 """CUDA kernels of the dot interaction; `operator` has the formula.
 
 The backward kernel is in `backward`; forward, common widths have a kernel of their own in
-`registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one
-value read serves `SIDE` products; the pairs leave through shared memory, because a sample's results
-lie side by side. Sums run first to last.
+`registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value
+read serves `SIDE` products; the pairs leave through shared memory, because a sample's results are
+contiguous. Sums run first to last.
 
 Cost, forward: inputs and results pass memory once, 1 GB for 65,536 samples with F = 26, D = 128.
 """
@@ -89,7 +89,7 @@ class _PitchedRows:
         return self._array[self._place(member, vector, column)]
 
     def load(self, stretch: Any) -> None:
-        """Load other columns."""
+        """Load new columns."""
 
         def store(member: Any, vector: Any, column: Any, loaded: Any) -> None:
             with T.unroll(0, self.block.lanes) as lane:
@@ -105,7 +105,7 @@ class _PitchedRows:
 
 
 class _Square:
-    """The pairs of `SIDE` vectors with `SIDE` others, whose products a thread sums."""
+    """The pairs of `SIDE` by `SIDE` vectors that a thread computes."""
 
     def __init__(self, number: Any, tiles: int, dtype: str) -> None:
         """Begin square `number`, row by row of a triangle of squares."""

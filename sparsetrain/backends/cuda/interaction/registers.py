@@ -3,9 +3,9 @@
 
 A thread holds four columns of every vector, read once by coalesced loads that are all in flight
 together. It multiplies its columns for every pair; sums of the threads of a sample are added by
-recursive halving: of as many pairs as threads, each thread keeps half and gives half to another,
-until it has one pair, which it writes. So a pair costs four products, one shuffle, one sum and two
-selects, without shared memory.
+recursive halving: of as many pairs as threads, each thread keeps half and passes on half, until it
+has one pair, which it writes. So a pair costs four products, one shuffle, one sum and two selects,
+without shared memory.
 
 Sums are taken in a fixed order: four columns, then threads by halves.
 """

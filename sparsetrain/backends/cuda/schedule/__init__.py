@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule of a CUDA device: kernels written by hand, and rules for the others."""
+"""Schedule of a CUDA device: kernels written by hand, and rules for the rest."""
 
 from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads

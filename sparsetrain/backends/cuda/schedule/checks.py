@@ -26,12 +26,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @tvm.transform.module_pass(opt_level=0, name="NameForC")
 class NameForC:
-    """Rename kernels whose names are not identifiers of C++."""
+    """Rename kernels with names that are no C++ identifiers."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave other names as they are."""
+        """Leave valid names as they are."""
         renamed = _renamed(mod)
         if not renamed:
             return mod

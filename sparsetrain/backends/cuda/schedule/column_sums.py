@@ -31,12 +31,12 @@ _AHEAD = 8  # rows that a thread reads before it adds the first
 _LANES = 4  # columns of a thread, where their number allows it
 _WIDE, _NARROW = 128, 32  # columns of a block: of the batch, and of the partial sums
 
-Term = Callable[[Any, Any], Any]  # (row, column) -> what is added
+Term = Callable[[Any, Any], Any]  # (row, column) -> term
 Store = Callable[[Any, Any, Any], None]  # (piece, column, sum) -> writes it
 
 
 class Columns(NamedTuple):
-    """What is summed: `term` over `rows`, which only a call knows, for each column."""
+    """A sum of `term` over `rows` (known only in a call) for each column."""
 
     term: Term
     rows: Any
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
 
 
 def column_sums(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernels of a function that sums columns over the batch, or None for another."""
+    """The kernels of a function that sums columns over the batch, else None."""
     sch = s_tir.Schedule(function)
     found = _match(sch, normalize_prim_func(sch) or [])
     return None if found is None else function.with_body(_body(*found))
@@ -87,14 +87,14 @@ def _adds_from_zero(block: s_tir.SBlock) -> bool:
 
 
 class _Places:
-    """A block's term and its result, at other rows and columns than the block's own."""
+    """A block's term and result at given rows and columns."""
 
     def __init__(self, block: s_tir.SBlock, column: int | None) -> None:
         self._axes = [axis.var for axis in block.iter_vars]
         self._body, self._column = block.body, column
 
     def term(self, row: Any, column: Any) -> Any:
-        """What is added for a row and a column."""
+        """The term of a row and a column."""
         return self._moved(self._body.value.b, row, column)
 
     def store(self, _piece: Any, column: Any, total: Any) -> None:
@@ -170,7 +170,7 @@ def _threads_across(sums: Columns, width: int) -> int:
 
 
 def _sum_rows(sums: Columns, into: Any, first: Any, rows: tuple[Any, Any, int]) -> None:
-    """Add every `step`-th row, some ahead: what is read then is on its way at the same time.
+    """Add every `step`-th row, reading some ahead so that loads overlap.
 
     Past the end the last row is read again, and zero is added: a read behind a branch would wait
     for its turn.

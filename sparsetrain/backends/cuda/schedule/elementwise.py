@@ -18,11 +18,11 @@ from sparsetrain.kernels.builder import kernel
 
 _THREADS = 256
 _LANES = 4
-_DTYPES = ("float32", "bfloat16", "float16")  # of which a vector of four is one access
+_DTYPES = ("float32", "bfloat16", "float16")  # a vector of four is one access
 
 
 def elementwise(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that computes a matrix element by element, or None for another."""
+    """The kernel of a function that computes a matrix element by element, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     if not blocks or not all(info.is_injective() for info in blocks):

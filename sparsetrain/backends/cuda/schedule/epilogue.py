@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Epilogue of a product: elementwise work on a sum while it is in a register.
 
-If it keeps only the first rows and columns of a product, the kernel computes no others. If it
-writes more elements than the product has, as padding does, no thread would own them, and the
-product is left to other rules.
+If it keeps only the first rows and columns of a product, the kernel computes only those. If it
+writes more elements than the product has, as padding does, no thread would own them, and later
+rules handle the product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.compiler.schedule.product import Extent, Product
 
 
 class Kept(NamedTuple):
-    """What becomes of a product's sums, and of how many: its first rows and columns."""
+    """The work on a product's sums, and how many it keeps: its first rows and columns."""
 
     store: Store
     rows: Extent
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 class Epilogue:
-    """What a block makes of the sum at its own place, and where it puts that."""
+    """A block's result from the sum at its place, and the place it is stored to."""
 
     def __init__(self, block: s_tir.SBlock, sums: Any) -> None:
         self._axes = [axis.var for axis in block.iter_vars]
@@ -39,7 +39,7 @@ class Epilogue:
         self.fits = self._at_its_own_place()
 
     def __call__(self, row: Any, column: Any, value: Any) -> None:
-        """Store what becomes of one sum."""
+        """Store the result of one sum."""
         T.buffer_store(self._store.buffer, self._value(row, column, value), [row, column])
 
     def _at_its_own_place(self) -> bool:
@@ -66,7 +66,7 @@ class Epilogue:
 
 
 def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
-    """What a block computes from `expression` where its axes have other values."""
+    """A block's `expression` with its axes replaced."""
 
     def at(var: tirx.Var) -> Any:
         pairs = zip(axes, places, strict=True)
@@ -76,7 +76,7 @@ def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
 
 
 def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> Kept | None:
-    """What becomes of the sums of `product` in the blocks around it; None if it is too much."""
+    """The epilogue of `product` in the blocks around it; None if it cannot be fused."""
     out = sch.get(product.info.block_rv).writes[0].source
     final = inline_all_but_last(sch, others)
     if final is None:

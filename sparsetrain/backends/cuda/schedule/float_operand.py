@@ -2,12 +2,12 @@
 """One operand of a float32 product: from global memory, by registers, to shared memory.
 
 A tile is `length` neighbours of the operand's own axis times `DEPTH` steps of `k`. In shared memory
-the places of one step lie together, whatever the matrix looks like, so a thread reads four at a
+the places of one step are contiguous for any layout of the matrix, so a thread reads four at a
 time. A row has 4 places more than it needs: 16-byte reads stay aligned, and where neighbours in
 memory are neighbours in `k`, no more than two stores of a warp meet in a bank.
 
-Tiles are read ahead into registers, 16 bytes at a time where the rows of the matrix allow it. What
-lies beyond an edge is zero.
+Tiles are read ahead into registers, 16 bytes at a time where the rows of the matrix allow it.
+Elements beyond an edge are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEPTH = 16  # steps of `k` in a tile
 
 @dataclass(frozen=True)
 class FloatOperand:
-    """Where a factor lies, and how a block holds a tile of it.
+    """Layout of a factor, and of a block's tile of it.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class FloatReader:
                     T.buffer_store(self._ahead, zero, [access * lanes + lane])
 
     def store(self, shared: Any, tile: int) -> None:
-        """Put what was read into shared memory, where the tile begins there."""
+        """Store the elements read into the tile in shared memory."""
         operand, lanes = self.operand, self.operand.lanes
         with T.unroll(0, self._accesses) as access:
             place, step = self._where(access)

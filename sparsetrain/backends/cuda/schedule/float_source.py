@@ -41,7 +41,7 @@ def multiply(length: int, depth: int, pitch: int, pointers: tuple[Any, Any, Any]
         Places and steps of a tile; from one step to the next in shared memory.
     pointers : tuple
         The sums, a row for each 8; the thread's first 4 places of the left and of the right tile.
-        The other 4 are half a tile further on.
+        The remaining 4 are half a tile further on.
     """
     text = _MULTIPLY.format(length=length, depth=depth, pitch=pitch, half=length // 2)
     return cuda_func_call(f"sparsetrain_multiply_{length}x{depth}", *pointers, source_code=text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product in float32: who computes what.
+"""A product in float32: the work of threads and blocks.
 
 A thread owns 8 x 8 sums, in registers: 2 x 2 blocks of 4 x 4, half a tile apart, so that a warp of
 4 x 8 threads reads neighbours from shared memory without meeting in a bank. A block of 256 threads
@@ -7,7 +7,7 @@ owns 128 x 128 of the result, one of 64 threads 64 x 64. It walks along `k` in t
 while one tile is multiplied from shared memory, the next is on its way from global memory
 (`float_operand.py`). Two places in shared memory take turns, so one barrier a tile is enough.
 
-Every sum is taken along `k` in order, one fused multiply-add after another.
+Every sum is taken along `k` in order, by fused multiply-adds.
 
 Cost: for a step of `k`, 64 multiply-adds a thread for 4 reads of 16 bytes from shared memory, which
 is 34 KB a block of 256 threads. 16 warps on a multiprocessor.
@@ -27,7 +27,7 @@ from sparsetrain.backends.cuda.schedule.tiles import Place, Store, TiledProduct
 _ROWS, _COLUMNS = 4, 8  # threads of a warp, along rows and columns
 _WARP = _ROWS * _COLUMNS
 _OWN = 8  # rows and columns of a thread's sums
-_BLOCK = 4  # of which so many lie together
+_BLOCK = 4  # so many are contiguous
 
 
 def threads_of(length: int) -> int:
@@ -36,7 +36,7 @@ def threads_of(length: int) -> int:
 
 
 class FloatTile:
-    """What a block does, in the order in which it is written."""
+    """The work of a block, in order."""
 
     def __init__(self, product: TiledProduct, place: Place) -> None:
         self.product, self.piece = product, place.piece

@@ -8,8 +8,8 @@ loads of fragments meet in a bank:
 - `k` contiguous in memory: a row for each place, `DEPTH / 2` words and 4 more;
 - otherwise: a row for each pair of `k`, `length` words and 8 more.
 
-Tiles are read ahead into registers as they lie in memory, 16 bytes at a time where the rows of the
-matrix allow it, and rounded when they are stored. What lies beyond an edge is zero.
+Tiles are read ahead into registers in memory order, 16 bytes at a time where the rows of the matrix
+allow it, and rounded when they are stored. Elements beyond an edge are zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAIRS = DEPTH // 2
 
 @dataclass(frozen=True)
 class HalfOperand:
-    """Where a factor lies, and how a block holds a tile of it.
+    """Layout of a factor, and of a block's tile of it.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class HalfOperand:
     axis, inner : int
         Dimension of the operand's own axis (rows of the left, columns of the right), and of `k`.
     half : str
-        What float32 is rounded to.
+        Dtype that float32 is rounded to.
     length : int
         Places of the own axis in a tile.
     """
@@ -125,7 +125,7 @@ class Reader:
                     self._access(unit, number, own, inner + shift)
 
     def _accesses(self) -> range:
-        """Steps of `k` at which an access begins: one where they lie together, else two."""
+        """Steps of `k` at which an access begins: one where they are contiguous, else two."""
         whole = self.operand.pairs_lie_together and self.operand.lanes > 1
         return range(1 if whole else 2)
 
@@ -156,7 +156,7 @@ class Reader:
         T.evaluate(half_source.copy(lanes // 2, tirx.address_of(self._ahead[start]), address))
 
     def store(self, tile: Any) -> None:
-        """Put what was read into `tile`, in shared memory, rounded."""
+        """Round the elements read and store them in `tile`, in shared memory."""
         operand = self.operand
         words = self._size // 2
         with T.unroll(0, operand.units) as unit:

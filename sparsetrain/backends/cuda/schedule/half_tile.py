@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A product on tensor cores: who computes what.
+"""A product on tensor cores: the work of warps and blocks.
 
 A block of 8 warps owns a tile of the result, 2 x 4 warps of it a part each, in registers. It walks
 along `k` in tiles of 32 steps: while one tile is multiplied from shared memory, the next is on its
@@ -31,7 +31,7 @@ _ROWS, _COLUMNS, _STEPS = 16, 8, 16  # of the instruction
 
 
 class HalfTile:
-    """What a block does, in the order in which it is written."""
+    """The work of a block, in order."""
 
     def __init__(self, product: TiledProduct, place: Place) -> None:
         self.product, self.piece, thread = product, place.piece, place.thread

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that are replaced by hand-written CUDA kernels, before the schedule rules.
 
-Each writer of a table looks at a function and returns a kernel that does its work, or None; the
-first kernel wins. Products of two matrices, of float32 or of halves that are summed in float32,
-with the elementwise work after them, become one kernel (`float_tile.py`, `half_tile.py`) that
-applies that work to a sum before it is stored. A product with rows of unknown length is left to
-other rules.
+Each writer in a table returns a kernel for a function, or None; the first kernel wins. Products of
+two matrices, of float32 or of halves that are summed in float32, with the elementwise work after
+them, become one kernel (`float_tile.py`, `half_tile.py`) that applies that work to a sum before it
+is stored. Later rules handle a product with rows of unknown length.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ def _written(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 def _tried(writer, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     try:
         return writer(function)
-    except (ScheduleError, InternalError):  # a primitive refuses what it cannot prove safe
+    except (ScheduleError, InternalError):  # a primitive refuses steps that it cannot prove safe
         return None
 
 
 def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that is a product in float32, or None for another."""
+    """The kernel of a function that is a product in float32, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     product = find_product(sch, blocks)
@@ -94,7 +93,7 @@ def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) ->
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that is a product of halves, or None for another."""
+    """The kernel of a function that is a product of halves, else None."""
     if not has_tensor_cores(Target.current(allow_none=True)):
         return None
     sch = s_tir.Schedule(function)

@@ -2,9 +2,9 @@
 """Products contracted over the batch, in pieces: weight gradients on a CUDA device.
 
 Each element of a weight's gradient is a sum over the batch. One block per tile would leave most of
-the device idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, whose products are
-computed side by side and added in order. The number of pieces depends on the layer's shape alone.
-In their sum each element is a column of the sums in `column_sums.py`, each piece a row. The more
+the device idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces; their products are
+computed in parallel and added in order. The number of pieces depends on the layer's shape alone. In
+their sum each element is a column of the sums in `column_sums.py`, each piece a row. The more
 pieces, the more threads share an element: one thread would wait for memory a hundred times.
 
 Cost: the partial products are written and read once, 17 MB at most; a layer of more than 264 tiles
@@ -45,9 +45,9 @@ def long_product(
     builder : relax.BlockBuilder
         Where the kernels are added and called.
     a, b : relax.Expr
-        Matrices whose K is only known in a call.
+        Matrices with a K known only in a call.
     half : str, optional
-        What is multiplied, the type of a half; float32 unless given.
+        Dtype of the factors: a half, or float32 by default.
 
     Returns
     -------

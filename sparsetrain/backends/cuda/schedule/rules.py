@@ -71,7 +71,7 @@ def _one_thread(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 class Guarded(ScheduleRule):
-    """Another rule, whose failures are refusals."""
+    """A wrapped rule; its failures are refusals."""
 
     def __init__(self, rule: ScheduleRule) -> None:
         self.rule = rule
@@ -82,7 +82,7 @@ class Guarded(ScheduleRule):
             return None
         try:
             return self.rule.apply(func, target, tunable)
-        except Exception:  # TVM's rules assert, index and look up what odd functions do not have
+        except Exception:  # TVM's rules raise all kinds of errors on unusual functions
             return None
 
 

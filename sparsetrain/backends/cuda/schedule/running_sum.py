@@ -45,7 +45,7 @@ class TakeRunningSums(Rewriter):
 
 
 def _series(shape: list[Any], axis: int | None) -> list[Any]:
-    """(outer, length, inner): what lies before the axis, along it, and behind."""
+    """(outer, length, inner): extents before the axis, along it, and after."""
     one = tirx.const(1, "int64")
     if axis is None:
         return [one, prod(shape, start=one), one]

@@ -39,14 +39,14 @@ class Kind(NamedTuple):
     half: str | None
 
     def operand(self, source: Any, axis: int, inner: int) -> FloatOperand | HalfOperand:
-        """One factor, whose own axis and `k` are these dimensions of a matrix."""
+        """One factor, with the dimensions of its own axis and of `k`."""
         if self.half is None:
             return FloatOperand(source, axis, inner, self.length)
         return HalfOperand(source, axis, inner, self.half, self.length)
 
 
 def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
-    """The way for a product of this shape, of float32 unless `half` says what is multiplied."""
+    """The kind of tile for a product of this shape, in float32 or the dtype `half`."""
     length = tile_length(rows, columns)
     if half is None:
         return Kind(FloatTile, length, threads_of(length), half)
@@ -56,7 +56,7 @@ def kind_of(rows: Any, columns: Any, half: str | None) -> Kind:
 def tiled_product(
     product: Product, kept: Kept, sources: Sequence[Any], half: str | None = None
 ) -> tuple[TiledProduct, Kind]:
-    """What is kept of a matched product of two matrices, and the way to compute its tiles."""
+    """A matched product of two matrices, and the way to compute its tiles."""
     kind = kind_of(kept.rows, kept.columns, half)
     left, right = (
         kind.operand(source, operand.outer, operand.contracted)
@@ -68,7 +68,7 @@ def tiled_product(
 def scheduled(
     function: tirx.PrimFunc, product: TiledProduct, kind: Kind, store: Callable[[Place], Store]
 ) -> tirx.PrimFunc:
-    """`function` with a product as its body; `store` says what becomes of a block's sums."""
+    """`function` with a product as its body; `store` handles a block's sums."""
 
     def run(place: Place) -> None:
         kind.tile(product, place).run(store(place))

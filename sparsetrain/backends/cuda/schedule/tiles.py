@@ -17,7 +17,7 @@ from sparsetrain.kernels.builder import SCHEDULED, kernel
 
 _WIDE, _NARROW = 128, 64  # of a tile, along rows and columns
 
-# (row, column, value) -> writes it, where both lie in the matrix.
+# (row, column, value) -> writes it if both are inside the matrix.
 Store = Callable[[Any, Any, Any], None]
 
 
@@ -38,7 +38,7 @@ class TiledProduct(NamedTuple):
     left, right : TileOperand
         Their lengths are the rows and columns of a tile.
     rows, columns : int or Expr
-        What is computed of the result, from its first place on.
+        Computed part of the result, from its first place on.
     pieces : int
         Parts into which `k` is cut, side by side; a block computes one.
     """
@@ -86,7 +86,7 @@ def wide(extent: Any) -> Any:
 def kernel_of(
     function: tirx.PrimFunc, product: TiledProduct, threads: int, run: Callable[[Place], None]
 ) -> tirx.PrimFunc:
-    """`function` with a product as its body; `run` writes what a thread does."""
+    """`function` with a product as its body; `run` emits a thread's work."""
     return marked(function.with_body(_body(product, threads, run)))
 
 

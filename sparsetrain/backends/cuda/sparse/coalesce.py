@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing on a CUDA device; see `sparse_tensor.coalesce`, which calls it.
 
-The ids never leave the device. Two numbers come back: how many rows there are, which decides the
-shapes of the plan, and how many ids lie outside the table. Scratch comes from the pool of the
-virtual machine, so a step of a known size allocates nothing.
+The ids never leave the device. Two numbers come back: the number of rows, which decides the shapes
+of the plan, and the number of ids outside the table. Scratch comes from the pool of the virtual
+machine, so a step of a known size allocates nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Arrays = tuple[NDArray, NDArray, NDArray]
 
 
 class DeviceSort:
-    """The sort of N ids on a device, with the memory of its plan and what it works in.
+    """The sort of N ids on a device, with the memory of its plan and scratch.
 
-    It may begin again with other ids: the plan then takes the place of the last one, after all
-    launches that read it, and nothing is allocated.
+    It may begin again with new ids: the plan then replaces the last one, after all launches that
+    read it, and nothing is allocated.
 
     Parameters
     ----------
     indices : Tensor (N,) int32 or int64
-        As those that will be sorted.
+        Ids of the shape and dtype to be sorted.
     num_rows : int
         Rows of their table.
     """
@@ -75,7 +75,7 @@ class DeviceSort:
         return (indices.shape, indices.dtype, num_rows) == self._kind
 
     def begin(self, indices: NDArray) -> None:
-        """Begin to sort. What a caller launches or reads before `wait` does not wait for it."""
+        """Begin to sort. Launches and reads before `wait` do not wait for it."""
         self._run(indices, *self._arrays, *self._numbers)
 
     def wait(self) -> Arrays:
@@ -84,7 +84,7 @@ class DeviceSort:
         Raises
         ------
         DataError
-            If an index lies outside [0, num_rows].
+            If an index is outside [0, num_rows].
         """
         used, outside = runtime.as_numpy(self._counts).tolist()
         if outside:
@@ -104,7 +104,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
 def chunk_sums(
     plan: CoalescePlan, values: NDArray, source: NDArray | None
 ) -> tuple[NDArray, NDArray]:
-    """Sums of the chunks of 32 and of 1024 entries of `plan` that lie within one run."""
+    """Sums of the chunks of 32 and of 1024 entries of `plan` that are within one run."""
     count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
     dtype = str(values.dtype)
     chunks = scratch_tensor((_chunks(count, CHUNK), width), dtype, values)

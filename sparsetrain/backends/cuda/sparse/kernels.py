@@ -33,7 +33,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
     """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in the order of n; skips padding.
 
     Block k of `SCATTERERS` owns the rows v with ``v % SCATTERERS == k``: it reads all ids, and adds
-    those of its rows one after another, all columns at once.
+    its rows' entries in order, all columns at once.
     """
     with kernel("scatter_add") as built:
         count, stored, sources, height = extents(4)
@@ -95,7 +95,7 @@ def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
 
 
 def rows_below_kernel(index_dtype: str) -> PrimFunc:
-    """How many of the first `count` of rising rows (U,) lie below each of edges (E,)."""
+    """How many of the first `count` ascending rows (U,) are below each of edges (E,)."""
     with kernel("rows_below") as built:
         segments, given = extents(2)
         rows = buffer("rows", (segments,), index_dtype)
@@ -115,7 +115,7 @@ def rows_below_kernel(index_dtype: str) -> PrimFunc:
 
 
 def differ_kernel(index_dtype: str) -> PrimFunc:
-    """Write 1 to `found` (1,) if ids (N,) and others (N,) differ anywhere, else 0."""
+    """Write 1 to `found` (1,) if two arrays of ids (N,) differ anywhere, else 0."""
     with kernel("differ") as built:
         (count,) = extents(1)
         ids, others = (buffer(name, (count,), index_dtype) for name in ("ids", "others"))

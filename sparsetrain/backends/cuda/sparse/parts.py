@@ -56,7 +56,7 @@ def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, i
 
 @contextmanager
 def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
-    """A thread for each column of each row: yields the row, and what does its column."""
+    """A thread for each column of each row: yields the row, and a function of the column."""
     with each_of(rows * width) as number:
         row = T.Bind(tirx.floordiv(number, tirx.const(width, "int64")))
         column = T.Bind(tirx.floormod(number, tirx.const(width, "int64")))
@@ -64,7 +64,7 @@ def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 
 
 def barrier() -> None:
-    """Wait for the threads of the block; what they wrote to shared memory can be read."""
+    """Wait for the threads of the block; then their writes to shared memory are visible."""
     T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 

@@ -17,7 +17,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 
 class _Arguments:
-    """What both kernels begin with: ids, keys and positions (2, N), and the plan."""
+    """First arguments of both kernels: ids, keys and positions (2, N), and the plan."""
 
     def __init__(self, index_dtype: str) -> None:
         (self.count,) = extents(1)

@@ -2,9 +2,9 @@
 """The sum of a run of entries on a CUDA device, by chunks.
 
 Runs may be long: a table of three rows has a batch's ids in three runs. So sorted entries are cut
-into chunks of `CHUNK`, and those into blocks of `CHUNK` chunks. A chunk that lies within one run is
-summed by itself; a run is then its first entries, its chunks, its last entries, in that order.
-No thread adds more than 64 entries and 64 + n / 1024 sums, for a run of n.
+into chunks of `CHUNK`, and blocks of `CHUNK` chunks. A chunk within one run is summed by itself;
+the sum of a run is then its first entries, its chunks and its last entries, in that order. No
+thread adds more than 64 entries and 64 + n / 1024 sums, for a run of n.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 32
 
 
 class Sums(NamedTuple):
-    """What the sum of a run reads.
+    """Arrays read by the sum of a run.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class _Entries:
         return tirx.Cast("int64", self.source[entry] if self.pooled else entry)
 
     def one_run_holds(self, begin: Any, end: Any) -> Any:
-        """Whether entries [begin, end) lie in one run: a search for the last that begins before."""
+        """Whether entries [begin, end) are in one run, by a search for the last run before."""
         low, high = Number("int64"), Number("int64")
         high.set(self.edges - 1)
         with T.While(low.now + 1 < high.now):
@@ -143,7 +143,7 @@ class _Entries:
 
 
 def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
-    """Sums of the chunks that lie within one run; what the others hold is undefined.
+    """Sums of the chunks within one run; the rest is undefined.
 
     Arguments as in `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and `blocks`
     (ceil(N / 1024), D) receive them.

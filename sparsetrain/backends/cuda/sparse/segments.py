@@ -3,8 +3,7 @@
 
 Each block counts the segments that begin in its part of the ids, and the ids outside the table;
 then it adds up the counts before it, and writes its rows and offsets. A warp goes through its part
-32 ids at a time: a thread at the beginning of a segment tells the others, and follows those before
-it.
+32 ids at a time: a thread at the beginning of a segment announces it, and counts the ones before.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sparsetrain.kernels.loops import Number
 
 
 class Sorted:
-    """Sorted ids, the first half of keys (2, N), and what may be asked about the one at a place."""
+    """Sorted ids, the first half of keys (2, N), with queries about the one at a place."""
 
     def __init__(self, keys: Any, num_rows: Any) -> None:
         self.keys, self.num_rows, self.count = keys, num_rows, keys.shape[1]
@@ -43,7 +42,7 @@ class Sorted:
         return tirx.And(self._inside(place), tirx.Or(place == 0, other))
 
     def ends_all(self, place: Any) -> Any:
-        """Whether no run goes on or begins behind a place that lies in one."""
+        """Whether no run continues or begins after a place in a run."""
         after = tirx.Not(self._inside(tirx.min(place + 1, self.count - 1)))
         return tirx.And(self._inside(place), tirx.Or(place == self.count - 1, after))
 
@@ -54,7 +53,7 @@ class Sorted:
 
 
 class Plan(NamedTuple):
-    """What is written: rows (N,), offsets (N + 1,), and (2,) how many runs, how many outside."""
+    """Results: rows (N,), offsets (N + 1,), and (2,) the numbers of runs and of ids outside."""
 
     rows: Any
     offsets: Any
@@ -70,7 +69,7 @@ class Stretch:
         self._start = first + tirx.floordiv(thread, WARP) * rows * WARP + self.lane
 
     def place(self, row: Any) -> Any:
-        """That of a thread's id."""
+        """Place of a thread's id."""
         return T.Bind(self._start + row * WARP)
 
     def counted(self, question: Any) -> Any:
@@ -83,7 +82,7 @@ class Stretch:
     def told(self, question: Any, totals: Any) -> tuple[Any, Any]:
         """How many ids are asked with success in warps before this one, and in the block."""
         mine = self.counted(question)
-        # A warp's count counts once, for its last thread: after no other of its warp.
+        # A warp's count counts once, for its last thread.
         once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
         found = sum_before(totals, self.thread, T.Bind(once))
         barrier()
@@ -91,7 +90,7 @@ class Stretch:
 
 
 def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
-    """Count into ``found`` (2, blocks) what begins in a block, and what lies outside."""
+    """Count into ``found`` (2, blocks) segments that begin in a block, and ids outside."""
     totals, ids = shared(WARPS, WORD), stretch.ids
     for row, question in enumerate((ids.begins, ids.outside)):
         _, number = stretch.told(question, totals)
@@ -122,7 +121,7 @@ def write_runs(stretch: Stretch, plan: Plan, block: Any, found: Any = None) -> N
 
 
 def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
-    """What so many blocks, from the first on, have counted."""
+    """The sum of the counts of the first blocks."""
     mine = Number()
     with T.serial(0, tirx.ceildiv(tirx.max(blocks - thread, 0), SORTERS)) as turn:
         mine.add(found[row, turn * SORTERS + thread])

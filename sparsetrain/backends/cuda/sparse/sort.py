@@ -2,11 +2,11 @@
 """Ids in order on a CUDA device.
 
 Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
-2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`plan`).
-Of more, each pass is two launches: up to `MOST_BLOCKS` blocks count the digits of their stretch of
-ids; then each adds up what the blocks before it counted, and sends its ids, tile by tile, to their
-places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to 256 KiB of
-counts, from the cache.
+2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`plan`). For
+larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count the digits of their
+stretch of ids; then each adds up the counts of the blocks before it, and sends its ids, tile by
+tile, to their places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to
+256 KiB of counts, from the cache.
 
 No atomic operations: places follow from counts, so the result is the same in every run.
 """
@@ -39,9 +39,9 @@ from sparsetrain.backends.cuda.sparse.tile import (
 from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS
 from sparsetrain.kernels.loops import Number
 
-MOST_BLOCKS = 128  # each reads what all have counted
-AT_ONCE = 16  # of them whose reads do not wait for each other
-MOST_ROWS = 2047  # of 32 ids for a warp, whose counters have 16 bits
+MOST_BLOCKS = 128  # each reads all counts
+AT_ONCE = 16  # of them with independent reads
+MOST_ROWS = 2047  # of 32 ids for a warp, with 16-bit counters
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def blocks_of(entries: int) -> tuple[int, int]:
 
 
 class Ids(NamedTuple):
-    """What is sorted: ids (N,), and keys and positions (2, N), whose halves take turns.
+    """Sorted arrays: ids (N,), and keys and positions (2, N) with halves that alternate.
 
     The last pass leaves its results in the first half.
     """
@@ -97,7 +97,7 @@ class Ids(NamedTuple):
         return [word(whole), word(whole >> tirx.const(32, "uint64"))]
 
     def whole(self, words: list[Any]) -> Any:
-        """What `words` gave as a key again."""
+        """The inverse of `words`."""
         if self.dtype == "int32":
             return tirx.reinterpret("int32", words[0])
         lower, upper = (tirx.Cast("uint64", each) for each in words)
@@ -106,7 +106,7 @@ class Ids(NamedTuple):
 
 
 class Carried:
-    """Keys and positions of a tile in registers, and how they cross to other threads."""
+    """Keys and positions of a tile in registers, and their exchange between threads."""
 
     def __init__(self, ids: Ids) -> None:
         self.ids = ids
@@ -115,7 +115,7 @@ class Carried:
         self._positions = T.alloc_local((ROWS,), WORD)
 
     def key(self, row: Any) -> Any:
-        """That of a row of this thread."""
+        """Of a row of this thread."""
         return self.ids.whole([part[row] for part in self._keys])
 
     def position(self, row: Any) -> Any:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tile of ids that a block of threads puts in order of one digit.
 
-Up to `ROWS` rows of 1,024 ids lie in registers; a warp's ids lie one after another. Its threads
-tell each other which of them hold the same digit, and count; counters of the warps are added up in
-order of the warps. So equal digits keep their order without atomic operations. In their new order
-ids pass through shared memory, whose words are those of the counters: what leaves goes in one piece
-for each digit. Cost: some 60 instructions of a warp for 32 ids, whatever the digits are.
+Up to `ROWS` rows of 1,024 ids are in registers; a warp's ids are contiguous. Its threads find out
+which of them hold the same digit, and count; counters of the warps are added up in order of the
+warps. So equal digits keep their order without atomic operations. Ids in their new order pass
+through shared memory (the counters' words), and leave in one piece for each digit. Cost: some 60
+instructions of a warp for 32 ids, whatever the digits are.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
 
 
 def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
-    """The sum of what threads before this one gave, and of what all did.
+    """The sums of the values of threads before this one, and of all.
 
-    Only what threads of `warps` warps from `first` on give counts; others are told no sum.
-    All threads must come here, and `totals` is free for another use after the next barrier.
+    Only the values of `warps` warps from `first` on count; the rest get no sum. All threads must
+    call it, and `totals` may be reused after the next barrier.
     """
     upto = T.Bind(sum_to(mine))
     lane, warp = tirx.floormod(thread, WARP), T.Bind(tirx.floordiv(thread, WARP))
@@ -107,9 +107,9 @@ class Tile:
         self.places = T.alloc_local((ROWS,), WORD)
 
     def each(self, work: Callable[[Any, Any], None], striped: bool = False) -> None:
-        """``work(row, place)`` for the thread's ids: places in the tile, whose warps hold pieces.
+        """``work(row, place)`` for the thread's ids: places in the tile; each warp holds a piece.
 
-        `striped` ones lie side by side for the whole block.
+        `striped` ones are contiguous for the whole block.
         """
         with T.unroll(0, ROWS) as row:
             place = T.Bind(self._striped(row) if striped else self._own(row))
@@ -124,10 +124,10 @@ class Tile:
         return row * SORTERS + self.thread
 
     def order(self, digit: Callable[[Any], Any]) -> Any:
-        """Find the place of every id; `digit` gives that of a row of the thread.
+        """Find the place of every id; `digit` gives the digit of a row of the thread.
 
-        Afterwards ``arrays.local`` says where each digit begins. Returns what tells, in threads of
-        the last `WORDS`, how many there are of the two digits of each.
+        Afterwards ``arrays.local`` has the beginning of each digit. Returns, for threads of the
+        last `WORDS`, the counts of their two digits.
         """
         words = self.arrays.words
         clear_counters(words, self.thread)
@@ -184,7 +184,7 @@ class Tile:
         barrier()
 
     def exchange(self, arrays: Sequence[Any], striped: bool) -> None:
-        """Send words of each row, (ROWS,), to the places found, and take those of other places."""
+        """Send words of each row, (ROWS,), to the places found, and receive those sent here."""
         words = self.arrays.words
         for array in arrays:
 

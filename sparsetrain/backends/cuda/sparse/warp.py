@@ -58,7 +58,7 @@ def rank(counters: Any, digit: Any, counts: Any) -> Any:
     Parameters
     ----------
     counters : address of 256 words, uint32
-        What this warp counted so far; zero at first.
+        Counts of this warp so far; zero at first.
     digit : uint32
         Below 512.
     counts : uint32

@@ -65,7 +65,7 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
     with _each_array([array.shape[1] for array in arrays], again=True) as branches:
         bad = Number()
         for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
-            # Told at the end: so the reads of a thread do not wait for one another.
+            # Reported at the end, so that the reads of a thread are independent.
             with branch as place:
                 bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
             with T.If(bad.now != 0), T.Then():

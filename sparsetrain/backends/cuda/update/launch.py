@@ -35,7 +35,7 @@ class RowUpdate:
     target : Target
         The parameter (V, D) and its slots; written.
     rule : Rule
-        Its spec is what the kernels compute.
+        Its spec is the kernels' arithmetic.
     """
 
     def __init__(self, target: Target, rule: Rule) -> None:
@@ -85,7 +85,7 @@ class Foreach:
     Parameters
     ----------
     rule : Rule
-        Its spec is what is computed.
+        Its spec is the kernels' arithmetic.
     targets : mapping of str to Target
         The parameters and their slots, by name.
     """
@@ -124,7 +124,7 @@ def update_dense_(
     rows: tuple[int, int],
     begin: int = 0,
 ) -> None:
-    """Update rows [first, end) by those of a gradient from `begin` on, (N, D) of any shape."""
+    """Update rows [first, end) by a gradient's rows from `begin` on, (N, D) of any shape."""
     spec = rule.spec
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))

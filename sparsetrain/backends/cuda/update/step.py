@@ -42,7 +42,7 @@ class DeviceStep:
     Parameters
     ----------
     params, gradients : mapping
-        Checked to fit each other and the state.
+        Checked to fit together and the state.
     state : State
         The state that `run_` will write.
     """
@@ -150,7 +150,7 @@ class DeviceStep:
     def _plan(
         self, name: str, gradient: RowSparse, state: State, sorts: Mapping[str, DeviceSort]
     ) -> CoalescePlan:
-        """Return the plan of a gradient: one that exists, or that of its sort."""
+        """Return the plan of a gradient: an existing one, or its sort's."""
         if name in sorts:
             return CoalescePlan(*sorts[name].wait())
         planned, plan = state.plans.get(name, (None, None))
