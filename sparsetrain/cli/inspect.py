@@ -97,7 +97,7 @@ def _model(path: Path, class_: Any) -> Summary:
     sizes = ", ".join(f"{name} {value!r:.60}" for name, value in shown.items())
     storages = trainer.model.tables().values()
     tables = {k: rows.stop - rows.start for storage in storages for k, rows in storage.items()}
-    arrays = trainer.state_dict()
+    weights = [*trainer.params.each()]
     layout = trainer.encoder.layout if trainer.encoder else None
     result = {
         "kind": "model",
@@ -107,15 +107,15 @@ def _model(path: Path, class_: Any) -> Summary:
         "optimizer": optimizer,
         "steps": trainer.steps,
         "epochs": trainer.epochs,
-        "bytes": sum(array.nbytes for array in arrays.values()),
-        "arrays": len(arrays),
+        "bytes": sum(table.weight_bytes for table in weights),
+        "arrays": sum(len(table.named) or 1 for table in weights),
         "encoder": layout,
         "best_checkpoint": run.best.name if run.best else None,
     }
     return result, "\n".join(
         [
             f"a {kind} after {format_count(trainer.steps, 'step')}, "
-            f"{format_count(trainer.epochs, 'whole epoch')}; {len(arrays)} arrays, "
+            f"{format_count(trainer.epochs, 'whole epoch')}; {result['arrays']} arrays, "
             f"{result['bytes'] / 1e6:,.1f} MB",
             f"{sizes}; tables in {config.get('table_dtype', 'float32')}; "
             + (f"optimizer {optimizer}" if optimizer else "for prediction only"),

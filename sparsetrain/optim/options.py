@@ -169,6 +169,15 @@ def from_config(config: Mapping[str, Any]) -> Optimizer:
     return replace(known[config["name"]](**hyper, **initial), **options, groups=groups)
 
 
+def is_known(config: Mapping[str, Any]) -> bool:
+    """Whether `from_config` makes an optimizer of it."""
+    try:
+        from_config(config)
+    except ConfigError:
+        return False
+    return True
+
+
 def _initial(optimizer: Optimizer) -> dict[str, float]:
     """The argument `initial` of a constructor: at most one slot of our formulas begins above 0."""
     above = [slot.initial for slot in optimizer.formula.slots if slot.initial]

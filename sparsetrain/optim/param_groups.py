@@ -123,7 +123,7 @@ def resolve(
         parts = tables.get(param, {param: slice(0, height)})
         ordered = sorted(parts.items(), key=lambda item: item[1].start)
         found = [
-            _range(name, rows, _rule_of(name, rule, groups), small.get(param, 0))
+            _range(name, rows, rule_of(name, rule, groups), small.get(param, 0))
             for name, rows in ordered
         ]
         ranges[param] = merge(found)
@@ -135,7 +135,8 @@ def _range(name: str, rows: slice, rule: Rule, small: int) -> RowRange:
     return RowRange((name,), rows.start, rows.stop, decided)
 
 
-def _rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
+def rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
+    """Return the rule of a parameter or table, from the one where no group matches."""
     for group in groups:
         if fnmatchcase(name, group.match):
             rule = _changed(rule, group)

@@ -77,6 +77,7 @@ class Ranks(Shards, OneProcess):
     """The ranks that train a model; see `OneProcess` for what a trainer asks them."""
 
     parts: int
+    most_missed = 0  # a rank does not know what rows of others missed
 
     def guard(self) -> AbstractContextManager[Any]:
         """See `OneProcess.guard`."""

@@ -230,6 +230,10 @@ class ShardOf:
             for name, (shape, dtype) in saved.kinds.items()
         }
 
+    def read(self, name: str) -> np.ndarray:
+        """Return an array that belongs to no table."""
+        return self._saved.read(name)
+
     def _table(self, name: str) -> Placed | None:
         return self._of.get(name) or self._of.get(name.rpartition(":")[0])
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from sparsetrain.runtime import NDArray
+from sparsetrain.tables.restoring import MISSED, missed_in, require_current, restored_
 from sparsetrain.tables.slots import LAST
-from sparsetrain.tables.state_dict import named_arrays, writable_arrays
+from sparsetrain.tables.state_dict import HISTORY, load_rows_, named_arrays, writable_arrays
 from sparsetrain.tables.table import Table
 
 
@@ -83,23 +84,22 @@ class Tables(MutableMapping[str, NDArray]):
         """Return all parameters, in which all rows are current."""
         return self.rows({})
 
-    def flush(self) -> None:
-        """Make all rows current, and let the slot `last` say so."""
+    def flush(self, missed: int = 0) -> None:
+        """Make all rows current, and let the slot `last` say so; see `Table.flush`."""
         for table in self.each():
-            table.flush()
+            table.flush(missed)
 
-    def views(self, count: NDArray | None = None, *, current: bool = True) -> dict[str, np.ndarray]:
+    def views(self, count: NDArray | None = None, *, missed: int = 0) -> dict[str, np.ndarray]:
         """Views of weights and slots by logical name, see `named_arrays`.
 
         Parameters
         ----------
         count : Tensor (1,) int64, optional
             Steps taken, to be among them.
-        current : bool
-            Whether rows that lag are caught up first.
+        missed : int
+            The most steps that a row may have missed, see `Table.flush`.
         """
-        if current:
-            self.flush()
+        self.flush(missed)
         return named_arrays(*self._stored(), count)
 
     def writing(
@@ -108,15 +108,34 @@ class Tables(MutableMapping[str, NDArray]):
         """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
         return writable_arrays(*self._stored(writing=True), count)
 
+    def load_(self, name: str, rows: np.ndarray, what: str) -> None:
+        """Write the rows of a table, which are current then; see `load_rows_`."""
+        self.flush()
+        with self.writing() as target:
+            load_rows_(target[name], rows, what)
+
     def hold(self, params: Mapping[str, NDArray]) -> None:
         """Let rows lag in these tensors, with which steps are taken now."""
         weights = weights_of(params)
         for table in self.lagging:
             table.weight = self.weights[table.name] = weights[table.name]
 
-    def manifest(self) -> dict[str, list[str]]:
-        """What `restored` needs besides arrays: in which tables the slot `last` means something."""
-        return {"exact": sorted(name for table in self.each() for name in table.exact)}
+    def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What `restored` needs besides `views`: what rows have missed, as arrays and plain values.
+
+        Of these `exact` are the tables in which the slot `last` means something.
+        """
+        kept = [
+            (table.ranges[number].names, history)
+            for table in self.lagging
+            for number, history in table.histories.items()
+            if history.missed
+        ]
+        arrays = {f"{HISTORY}{n}": history.saved() for n, (_, history) in enumerate(kept)}
+        return arrays, {
+            "exact": sorted(name for table in self.each() for name in table.exact),
+            MISSED: [{"tables": [*names], "base": history.base} for names, history in kept],
+        }
 
     def layout(self) -> dict[str, Any]:
         """Where tables lie in parameters and which are in exact mode, as plain values."""
@@ -142,15 +161,19 @@ class Tables(MutableMapping[str, NDArray]):
         return None
 
     def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Check of each table that its rows are current in these arrays; see `Table`."""
+        """Check of each table that its rows are current in these arrays."""
         for table in self.each():
-            table.check_saved(arrays)
+            require_current(table, arrays)
 
-    def restored(self, manifest: Mapping[str, Any] | None = None) -> None:
-        """Go on from arrays just loaded; `manifest` is that of then, if modes may differ."""
+    def restored(self, manifest: Mapping[str, Any] | None = None, *then: Any) -> None:
+        """Go on from arrays just loaded.
+
+        Of a checkpoint, which may be of other modes, `manifest` and `then` are as in `missed_in`.
+        """
         before = None if manifest is None else {*map(str, manifest["exact"])}
+        missed = [] if manifest is None else missed_in(manifest, *then)
         for table in self.each():
-            table.restored(before)
+            restored_(table, before, missed)
 
     def _stored(self, writing: bool = False) -> tuple[Any, Any, Any]:
         stored = {name: table.stored(writing) for name, table in self._tables.items()}

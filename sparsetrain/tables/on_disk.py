@@ -198,7 +198,7 @@ class DiskTable(Table):
             )
         return 0
 
-    def flush(self) -> int:
+    def flush(self, missed: int = 0) -> int:
         """Put all records in order, with all changes; rows stay in the cache. Returns 0."""
         self._file.require_whole()
         places = np.flatnonzero(self._map.dirty[: self._map.notes[USED]])

@@ -34,6 +34,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain import runtime
+from sparsetrain.errors import CheckpointError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.tables.formula import KernelSpec
@@ -273,20 +274,47 @@ class History:
         """Record a step; `keys` are those of its random bits for a half-precision table."""
         self.now += 1
         view = self._view()
-        if self.now - self.base == len(view):
+        if self.missed == len(view):
             view = self._grow()
         known = dict(zip(self.spec.numbers, numbers, strict=True))
-        row, count = self.now - self.base, len(numbers)
+        row, count = self.missed, len(numbers)
         view[row, :count] = numbers
         logs = [log(max(known[name], SMALLEST)) for name in decay_numbers(self.spec)]
         fading = slice(count, count + len(logs))
         view[row, fading] = view[row - 1, fading] + logs
         view[row, fading.stop : fading.stop + len(keys)] = keys
 
+    @property
+    def missed(self) -> int:
+        """The most steps that a row may have missed."""
+        return self.now - self.base
+
+    def saved(self) -> np.ndarray:
+        """The rows of `tensor` so far, a copy, from which `go_on_` goes on."""
+        return self._view()[: self.missed + 1].copy()
+
+    def go_on_(self, base: int, saved: np.ndarray) -> None:
+        """Go on from what was saved, with `base` as it was then; copies it.
+
+        Raises
+        ------
+        CheckpointError
+            If it is not what a history of this kind saves.
+        """
+        shape = (len(saved), self.tensor.shape[1])
+        kept = base >= 0 and len(saved) and base + len(saved) <= 2**31
+        if not kept or (saved.shape, saved.dtype) != (shape, np.float64):
+            raise CheckpointError("the steps that rows missed are saved in another form")
+        if not np.isfinite(saved).all():
+            raise CheckpointError("the steps that rows missed hold numbers that are not finite")
+        self.tensor = runtime.zeros((2 * len(saved), shape[1]), "float64", "a history of steps")
+        self._view()[: len(saved)] = saved
+        self.base, self.now = base, base + len(saved) - 1
+
     def restart(self, now: int | None = None) -> None:
         """Forget the steps, when all rows are current."""
         view = self._view()
-        view[0] = view[self.now - self.base]
+        view[0] = view[self.missed]
         self.base = self.now = self.now if now is None else now
 
     def _view(self) -> np.ndarray:

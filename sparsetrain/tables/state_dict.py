@@ -27,7 +27,8 @@ from sparsetrain.runtime.tensors import editable_numpy
 Kind = tuple[tuple[int, ...], np.dtype]
 Parts = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
 COUNT = "optimizer:step"
-ENCODER = "encoder/"  # prefix of the encoder's arrays, which are saved beside these
+# Prefixes of arrays that are saved beside these: the encoder's, and of the steps that rows missed.
+ENCODER, HISTORY = BESIDE = "encoder/", "history/"
 _BLOCK = 1 << 20  # numbers that are looked at together
 
 
@@ -42,7 +43,7 @@ def require_own_names(model: str, params: Iterable[str], tables: Parts) -> None:
     names = [name for name in params if name not in tables]
     of_tables = [table for named in named_tables(tables).values() for table in named]
     taken = {"", COUNT, *of_tables}
-    others = (ENCODER, *(f"{owner}:" for owner in (*names, *of_tables)))  # "W:sum" is a slot of W
+    others = (*BESIDE, *(f"{owner}:" for owner in (*names, *of_tables)))  # "W:sum" is a slot of W
     for name in names:
         if name in taken or name.startswith(others):
             raise ConfigError(

@@ -8,7 +8,7 @@ what they missed. Cost: the steps that they missed; nothing where no row lags.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
-from sparsetrain.errors import CheckpointError, ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.kernels.table_formats import is_rounded, keys_of, numpy_dtype
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
@@ -173,15 +173,19 @@ class Table:
         self.read = tensor, plan
         return self._catch_up(plan)
 
-    def flush(self) -> int:
-        """Make all rows current and begin new histories; return the steps replayed."""
+    def flush(self, missed: int = 0) -> int:
+        """Make all rows current and begin new histories; return the steps replayed.
+
+        Where no row missed more than so many steps, they stay as they are.
+        """
         replayed = 0
         for part in self.ranges if LAST in self.slots else ():
             if part.rule.has_last and part.rule.dense:
                 self._note_current(part, self._step)
         for number, history in self.histories.items():
-            if history.now > history.base:
-                replayed += self._replay(number, None)
+            if history.missed > missed:
+                part = self.ranges[number]
+                replayed += self.replay(history, part.rule, (part.first, part.end))
                 history.restart()
         return replayed
 
@@ -244,79 +248,9 @@ class Table:
         names = (name for part in self.ranges if part.rule.has_last for name in part.names)
         return sorted(names) if LAST in self.slots else []
 
-    def restored(self, before: Collection[str] | None = None) -> None:
-        """Begin new histories at the steps that were loaded.
-
-        All rows are current, as in every checkpoint. Those for which `last` does not say so are
-        noted as current: of a table that lags from now on, and where a row without a step had
-        nothing to catch up with before, but has from now on.
-
-        Parameters
-        ----------
-        before : collection of str, optional
-            The tables that lagged when these arrays were saved; by default those that do now.
-
-        Raises
-        ------
-        CheckpointError
-            If a row is not current.
-        """
-        for number, history in self.histories.items():
-            part = self.ranges[number]
-            pieces = self._pieces(part)
-            known = {
-                table: rows for table, rows in pieces.items() if before is None or table in before
-            }
-            last = runtime.as_numpy(self.slots[LAST])
-            now = self._step_of([last[rows] for rows in known.values()])
-            untold = [rows for table, rows in pieces.items() if table not in known]
-            waiting = part.rule.spec.noop_on_zero_grad != "untouched"
-            if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
-                with editable_numpy(self.slots[LAST]) as view:
-                    for rows in untold:
-                        view[rows] = now
-                    of_part = view[part.first : part.end]
-                    of_part[waiting & (of_part == UNTOUCHED)] = now
-            history.restart(now)
-        self.read = None
-
-    def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Check that all rows are current in arrays, by name, that are about to be loaded.
-
-        Raises
-        ------
-        CheckpointError
-            If a row is not.
-        """
-        begins = {table: rows.start for table, rows in self.named.items()}
-        for number in self.histories:
-            self._step_of(
-                [
-                    arrays[f"{table}:{LAST}"][rows.start - begins.get(table, 0) :][
-                        : rows.stop - rows.start
-                    ]
-                    for table, rows in self._pieces(self.ranges[number]).items()
-                ]
-            )
-
     @property
     def _step(self) -> int:
         return 0 if self._count is None else int(self._count[0])
-
-    def _pieces(self, part: Range) -> dict[str, slice]:
-        """The rows of a range, for each of the tables."""
-        return {
-            table: slice(max(part.first, rows.start), min(part.end, rows.stop))
-            for table, rows in (self.named or {self.name: slice(0, part.end)}).items()
-            if rows.start < part.end and part.first < rows.stop
-        }
-
-    def _step_of(self, pieces: Sequence[np.ndarray]) -> int:
-        """The step up to which all touched rows are current."""
-        now = max((int(last.max(initial=0)) for last in pieces), default=0)
-        if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
-            raise CheckpointError(f"rows of {self.name!r} are saved at different steps")
-        return now
 
     def _note_current(self, part: Range, step: int) -> None:
         """Note that all rows of a range are current."""
@@ -325,13 +259,21 @@ class Table:
 
     def _catch_up(self, plan: CoalescePlan) -> int:
         spans = enumerate(segment_spans(plan, self.ranges))
-        return sum(self._replay(n, (plan, span)) for n, span in spans if n in self.histories)
+        return sum(
+            self.replay(self.histories[n], self.ranges[n].rule, span, plan)
+            for n, span in spans
+            if n in self.histories
+        )
 
-    def _replay(self, number: int, segments: tuple[CoalescePlan, tuple[int, int]] | None) -> int:
-        """Catch up the rows of a range in segments of a plan, or all; return the steps replayed."""
-        part, history = self.ranges[number], self.histories[number]
-        plan, span = (None, (part.first, part.end)) if segments is None else segments
-        param, limit = self.weight, part.rule.max_replayed_steps
+    def replay(
+        self,
+        history: History,
+        rule: Rule,
+        span: tuple[int, int],
+        plan: CoalescePlan | None = None,
+    ) -> int:
+        """Catch up rows of a span, or of these segments of a plan; return the steps replayed."""
+        param, limit = self.weight, rule.max_replayed_steps
         rows, width = matrix_shape(param.shape)
         kernel = _catch_up_kernel(
             target_of(param),

@@ -32,6 +32,7 @@ from sparsetrain.training.quantized import QuantizedModel, named_as_now
 from sparsetrain.training.run import checkpoint_in, chosen
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import KIND, QUANTIZED, encoder_hash
+from sparsetrain.training.state import needs_slots
 from sparsetrain.training.trainer import Trainer
 
 _ATTEMPTS = 3
@@ -99,8 +100,9 @@ def load_predictor(
 ) -> Predictor:
     """Read what evaluates and predicts: the weights of a saved trainer, or tables in int8.
 
-    Slots of the optimizer are neither read nor given memory. See `load`, which reads trainers, and
-    of a run the latest unless told otherwise.
+    Slots of the optimizer are neither read nor given memory, unless rows that lag in exact mode are
+    caught up by them when they are read. See `load`, which reads trainers, and of a run the latest
+    unless told otherwise.
 
     Raises
     ------
@@ -173,7 +175,7 @@ def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
         # Of an array it names the file already.
         named = str(path) in str(error)
         raise error if named else CheckpointError(f"{path}: {error}") from None
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
     except ValueError as error:  # our own errors, and those of int()
         raise CheckpointError(f"{path}: {error}") from error
@@ -232,9 +234,10 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
 
 
 def _scorer(saved: Saved, asked: _Asked) -> Predictor:
-    """The weights alone, unless it scores by averages of them, which are slots."""
-    averages = saved.manifest["optimizer"]["options"].get("average") is not None
-    return _trainer(saved, asked) if averages else _predictor(Predictor, saved, asked)
+    """The weights alone where they suffice."""
+    if needs_slots(saved.manifest):
+        return _trainer(saved, asked)
+    return _predictor(Predictor, saved, asked)
 
 
 def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:

@@ -267,16 +267,14 @@ class Predictor:
             return {name: array.copy() for name, array in state.arrays.items()}
 
     @contextmanager
-    def snapshot(self, *, current: bool = True) -> Iterator[TrainingState]:
+    def snapshot(self, *, missed: int = 0) -> Iterator[TrainingState]:
         """The state as it is while the block runs: no other thread writes weights meanwhile.
 
-        Parameters
-        ----------
-        current : bool
-            Whether rows that exact mode left behind are caught up first.
+        Rows that exact mode left behind by more than `missed` steps are caught up first.
         """
+        missed = min(missed, self.parallel.most_missed)
         with self._lock:
-            yield TrainingState(self.params.views(self._count, current=current), self._counts())
+            yield TrainingState(self.params.views(self._count, missed=missed), self._counts())
 
     @together
     @synchronized

@@ -20,6 +20,7 @@ from sparsetrain.data import Batch
 from sparsetrain.errors import DataError
 from sparsetrain.models.model_checks import initialize_checked
 from sparsetrain.runtime import NDArray, as_numpy
+from sparsetrain.tables.table import FOREVER
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _UNGUARDED = nullcontext()
@@ -29,6 +30,7 @@ class OneProcess:
     """This process alone, which has all rows of all tables."""
 
     parts: int | None = None  # into which every batch is cut
+    most_missed = FOREVER  # steps, of rows in a checkpoint
 
     @property
     def size(self) -> int:

@@ -19,7 +19,7 @@ from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_traina
 from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.runtime.tensors import copy_
 from sparsetrain.tables.quantize import quantize_
-from sparsetrain.tables.state_dict import ENCODER, Kind
+from sparsetrain.tables.state_dict import BESIDE, Kind
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
 
@@ -77,7 +77,7 @@ def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str,
 
     `kinds` are those of the saved arrays.
     """
-    tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(ENCODER))
+    tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
     if config.get("table_dtype") == INT8 and FOR_PREDICTION in tables:
         return {**config, "table_dtype": FOR_PREDICTION}
     return config

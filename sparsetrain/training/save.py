@@ -19,12 +19,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparsetrain.data import Encoder
-from sparsetrain.optim.options import to_config
+from sparsetrain.optim.options import is_known, to_config
 from sparsetrain.tables.state_dict import ENCODER, require_finite
 from sparsetrain.training.predictor import Predictor
 
 KIND = "sparsetrain.trainer"
 QUANTIZED = "sparsetrain.quantized"
+MOST_MISSED = 1 << 16  # steps; 5 MB of Adam's numbers
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "pandas", "pyarrow", "scipy")
 
 
@@ -32,10 +33,15 @@ Saving = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays as views, and th
 
 
 @contextmanager
-def describe(model: Predictor, kind: str, extra: Mapping[str, Any]) -> Iterator[Saving]:
-    """What is written of a model, as it is while the block runs; `extra` are plain JSON values."""
+def describe(
+    model: Predictor, kind: str, extra: Mapping[str, Any], missed: int = 0
+) -> Iterator[Saving]:
+    """What is written of a model, as it is while the block runs; `extra` are plain JSON values.
+
+    Rows may have missed so many steps.
+    """
     encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
-    with model.snapshot() as (arrays, counts):
+    with model.snapshot(missed=missed) as (arrays, counts):
         require_finite(arrays, model.steps)
         yield (
             arrays | {ENCODER + name: array for name, array in encoder_arrays.items()},
@@ -57,14 +63,21 @@ def describe(model: Predictor, kind: str, extra: Mapping[str, Any]) -> Iterator[
 def describe_trainer(
     trainer: Any, extra: Mapping[str, Any], run: dict[str, Any] | None = None
 ) -> Iterator[Saving]:
-    """`describe` with all that training goes on with; `run` is the state of its run."""
-    with describe(trainer, KIND, extra) as (arrays, described):
+    """`describe` with all that training goes on with; `run` is the state of its run.
+
+    Rows that lag stay so, with what they missed, where that is not long, and the optimizer can be
+    made again to replay it.
+    """
+    optimizer = to_config(trainer.optimizer)
+    missed = MOST_MISSED if is_known(optimizer) else 0
+    with describe(trainer, KIND, extra, missed) as (arrays, described):
+        steps, missing = trainer.params.saved()
         yield (
-            arrays,
+            arrays | steps,
             {
                 **described,
-                "optimizer": to_config(trainer.optimizer),
-                **trainer.params.manifest(),
+                **missing,
+                "optimizer": optimizer,
                 "seed": int(trainer.seed),
                 "accumulate": trainer.accumulate,
                 "run": run,

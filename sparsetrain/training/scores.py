@@ -13,6 +13,7 @@ from sparsetrain.data import Batch, Dataset
 from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.labels import LabelMetrics
 from sparsetrain.tables.state_dict import describe_nonfinite
+from sparsetrain.tables.table import FOREVER
 
 
 def evaluate(
@@ -70,7 +71,7 @@ def finite(predictor: Any, logits: np.ndarray) -> np.ndarray:
     """The scores; else an error that names a parameter that is not finite, if there is one."""
     is_finite = np.isfinite(logits)
     if not is_finite.all():
-        found = describe_nonfinite(predictor.params.views(current=False))
+        found = describe_nonfinite(predictor.params.views(missed=FOREVER))
         raise NumericalError(
             f"the score of a row is {logits[~is_finite][0]}: "
             f"{found or 'its inputs or weights are too large'}"

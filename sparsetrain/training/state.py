@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsetrain.checkpoint import Saved
-from sparsetrain.tables.state_dict import COUNT, ENCODER, check_finite, check_kinds
+from sparsetrain.optim.options import from_config
+from sparsetrain.optim.param_groups import rule_of
+from sparsetrain.optim.rule import Rule
+from sparsetrain.tables.restoring import missed_of
+from sparsetrain.tables.state_dict import BESIDE, COUNT, check_finite, check_kinds
 
 
 class TrainingState(NamedTuple):
@@ -31,7 +36,7 @@ def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> N
     updates : int or None
         Those of the optimizer so far, by the counts of the trainer; None without an optimizer.
     """
-    names = {name for name in saved.kinds if not name.startswith(ENCODER)}
+    names = {name for name in saved.kinds if not name.startswith(BESIDE)}
     if updates is None:
         names = {name for name in names if name in target or ":" not in name}
     counted = None if COUNT in names else target.pop(COUNT, None)
@@ -42,3 +47,15 @@ def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> N
     check_finite(target)
     if counted is not None:
         counted[...] = updates
+
+
+def needs_slots(manifest: Mapping[str, Any]) -> bool:
+    """Whether scores of a saved trainer need its slots: averages do, and rows that lag."""
+    averages = manifest["optimizer"]["options"].get("average") is not None
+    return averages or bool(missed_of(manifest))
+
+
+def rule_then(manifest: Mapping[str, Any], name: str) -> Rule:
+    """The rule that a table followed when it was saved."""
+    optimizer = from_config(manifest["optimizer"])
+    return rule_of(name, optimizer.rule(), optimizer.groups)

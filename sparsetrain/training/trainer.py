@@ -31,7 +31,7 @@ from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import synchronized
 from sparsetrain.tables.on_disk import OnDisk
-from sparsetrain.tables.state_dict import load_arrays_, load_rows_, named_tables
+from sparsetrain.tables.state_dict import load_arrays_, named_tables
 from sparsetrain.training.chosen_items import learn_
 from sparsetrain.training.find_nonfinite import first_nonfinite
 from sparsetrain.training.fit.call import fit
@@ -44,6 +44,7 @@ from sparsetrain.training.profile import profile
 from sparsetrain.training.quantized import QuantizedModel, quantize
 from sparsetrain.training.run.state import RunState
 from sparsetrain.training.save import describe_trainer
+from sparsetrain.training.state import rule_then
 from sparsetrain.training.step import Loss, loss_inputs
 
 Planner = Literal["auto", "host", "device"]  # who sorts the rows of a batch that is staged
@@ -407,10 +408,8 @@ class Trainer(Predictor):
         ConfigError
             If there is no such table, the shape is another one, or a number is not finite.
         """
-        full = self._table_name(name)
-        self.params.flush()
-        with self._writing() as target:
-            load_rows_(target[full], rows, f"load_table: {name}")
+        self._averages = None
+        self.params.load_(self._table_name(name), rows, f"load_table: {name}")
 
     def _table_name(self, name: str) -> str:
         full = self.model.table_of(name)
@@ -424,7 +423,7 @@ class Trainer(Predictor):
     def restore_(self, saved: Saved) -> None:
         """See `Predictor.restore_`."""
         super().restore_(saved)
-        self._restored(saved.manifest)
+        self._restored(saved.manifest, saved.read, partial(rule_then, saved.manifest))
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         self._averages = None
@@ -438,7 +437,7 @@ class Trainer(Predictor):
             return super()._weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
             self._averages = None  # before there are others
-            self._averages = self.state.step, averages(self.params.current(), self.state)
+            self._averages = self.state.step, averages(super()._weights(), self.state)
         return self._averages[1]
 
     def _counts(self) -> dict[str, Any]:
@@ -462,8 +461,8 @@ class Trainer(Predictor):
         """Bytes of all parameters and slots: what a checkpoint holds at least."""
         return sum(table.nbytes for table in self.params.each()) * self.parallel.size
 
-    def _restored(self, manifest: Mapping[str, Any] | None = None) -> None:
+    def _restored(self, *before: Any) -> None:
         """Let the optimizer go on from arrays that were just loaded; see `Tables.restored`."""
         if not self.optimizer.counts_steps:
             self.state.step = self._updates
-        self.params.restored(manifest)
+        self.params.restored(*before)

@@ -101,13 +101,13 @@ def test_rows_of_exact_mode_are_made_current_by_one_thread(tmp_path, monkeypatch
     for trainer in (behind, expected):
         for seed in range(5):
             trainer.step(small_dlrm.batch(8, seed))
-    replay = Table._replay
+    replay = Table.replay
 
     def slow(*arguments):
         time.sleep(0.05)  # the others may begin meanwhile
         return replay(*arguments)
 
-    monkeypatch.setattr(Table, "_replay", slow)
+    monkeypatch.setattr(Table, "replay", slow)
     at_once(*[lambda: USES[what](behind, tmp_path)] * 3)
     small_dlrm.assert_same_state(behind.state_dict(), expected.state_dict())
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, ResourceError
+from sparsetrain.tables.table import FOREVER
 from sparsetrain.training.fit.plan import EarlyStopping
 from sparsetrain.training.run import Run, checkpoint_in
 from sparsetrain.training.state import TrainingState
@@ -71,7 +72,7 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait(), trainer.snapshot(current=False):  # nobody reads half of a state
+        with _interrupts_wait(), trainer.snapshot(missed=FOREVER):  # nobody reads half of a state
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)

@@ -15,6 +15,7 @@ from sparsetrain import checkpoint
 from sparsetrain.data.batch import Batch, Position
 from sparsetrain.errors import NumericalError, ResourceError
 from sparsetrain.tables.state_dict import require_finite
+from sparsetrain.tables.table import FOREVER
 from sparsetrain.training.loggers import TensorBoard
 from sparsetrain.training.run import Run
 from sparsetrain.training.run.folder import LOG_EVERY
@@ -52,7 +53,7 @@ def explained(
     except Exception as error:
         if not _is_memory(error):
             raise
-        with trainer.snapshot(current=False) as state:
+        with trainer.snapshot(missed=FOREVER) as state:
             memory = describe_memory(state.arrays)
         raise ResourceError(
             f"out of memory in step {trainer.steps + 1} ({_place(batch, at)}): {memory}; a smaller "
@@ -194,7 +195,7 @@ class Record:
         """Save the last state; without a folder, see whether it could be saved."""
         self.save(trainer, state, best=False)
         if self._run is None:
-            with trainer.snapshot(current=False) as last:
+            with trainer.snapshot(missed=FOREVER) as last:
                 require_finite(last.arrays, trainer.steps)
 
     def _add(self, line: dict[str, Any], state: RunState) -> None:
