@@ -12,9 +12,9 @@ training, without its memory traffic. With `max_replayed_steps`, at most that ma
 others become one multiplication of each slot, which leaves out what they would have done to the
 weight.
 
-A step of an element waits for the one before it. So where all rows catch up, a block of rows that
-missed the same steps, as most have, is replayed as one long row, whose elements do not wait for
-each other.
+A step of an element waits for the one before it. So the rows of a block are replayed one by one up
+to the step of the latest, and from there on as one long row, whose elements do not wait for each
+other. Where rows of a list miss many steps, they come in the order of these (`sorts`).
 
 Parallel: strips of interleaved blocks of rows, because the missed steps of rows differ widely and
 each thread gets a fixed share.
@@ -22,7 +22,7 @@ each thread gets a fixed share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import log
 from types import SimpleNamespace
@@ -38,7 +38,8 @@ from sparsetrain.errors import CheckpointError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.table_formats import computed_in, is_half
 from sparsetrain.tables.formula import KernelSpec
-from sparsetrain.tables.kernel_parts import Parameter, flat
+from sparsetrain.tables.kernel_parts import Parameter
+from sparsetrain.tables.slots import UNTOUCHED
 from sparsetrain.tables.stored_rows import stored_row
 
 STRIPS = 64
@@ -49,7 +50,7 @@ def tasks_of(_rows: int) -> int:
     return STRIPS
 
 
-LISTED_BLOCK = 4  # rows of a list that one strip takes at a time
+LISTED_BLOCK = 8  # rows of a list that one strip takes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
 JOINED = 1024  # most columns of a block of rows that is replayed together: it stays in L1
 SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
@@ -79,84 +80,128 @@ def catch_up_kernel(
         past, until = PastSteps(history, base, spec, dtype), (now, max_steps if capped else None)
         block = LISTED_BLOCK if listed else TABLE_BLOCK
 
-        def replay(strip: Any, place: Any, joined: Parameter | None = None) -> None:
-            row = T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
-            with replay_row(parameter, row, last, past, until, zero, joined) as count:
-                T.buffer_store(replayed, replayed[strip] + count, [strip])
+        joins = _can_join(parameter, block) and (not listed or sorts(spec))
+
+        def row_at(place: Any) -> Any:
+            return T.Bind(place if rows is None else tirx.Cast("int64", rows[place]))
 
         def replay_each(strip: Any, begin: Any) -> None:
             with T.serial(0, block) as i:
                 place = T.Bind(begin + i)
                 with T.If(place < end), T.Then():
-                    replay(strip, place)
+                    row = row_at(place)
+                    with replay_row(parameter, row, last, past, until, zero) as count:
+                        T.buffer_store(replayed, replayed[strip] + count, [strip])
+
+        def replay_together(strip: Any, begin: Any) -> None:
+            together = _Block(parameter, block, lambda i: row_at(begin + i), last, until)
+            with T.If(together.can_join(begin + block <= end)):
+                with T.Then():
+                    count = together.replay(past, zero)
+                    T.buffer_store(replayed, replayed[strip] + count, [strip])
+                with T.Else():
+                    replay_each(strip, begin)
 
         with T.parallel(0, STRIPS) as strip:
             T.buffer_store(replayed, tirx.const(0, "int64"), [strip])
             with T.serial(0, tirx.ceildiv(end - first, block * STRIPS)) as turn:
                 begin = T.Bind(first + (turn * STRIPS + strip) * block)
-                if listed or not _can_join(parameter):
-                    replay_each(strip, begin)
-                else:
-                    with T.If(_are_alike(last, begin, end)):
-                        with T.Then():
-                            replay(strip, begin, _as_long_rows(parameter))
-                        with T.Else():
-                            replay_each(strip, begin)
+                (replay_together if joins else replay_each)(strip, begin)
     return built.get()
+
+
+def sorts(spec: KernelSpec) -> bool:
+    """Whether rows of a list pay for being sorted by their steps: if each misses every step."""
+    return spec.noop_on_zero_grad == "never"
 
 
 @contextmanager
 def replay_row(
-    parameter: Parameter,
-    row: Any,
-    last: Any,
-    past: PastSteps,
-    until: tuple[Any, Any],
-    zero: Any,
-    joined: Parameter | None = None,
+    parameter: Parameter, row: Any, last: Any, past: PastSteps, until: tuple[Any, Any], zero: Any
 ) -> Iterator[Any]:
     """Replay what a row missed, if it is behind, and note that it is current.
 
-    `until` is the step and `max_steps` or None. With `joined` (see `_as_long_rows`) `row` is the
-    first of a block of rows that missed the same. Yields the number of steps, in the branch of rows
+    `until` is the step and `max_steps` or None. Yields the number of steps, in the branch of rows
     that are behind.
     """
-    now, max_steps = until
-    place, rows = (row, 0), 1
-    if joined is not None:
-        parameter, place, rows = joined, (0, row * parameter.width), TABLE_BLOCK
     since = T.Bind(last[row])
-    with T.If(_behind(parameter.spec, since, now)), T.Then():
-        count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
-        _replay(parameter, place, (since, count), past, zero)
-        if max_steps is not None:
-            with T.If(count < now - since), T.Then():
-                _decay_by_powers(parameter, place, past, since + count, now)
-        with T.serial(0, rows) as i:
-            T.buffer_store(last, now, [row + i])
-        yield tirx.Cast("int64", count) * rows
+    with T.If(_behind(parameter.spec, since, until[0])), T.Then():
+        count = _replay_limited(parameter, (row, 0), since, past, until, zero)
+        T.buffer_store(last, until[0], [row])
+        yield tirx.Cast("int64", count)
 
 
-def _can_join(parameter: Parameter) -> bool:
-    """Whether elements of several rows can be replayed as those of one."""
+class _Block:
+    """Rows, each `row_at(i)`, that may be replayed as one; `until` is as in `replay_row`."""
+
+    def __init__(
+        self,
+        parameter: Parameter,
+        rows: int,
+        row_at: Callable[[Any], Any],
+        last: Any,
+        until: tuple[Any, Any],
+    ) -> None:
+        self._parameter, self._rows, self._row_at = parameter, rows, row_at
+        self._last, self._until = last, until
+
+    def can_join(self, whole: Any) -> Any:
+        """Whether all rows are behind; where steps are limited, also whether by the same.
+
+        `whole` says if the block has all of its rows.
+        """
+        now, max_steps = self._until
+        self._latest = T.alloc_local((1,), "int32")
+        least = T.alloc_local((1,), "int32")
+        for bound in (least, self._latest):
+            T.buffer_store(bound, now, [0])
+        with T.If(whole), T.Then():
+            T.buffer_store(self._latest, tirx.const(UNTOUCHED, "int32"), [0])
+            with T.serial(0, self._rows) as i:
+                since = T.Bind(self._last[self._row_at(i)])
+                T.buffer_store(least, tirx.min(least[0], since), [0])
+                T.buffer_store(self._latest, tirx.max(self._latest[0], since), [0])
+        behind = tirx.And(_behind(self._parameter.spec, least[0], now), self._latest[0] < now)
+        return behind if max_steps is None else tirx.And(behind, least[0] == self._latest[0])
+
+    def replay(self, past: PastSteps, zero: Any) -> Any:
+        """Replay all rows, and note that they are current; return the number of steps."""
+        parameter, last, count = self._parameter, self._last, T.alloc_local((1,), "int64")
+        arrays, width = [parameter.weight, *parameter.slots], self._rows * parameter.width
+        copies = [T.alloc_local((1, width), array.dtype) for array in arrays]
+        joined = Parameter(parameter.spec, copies[0], copies[1:], width, parameter.stored)
+        latest = T.Bind(self._latest[0])
+        T.buffer_store(count, tirx.const(0, "int64"), [0])
+        with T.serial(0, self._rows) as i:
+            row = self._row_at(i)
+            alone = T.Bind(latest - last[row])
+            _replay(parameter, (row, 0), (last[row], alone), past, zero)
+            T.buffer_store(count, count[0] + tirx.Cast("int64", alone), [0])
+            with self._each_column(i) as (column, place):
+                for array, copy in zip(arrays, copies, strict=True):
+                    T.buffer_store(copy, array[row, column], [0, place])
+        steps = _replay_limited(joined, (0, 0), latest, past, self._until, zero)
+        with T.serial(0, self._rows) as i:
+            row = self._row_at(i)
+            T.buffer_store(last, self._until[0], [row])
+            with self._each_column(i) as (column, place):
+                for array, copy in zip(arrays, copies, strict=True):
+                    T.buffer_store(array, copy[0, place], [row, column])
+        return count[0] + tirx.Cast("int64", steps) * self._rows
+
+    @contextmanager
+    def _each_column(self, i: Any) -> Iterator[tuple[Any, Any]]:
+        """Run the block for each column of the i-th row, and its place in the copies."""
+        tiles, lanes = self._parameter.tiles()
+        with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+            column = tile * lanes + lane
+            yield column, i * self._parameter.width + column
+
+
+def _can_join(parameter: Parameter, rows: int) -> bool:
+    """Whether elements of so many rows can be replayed as those of one."""
     joins = not parameter.spec.formula.by_row and not is_half(parameter.stored)
-    return joins and parameter.width * TABLE_BLOCK <= JOINED
-
-
-def _as_long_rows(parameter: Parameter) -> Parameter:
-    """The parameter as one row, of which a block of rows is a stretch."""
-    slots = [flat(slot) for slot in parameter.slots]
-    width = parameter.width * TABLE_BLOCK
-    return Parameter(parameter.spec, flat(parameter.weight), slots, width, parameter.stored)
-
-
-def _are_alike(last: Any, begin: Any, end: Any) -> Any:
-    """Whether a whole block of rows begins here, all current up to the same step."""
-    alike = T.alloc_local((1,), "bool")
-    T.buffer_store(alike, begin + TABLE_BLOCK <= end, [0])
-    with T.If(alike[0]), T.Then(), T.serial(0, TABLE_BLOCK) as i:
-        T.buffer_store(alike, tirx.And(alike[0], last[begin + i] == last[begin]), [0])
-    return alike[0]
+    return joins and parameter.width * rows <= JOINED
 
 
 def columns(spec: KernelSpec, dtype: str) -> int:
@@ -207,6 +252,24 @@ def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
     """Whether a row has missed steps. -1 marks an untouched row, which may have none to replay."""
     behind = since < now
     return tirx.And(since >= 0, behind) if spec.noop_on_zero_grad == "untouched" else behind
+
+
+def _replay_limited(
+    parameter: Parameter,
+    place: tuple[Any, Any],
+    since: Any,
+    past: PastSteps,
+    until: tuple[Any, Any],
+    zero: Any,
+) -> Any:
+    """Replay the steps from `since` on, beyond a limit by powers; return how many were replayed."""
+    now, max_steps = until
+    count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
+    _replay(parameter, place, (since, count), past, zero)
+    if max_steps is not None:
+        with T.If(count < now - since), T.Then():
+            _decay_by_powers(parameter, place, past, since + count, now)
+    return count
 
 
 def _replay(

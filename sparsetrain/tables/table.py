@@ -274,19 +274,23 @@ class Table:
     ) -> int:
         """Catch up rows of a span, or of these segments of a plan; return the steps replayed."""
         param, limit = self.weight, rule.max_replayed_steps
+        listed = None if plan is None else plan.rows
+        if listed is not None and replay.sorts(history.spec) and backend_at(listed) is host():
+            listed = _by_lag(runtime.as_numpy(listed)[slice(*span)], self.slots[LAST])
+            span = 0, int(listed.shape[0])
         rows, width = matrix_shape(param.shape)
         kernel = _catch_up_kernel(
             target_of(param),
             history.spec.at_zero,
             width,
             self.dtype,
-            None if plan is None else str(plan.rows.dtype),
+            None if listed is None else str(listed.dtype),
             limit is not None,
         )
         tasks_of = backend_at(param).kernel("tasks of catching up rows", replay.tasks_of)
         replayed = scratch_tensor((tasks_of(span[1] - span[0]),), "int64", param)
         kernel(
-            *([] if plan is None else [plan.rows]),
+            *([] if listed is None else [listed]),
             *Target(param, self.slots).views(history.spec, rows, width),
             self.slots[LAST],
             to_device(history.tensor, param.device),
@@ -317,6 +321,11 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, i
         return [(0, plan.num_unique)]
     below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
     return [*zip(below[::2], below[1::2], strict=True)]
+
+
+def _by_lag(rows: np.ndarray, last: NDArray) -> NDArray:
+    """Rows in the order of the steps up to which they are current."""
+    return runtime.as_tensor(rows[np.argsort(runtime.as_numpy(last)[rows])])
 
 
 def _bytes_of(tensor: NDArray) -> int:
