@@ -58,12 +58,14 @@ class Optimizer(RowOptions):
     hyper : mapping of str to float, Schedule or function of the step
         Its hyper-parameters, passed to the kernels as numbers: changing one compiles nothing.
         Steps count from 1.
-    mode : {"lazy", "exact", "dense"}
+    mode : {"lazy", "exact", "closed", "dense"}
         Rows with a row-sparse gradient that a batch does not name: lazy leaves them as they are;
         exact replays their missed steps before they are read, which gives the weights of a dense
-        optimizer; dense makes the gradient dense and updates every row.
+        optimizer; closed takes the product of many missed steps in place of a replay, for formulas
+        that have one; dense makes the gradient dense and updates every row.
     max_replayed_steps : int, optional
-        In exact mode, most steps replayed for a row; see docs/optimizers.md for the error.
+        In exact and closed mode, most steps replayed for a row; see docs/optimizers.md for the
+        error. Closed mode replays 8 by default.
     weight_decay : float
         Coupled: added to the gradient as ``weight_decay * w``.
     decoupled : bool

@@ -13,10 +13,12 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.optim.schedules import Function, Schedule
 from sparsetrain.system.argument_checks import is_number
 from sparsetrain.tables.formula import Formula, KernelSpec
+from sparsetrain.tables.replay import FEW
 
 Number = float | Schedule | Callable[[int], float]
-Mode = Literal["lazy", "exact", "dense"]
+Mode = Literal["lazy", "exact", "closed", "dense"]
 MODES = get_args(Mode)
+CATCH_UP = ("exact", "closed")  # modes in which rows catch up with the steps that they missed
 Update = Literal["sparse", "dense"]
 UPDATES = get_args(Update)
 
@@ -74,15 +76,16 @@ class Rule(RowOptions):
             decay = "decoupled" if self.decoupled else "coupled"
         extra = {"coupled": ("weight_decay",), "decoupled": ("keep",)}.get(decay or "", ())
         names = (*_step_names(self.formula, dict(self.hyper)), *extra)
-        return KernelSpec(self.formula, names, decay, self.scaled, self.clip_value is not None)
+        clips, closed = self.clip_value is not None, self.mode == "closed"
+        return KernelSpec(self.formula, names, decay, self.scaled, clips, closed)
 
     @property
     def has_last(self) -> bool:
-        """Whether rows have the slot `last`: in exact mode, unless a gradient of 0 changes nothing.
+        """Whether rows have the slot `last`: if they catch up, unless 0 changes nothing.
 
         Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
         """
-        return self.mode == "exact" and self.spec.noop_on_zero_grad != "always"
+        return self.mode in CATCH_UP and self.spec.noop_on_zero_grad != "always"
 
     @property
     def catches_up(self) -> bool:
@@ -113,6 +116,12 @@ class Rule(RowOptions):
         if self.mode == "lazy":
             kept = "decay and slots" if self.weight_decay else "slots"
             return f"touched rows, lazy: the {kept} of other rows do not change"
+        if self.mode == "closed":
+            few = self.max_replayed_steps or FEW
+            return (
+                f"touched rows, closed: more than {few} missed steps are one product, within a "
+                "float32 rounding of their float64 replay"
+            )
         exact = "touched rows, exact: others are caught up before they are read"
         if self.max_replayed_steps is None:
             return exact
@@ -224,6 +233,13 @@ def _check_options(rule: Rule) -> None:
         )
     if rule.max_replayed_steps is not None:
         _check_max_replayed_steps(rule)
+    if rule.mode == "closed" and not rule.spec.is_linear(rule.numbers(1)):
+        coupled = rule.weight_decay and not rule.decoupled
+        raise ConfigError(
+            f"{name}{' with coupled weight_decay' if coupled else ''}: mode 'closed' needs a step "
+            "that is linear in weight and slots without a gradient, as those of sgd and momentum "
+            "are; here there is no closed form: take mode 'exact'"
+        )
 
 
 def check_limit(formula: str, option: str, value: Any) -> None:
@@ -244,7 +260,7 @@ def _check_max_replayed_steps(rule: Rule) -> None:
         raise ConfigError(
             f"{name}: max_replayed_steps must be a whole number from 1, not {limit!r}"
         )
-    if rule.mode != "exact":
+    if rule.mode not in CATCH_UP:
         raise ConfigError(
             f"{name}: max_replayed_steps belongs to mode 'exact'; the mode is {rule.mode!r}"
         )
@@ -252,6 +268,8 @@ def _check_max_replayed_steps(rule: Rule) -> None:
         raise ConfigError(
             f"{name}: max_replayed_steps limits what rows catch up; with update 'dense' none does"
         )
+    if rule.mode == "closed":
+        return
     if rule.weight_decay and not rule.decoupled:
         raise ConfigError(
             f"{name}: coupled weight_decay allows no max_replayed_steps; decouple it or leave the "

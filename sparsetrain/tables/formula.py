@@ -7,7 +7,7 @@ steps and, with NumPy arrays in place of symbols, the reference that the tests c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
@@ -162,6 +162,8 @@ class KernelSpec(NamedTuple):
         Kind of weight decay.
     scaled, clipped : bool
         Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
+    closed : bool
+        Whether many missed steps are one product, `transition` by `transition`, and no replay.
     """
 
     formula: Formula
@@ -169,11 +171,48 @@ class KernelSpec(NamedTuple):
     decay: Literal["coupled", "decoupled"] | None = None
     scaled: bool = False
     clipped: bool = False
+    closed: bool = False
 
     @property
     def at_zero(self) -> KernelSpec:
         """The spec for gradients of 0, which no factor and no limit changes."""
         return self._replace(scaled=False, clipped=False)
+
+    @property
+    def order(self) -> int:
+        """Numbers that a step changes of one element: the weight and its slots."""
+        return 1 + len(self.formula.slots)
+
+    def transition(self, numbers: Sequence[float]) -> np.ndarray:
+        """What a step without a gradient is, if it is linear: (K, K) float64, K = `order`.
+
+        Parameters
+        ----------
+        numbers : sequence of float
+            Those of the step, of which kernels read float32.
+        """
+        weight, *slots = self.stepped(np.eye(self.order), numbers)
+        return np.stack([weight, *slots])
+
+    def stepped(self, values: np.ndarray, numbers: Sequence[float]) -> list[Any]:
+        """Weights and slots, the rows of `values`, after a step without a gradient."""
+        rounded = map(float, np.asarray(numbers, np.float32))
+        h = SimpleNamespace(**dict(zip(self.numbers, rounded, strict=True)), count=0.0)
+        weight, gradient = self.at_zero.prepare(values[0], np.zeros_like(values[0]), h)
+        weight, slots = self.formula.step(weight, gradient, tuple(values[1:]), h)
+        return [weight, *slots]
+
+    def is_linear(self, numbers: Sequence[float]) -> bool:
+        """Whether a step without a gradient is linear in an element's weight and slots; tried."""
+        if self.formula.by_row:
+            return False
+        values = np.random.default_rng(0).uniform(0.1, 10, (self.order, 64))
+        try:
+            found = np.stack(self.stepped(values, numbers))
+            made = self.transition(numbers) @ values
+        except Exception:  # a step that takes symbols alone cannot be tried
+            return False
+        return np.allclose(found, made, rtol=1e-12, atol=1e-12)
 
     @property
     def noop_on_zero_grad(self) -> str:

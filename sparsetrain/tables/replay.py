@@ -24,7 +24,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from math import log
+from operator import add, mul
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +55,7 @@ def tasks_of(_rows: int) -> int:
 LISTED_BLOCK = 8  # rows of a list that one strip takes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
 JOINED = 1024  # most columns of a block of rows that is replayed together: it stays in L1
+FEW = 8  # missed steps that closed mode replays
 SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
 
 
@@ -207,9 +210,11 @@ def _can_join(parameter: Parameter, rows: int) -> bool:
 def columns(spec: KernelSpec, dtype: str) -> int:
     """Columns K of a history: the numbers of a step, then logarithms of `decay_numbers` so far.
 
-    For a half-precision `dtype` the two keys of the step's random bits come last.
+    In closed mode in place of these the product of all `transition` behind the step. For a
+    half-precision `dtype` the two keys of the step's random bits come last.
     """
-    return len(spec.numbers) + len(decay_numbers(spec)) + 2 * is_half(dtype)
+    beyond = spec.order**2 if spec.closed else len(decay_numbers(spec))
+    return len(spec.numbers) + beyond + 2 * is_half(dtype)
 
 
 def decay_numbers(spec: KernelSpec) -> tuple[str, ...]:
@@ -240,6 +245,11 @@ class PastSteps:
         places = (end - 2, end - 1)
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
+    def transition(self, since: Any, i: int, j: int) -> Any:
+        """What number j of an element, after step `since`, gives to number i now."""
+        column = len(self.spec.numbers) + i * self.spec.order + j
+        return self.array[tirx.Cast("int64", since - self.base), column]
+
     def product(self, column: int, since: Any, until: Any) -> Any:
         """Product of a decay number over the steps (since, until]."""
         place = len(self.spec.numbers) + column
@@ -262,9 +272,19 @@ def _replay_limited(
     until: tuple[Any, Any],
     zero: Any,
 ) -> Any:
-    """Replay the steps from `since` on, beyond a limit by powers; return how many were replayed."""
+    """Replay the steps from `since` on, beyond a limit by powers; return how many were replayed.
+
+    In closed mode no step is replayed where they are more than the limit.
+    """
     now, max_steps = until
     count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
+    if parameter.spec.closed:
+        with T.If(count < now - since):
+            with T.Then():
+                _multiply(parameter, place, past, since, now)
+            with T.Else():
+                _replay(parameter, place, (since, count), past, zero)
+        return count
     _replay(parameter, place, (since, count), past, zero)
     if max_steps is not None:
         with T.If(count < now - since), T.Then():
@@ -284,6 +304,26 @@ def _replay(
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             state.update(start + tile * lanes + lane, zero)
         state.end()
+
+
+def _multiply(
+    parameter: Parameter, place: tuple[Any, Any], past: PastSteps, since: Any, now: Any
+) -> None:
+    """Make a row current by the product of the steps (since, now], summed in float64."""
+    (row, start), order = place, parameter.spec.order
+    product = [[T.Bind(past.transition(since, i, j)) for j in range(order)] for i in range(order)]
+    weights = stored_row(parameter, row, past.numbers(now))
+    weights.begin()
+    tiles, lanes = parameter.tiles()
+    with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+        d = start + tile * lanes + lane
+        values = [weights.read(d), *(slot[row, d] for slot in parameter.slots)]
+        values = [T.Bind(tirx.Cast("float64", value)) for value in values]
+        sums = [reduce(add, map(mul, factors, values)) for factors in product]
+        weight, *slots = [T.Bind(tirx.Cast(parameter.dtype, value)) for value in sums]
+        weights.write(d, weight)
+        for array, value in zip(parameter.slots, slots, strict=True):
+            T.buffer_store(array, value, [row, d])
 
 
 def _decay_by_powers(
@@ -332,6 +372,9 @@ class History:
         self.base = self.now = now
         shape = (64, max(1, columns(spec, dtype)))
         self.tensor = runtime.zeros(shape, "float64", "a history of steps")
+        if spec.closed:
+            first = len(spec.numbers)
+            self._view()[0, first : first + spec.order**2] = np.eye(spec.order).ravel()
 
     def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
         """Record a step; `keys` are those of its random bits for a half-precision table."""
@@ -342,10 +385,17 @@ class History:
         known = dict(zip(self.spec.numbers, numbers, strict=True))
         row, count = self.missed, len(numbers)
         view[row, :count] = numbers
+        view[row, view.shape[1] - len(keys) :] = keys
+        if self.spec.closed:
+            order = self.spec.order
+            products = view[: row + 1, count : count + order**2]
+            step = self.spec.transition(numbers)
+            products[:row] = (step @ products[:row].reshape(row, order, order)).reshape(row, -1)
+            products[row] = np.eye(order).ravel()
+            return
         logs = [log(max(known[name], SMALLEST)) for name in decay_numbers(self.spec)]
         fading = slice(count, count + len(logs))
         view[row, fading] = view[row - 1, fading] + logs
-        view[row, fading.stop : fading.stop + len(keys)] = keys
 
     @property
     def missed(self) -> int:

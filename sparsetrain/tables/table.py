@@ -274,6 +274,8 @@ class Table:
     ) -> int:
         """Catch up rows of a span, or of these segments of a plan; return the steps replayed."""
         param, limit = self.weight, rule.max_replayed_steps
+        if history.spec.closed:
+            limit = limit or replay.FEW
         listed = None if plan is None else plan.rows
         if listed is not None and replay.sorts(history.spec) and backend_at(listed) is host():
             listed = _by_lag(runtime.as_numpy(listed)[slice(*span)], self.slots[LAST])

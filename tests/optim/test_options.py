@@ -45,7 +45,7 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.momentum(0.1, momentum=2), "momentum: momentum must be from 0 to below 1"),
         (lambda: optim.ftrl(0.1, beta=0), "ftrl: one of beta, initial and l2 must be above 0"),
         (lambda: optim.ftrl(0.0), "ftrl: .*lr is 0.0 in step 1; it must stay above 0"),
-        (lambda: optim.adam(0.1, mode="sparse"), "adam: mode is one of lazy, exact, dense"),
+        (lambda: optim.adam(0.1, mode="sparse"), "adam: mode is one of lazy, exact, closed, dense"),
         (
             lambda: optim.adam(0.1, max_replayed_steps=9),
             "adam: max_replayed_steps belongs to mode 'exact'; the mode is 'lazy'",

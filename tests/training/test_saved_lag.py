@@ -19,6 +19,9 @@ OPTIMIZERS = {
     "adam, coupled decay": lambda **o: st.optim.adam(0.05, weight_decay=0.01, **o),
     "adamw, a limit": lambda **o: st.optim.adamw(0.05, max_replayed_steps=3, **o),
     "momentum, a schedule": lambda **o: st.optim.momentum(0.05 * st.optim.cosine(40), **o),
+    "momentum, closed": lambda **o: st.optim.momentum(
+        0.05, weight_decay=0.01, **o | {"mode": "closed", "max_replayed_steps": 2}
+    ),
     "ftrl": lambda **o: st.optim.ftrl(0.05, l1=1e-3, **o),
 }
 

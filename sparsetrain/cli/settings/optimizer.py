@@ -29,7 +29,7 @@ SCHEDULES: dict[str, tuple[str, ...]] = {
 SHAPES = ("factor", "power", "floor")
 
 ScheduleName: Any = Literal[tuple(SCHEDULES)]
-Mode = Literal["lazy", "exact", "dense"]
+Mode = Literal["lazy", "exact", "closed", "dense"]
 Update = Literal["sparse", "dense"]
 
 
