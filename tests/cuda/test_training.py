@@ -35,6 +35,7 @@ VARIANTS = {
     **{name: OPTIMIZERS[name] for name in ("adagrad", "rowwise_adagrad", "mixed")},
     "exact": st.optim.adam(0.01, mode="exact"),
     "capped": st.optim.adamw(0.01, weight_decay=0.1, mode="exact", max_replayed_steps=1),
+    "closed": st.optim.momentum(0.01, weight_decay=0.1, mode="closed", max_replayed_steps=1),
     "dense": st.optim.momentum(0.01, mode="dense"),
     "clipped": st.optim.adagrad(0.1, clip_norm=0.1, clip_value=0.05),
     "groups": st.optim.adagrad(0.1, groups=[ParamGroup("embeddings.C2.*", lr=0.01)]),
