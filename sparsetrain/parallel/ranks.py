@@ -29,12 +29,14 @@ from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.alike import arguments_of, looks_of, require_same
 from sparsetrain.parallel.cut import Lookups, cut
+from sparsetrain.parallel.plan import DEALT
 from sparsetrain.parallel.reading import Share, SharedRows
 from sparsetrain.parallel.reading import cut as cut_batch
 from sparsetrain.parallel.run import SharedRun
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.step import LocalStep, ShardedStep
 from sparsetrain.parallel.traffic import Watch
+from sparsetrain.tables.growth import last_step
 from sparsetrain.training.fit import History
 from sparsetrain.training.processes import OneProcess
 from sparsetrain.training.run import Run
@@ -78,6 +80,21 @@ class Ranks(Shards, OneProcess):
 
     parts: int
     most_missed = 0  # a rank does not know what rows of others missed
+
+    def joined(self, model: Any, optimizer: Any, accumulate: int) -> Ranks:
+        """The same ranks for another model, whose tables lie as these."""
+        tables = [table for plan in self.plan.values() for table in plan.tables]
+        shard = {t.name: "row" if t.owner == DEALT else t.owner for t in tables}
+        return joined(self.comm, model, optimizer, shard, self.parts, 1)
+
+    def known(
+        self, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """See `OneProcess.known`."""
+        own = saving.rows_of(self, arrays, row)
+        found = self.comm.gather([{name: r.tolist() for name, r in own.items()}, last_step(arrays)])
+        rows = {name: np.array(r, arrays[name].dtype) for of, _ in found for name, r in of.items()}
+        return rows, max(step for _, step in found)
 
     def guard(self) -> AbstractContextManager[Any]:
         """See `OneProcess.guard`."""

@@ -124,6 +124,16 @@ def _tables(shards: Shards) -> dict[str, Placed]:
     }
 
 
+def rows_of(shards: Shards, arrays: Mapping[str, np.ndarray], row: int) -> dict[str, np.ndarray]:
+    """A row of the tables of which this rank has it."""
+    found = {}
+    for name, table in _tables(shards).items():
+        first, step = table.on(shards.rank, shards.size)
+        if row in range(first, table.rows.stop - table.rows.start, step):
+            found[name] = arrays[name][(row - first) // step]
+    return found
+
+
 def _write_pieces(
     shards: Shards, draft: Path, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> list[Entry]:

@@ -21,7 +21,8 @@ def copy_grown_(
     target: Mapping[str, np.ndarray],
     source: Mapping[str, np.ndarray],
     tables: Collection[str],
-    rare: bool,
+    firsts: Mapping[str, np.ndarray],
+    step: int,
 ) -> None:
     """Copy arrays, by name, into the first rows of `target`, whose other rows are as new.
 
@@ -32,8 +33,10 @@ def copy_grown_(
         `target`.
     tables : collection of str
         Which of the parameters are tables; their slots grow with them.
-    rare : bool
-        Whether weights of new rows are those of row 1.
+    firsts : mapping of str to array
+        What rows that are new begin as, by table; others stay as they are.
+    step : int
+        Up to which all rows are current.
 
     Raises
     ------
@@ -53,6 +56,12 @@ def copy_grown_(
         old, new = np.split(target[name], [len(array)])
         old[...] = array
         if name.endswith(f":{LAST}"):
-            new[new != UNTOUCHED] = array.max()  # all rows are current at the same step
-        elif rare and len(new) and name in tables:
-            new[...] = array[RARE]
+            new[new != UNTOUCHED] = step
+        elif name in firsts:
+            new[...] = firsts[name]
+
+
+def last_step(arrays: Mapping[str, np.ndarray]) -> int:
+    """The step up to which rows are current that a step has touched; 0 where none says so."""
+    steps = (int(a.max(initial=0)) for name, a in arrays.items() if name.endswith(f":{LAST}"))
+    return max(steps, default=0)

@@ -10,7 +10,8 @@ from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.model_checks import config_of
 from sparsetrain.system.argument_checks import require_type
-from sparsetrain.tables.growth import copy_grown_
+from sparsetrain.tables.growth import RARE, copy_grown_
+from sparsetrain.training.processes import known, same_processes
 
 
 def grown(trainer: Any, encoder: Encoder) -> Any:
@@ -25,12 +26,14 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
         accumulate=trainer.accumulate,
         plan=trainer.plan,
         tables=trainer.on_disk,
+        **same_processes(trainer),
         **trainer.arithmetic.arguments,
     )
     tables = [name for table in made.params.each() for name in table.named]
-    with trainer.snapshot() as state, made._writing() as target:
-        copy_grown_(target, state.arrays, tables, rare=not encoder.encoded)
-        made._recount({**state.counts, "epochs": 0})
+    with trainer.snapshot() as (arrays, counts), made._writing() as target:
+        firsts, step = known(trainer, arrays, tables, RARE)
+        copy_grown_(target, arrays, tables, {} if encoder.encoded else firsts, step)
+        made._recount({**counts, "epochs": 0})
     made._restored()
     return made
 

@@ -20,6 +20,7 @@ from sparsetrain.data import Batch
 from sparsetrain.errors import DataError
 from sparsetrain.models.model_checks import initialize_checked
 from sparsetrain.runtime import NDArray, as_numpy
+from sparsetrain.tables.growth import last_step
 from sparsetrain.tables.table import FOREVER
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -39,6 +40,17 @@ class OneProcess:
 
     def __repr__(self) -> str:
         return "<one process>"
+
+    def joined(self, model: Any, optimizer: Any, accumulate: int) -> OneProcess:
+        """The same processes for another model."""
+        return ALONE
+
+    def known(
+        self, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
+    ) -> tuple[dict[str, np.ndarray], int]:
+        """A row of each table, and the step up to which rows are current, of all processes."""
+        found = {name: arrays[name][row] for name in tables if len(arrays[name]) > row}
+        return found, last_step(arrays)
 
     def guard(self) -> AbstractContextManager[Any]:
         """While the block runs an error of one process becomes an error of all."""
@@ -121,6 +133,19 @@ class OneProcess:
 
 
 ALONE = OneProcess()
+
+
+def same_processes(trainer: Any) -> dict[str, OneProcess]:
+    """The argument by which those of a trainer train another one."""
+    return {"parallel": trainer.parallel}
+
+
+def known(
+    trainer: Any, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
+) -> tuple[dict[str, np.ndarray], int]:
+    """See `OneProcess.known`, for the processes of a trainer."""
+    found: tuple[dict[str, np.ndarray], int] = trainer.parallel.known(arrays, tables, row)
+    return found
 
 
 def together(method: Method) -> Method:

@@ -293,7 +293,7 @@ class Trainer(Predictor):
     fit = fitted(fit)
     profile = whole(profile)
 
-    @whole
+    @together
     @synchronized
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.

@@ -124,4 +124,4 @@ def test_an_encoder_that_gives_known_values_other_rows_is_refused():
 def test_other_parameters_that_depend_on_the_rows_are_refused(shape):
     source = {"first.weight": np.zeros((1, 77), np.float32)}
     with pytest.raises(ConfigError, match=r"'first.weight'.*\(1, 77\)"):
-        copy_grown_({"first.weight": np.zeros(shape, np.float32)}, source, [], rare=True)
+        copy_grown_({"first.weight": np.zeros(shape, np.float32)}, source, [], {}, 0)
