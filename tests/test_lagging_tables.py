@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sparsetrain as st
+from sparsetrain.cli.report.facts import read_facts
 from sparsetrain.parallel.group import Group
 from sparsetrain.runtime import as_numpy
 from sparsetrain.serving.delta import apply, write_delta
@@ -59,6 +60,17 @@ def saved(trainer: Any, place: Path) -> dict[str, np.ndarray]:
     return st.load_predictor(folder_of(trainer, place), target="cpu").state_dict()
 
 
+def reported(trainer: Any, place: Path) -> dict[str, Any]:
+    trainer.save(folder_of(trainer, place))
+    facts = read_facts("run", folder_of(trainer, place), None, "latest", None)
+    return {table.name: np.array([table.mean_norm, table.max_norm]) for table in facts.tables}
+
+
+def other_tables(trainer: Any, _place: Path) -> dict[str, np.ndarray]:
+    trainer.load_table("C1", np.zeros((small_dlrm.ROWS[0], 8), np.float32))
+    return dict(trainer.state_dict())
+
+
 def best_of(trainer: Any, _place: Path) -> dict[str, np.ndarray]:
     with trainer.snapshot() as state:
         return {name: array.copy() for name, array in state.arrays.items()}
@@ -71,6 +83,18 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
     "table": lambda trainer, _: trainer.table("C1"),
     "snapshot": best_of,
     "save": saved,
+    "load": lambda trainer, place: [
+        trainer.save(folder_of(trainer, place)),
+        st.load(folder_of(trainer, place), target="cpu").state_dict(),
+    ][1],
+    "a saved predictor": lambda trainer, place: [
+        trainer.save(folder_of(trainer, place)),
+        st.load_predictor(folder_of(trainer, place), target="cpu").predict(
+            [small_dlrm.batch(16, 99)]
+        ),
+    ][1],
+    "report": reported,
+    "load_table": other_tables,
     "quantized": lambda trainer, _: trainer.quantized().state_dict(),
     "weights": lambda trainer, _: {n: as_numpy(w) for n, w in trainer._weights().items()},
     "an entry of params": lambda trainer, _: as_numpy(
@@ -82,6 +106,26 @@ READS: dict[str, Callable[[Any, Path], Any]] = {
     ),
     "first_nonfinite": lambda trainer, _: str(trainer.first_nonfinite(small_dlrm.batch(16, 99))),
 }
+
+
+# Public names of a trainer that are no reads, or are read beside the twin elsewhere.
+ELSEWHERE = {
+    **dict.fromkeys(("recommend", "item_vectors", "query_vectors"), "below, of retrieval"),
+    **dict.fromkeys(("step", "fit", "profile"), "optim/test_exact.py: a step reads its rows"),
+    "extended": "training/test_grow_tables.py, and parallel/test_growth.py",
+    **dict.fromkeys(("load_state_dict", "restore_"), "write all rows"),
+    "learn_": "of models whose tables no step changes",
+    "program": "a program of one's own",
+    **dict.fromkeys(
+        ("ahead", "compile", "prediction_names", "scaling", "seed", "table_bytes", "trains"),
+        "read no rows",
+    ),
+}
+
+
+def test_every_public_way_to_read_is_among_them():
+    public = {name for name in dir(st.Trainer) if not name.startswith("_")}
+    assert public == {name for name in {*READS, *ELSEWHERE} if name in public}
 
 
 @pytest.mark.parametrize("way", READS)
