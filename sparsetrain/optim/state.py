@@ -8,7 +8,7 @@ It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Literal, Protocol
 
@@ -122,25 +122,6 @@ class State(dict[str, dict[str, NDArray]]):
     def tensors(self) -> list[NDArray]:
         """All slots."""
         return [*chain.from_iterable(map(dict.values, self.values()))]
-
-    def note_step(
-        self, step: int, numbers: Mapping[Rule, tuple[float, ...]], gradients: Mapping[str, bool]
-    ) -> None:
-        """Record a step in tables with rows that can lag.
-
-        Parameters
-        ----------
-        step : int
-            Its number.
-        numbers : mapping
-            Of each rule.
-        gradients : mapping of str to bool
-            The parameters that had one, and whether it was dense.
-        """
-        for table in self.tables.lagging:
-            if table.name in gradients:
-                table.note_step(numbers, table.keys(self.seed, step), gradients[table.name])
-            table.read = None
 
 
 def describe_tables(state: State) -> list[str]:

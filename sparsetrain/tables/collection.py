@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -107,6 +107,43 @@ class Tables(MutableMapping[str, NDArray]):
     ) -> AbstractContextManager[dict[str, np.ndarray]]:
         """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
         return writable_arrays(*self._stored(writing=True), count)
+
+    def require_current(
+        self, params: Mapping[str, NDArray], gradients: Mapping[str, Any], sparse: Collection[str]
+    ) -> None:
+        """Refuse gradients of rows that were read while they lagged; see `hold`.
+
+        `sparse` are the tables with row-sparse gradients.
+        """
+        if not self.lagging:
+            return
+        self.hold(params)
+        for table in self.lagging:
+            if table.name in sparse:
+                table.require_current(table.plan_of(gradients[table.name]))
+
+    def note_step(
+        self,
+        step: int,
+        seed: int,
+        numbers: Mapping[Any, tuple[float, ...]],
+        gradients: Mapping[str, bool],
+    ) -> None:
+        """Let tables whose rows can lag record a step that was taken.
+
+        Parameters
+        ----------
+        step, seed : int
+            Its number, and the seed of the random bits by which rows are rounded.
+        numbers : mapping
+            Those of each rule.
+        gradients : mapping of str to bool
+            The parameters that had one, and whether it was dense.
+        """
+        for table in self.lagging:
+            if table.name in gradients:
+                table.note_step(numbers, table.keys(seed, step), gradients[table.name])
+            table.read = None
 
     def load_(self, name: str, rows: np.ndarray, what: str) -> None:
         """Write the rows of a table, which are current then; see `load_rows_`."""

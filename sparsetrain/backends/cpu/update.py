@@ -40,7 +40,6 @@ class HostStep:
             program = UpdateProgram(module, _FUNCTION, structure, layout)
             state.programs[kinds, layout] = program
         self._step, self._tables = UpdateStep(program, state), tables_of(structure)
-        self._lagging = [name for name in self._tables if state.tables.table(name).lags]
 
     @property
     def machines(self) -> list[Any]:
@@ -56,11 +55,7 @@ class HostStep:
         scale: Scale,
     ) -> tuple[NDArray | None, StepResult]:
         """See `Step`."""
-        if self._lagging:
-            state.tables.hold(params)
-            for name in self._lagging:
-                table = state.tables.table(name)
-                table.require_current(table.plan_of(gradients[name]))
+        state.tables.require_current(params, gradients, self._tables)
         sizes = [gradients[name].nse for name in self._tables]
         leaves = leaves_of(_NO_LOSS if loss is None else loss, gradients)
         try:

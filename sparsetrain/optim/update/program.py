@@ -148,7 +148,8 @@ class UpdateStep:
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
         if state.tables.lagging:
-            state.note_step(number, dict(zip(self._rules, numbers, strict=True)), self._is_dense)
+            taken = dict(zip(self._rules, numbers, strict=True))
+            state.tables.note_step(number, state.seed, taken, self._is_dense)
         state.step = number
         return loss, StepResult(number, scale.norm)
 

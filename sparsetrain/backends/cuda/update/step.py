@@ -125,7 +125,8 @@ class DeviceStep:
                 self._update_rows_(name, gradients[name], plans[name], state, scalars)
             else:
                 self._update_dense_(name, gradients[name], state, scalars)
-        state.note_step(state.step + 1, numbers, dict.fromkeys(self._targets, False))
+        given = dict.fromkeys(self._targets, False)
+        state.tables.note_step(state.step + 1, state.seed, numbers, given)
         self._sorts.update(sorts)
         state.step += 1
         return loss, StepResult(state.step, scale.norm)
