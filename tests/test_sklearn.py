@@ -225,7 +225,7 @@ def test_arrays_of_objects_hold_lists_and_missing_values(bag, missing):
 
 
 EVAL_SETS = {
-    "two pairs": lambda X, y: [(X, y), (X, y)],
+    "a list of three": lambda X, y: [X, y, y],
     "no pair": lambda X, y: [],
     "three": lambda X, y: (X, y, y),
     "rows alone": lambda X, y: X,
@@ -233,14 +233,77 @@ EVAL_SETS = {
 
 
 @pytest.mark.parametrize("case", EVAL_SETS)
-def test_an_eval_set_is_one_pair(case):
+def test_an_eval_set_is_pairs(case):
     X, y, _ = clicks(50)
-    with pytest.raises(
-        ConfigError, match=r"eval_set must be one pair .*, \(X, y\) or \[\(X, y\)\]"
-    ):
+    with pytest.raises(ConfigError, match=r"eval_set must be pairs .*, \[\(X, y\)\] or \(X, y\)"):
         ClickClassifier(**SMALL).fit(X, y, eval_set=EVAL_SETS[case](X, y))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         ClickClassifier(**SMALL).fit(X, y, eval_set=(X, y[1:]))
+
+
+def test_rows_of_an_eval_set_are_scored_after_each_epoch_as_lightgbm_names_them():
+    X, y, stars = clicks(200)
+    sets = [(X, y), (X[:80], y[:80]), (X[80:], y[80:])]
+    model = ClickClassifier(epochs=2, **SMALL)
+    found = model.fit(X, y, eval_set=sets).evals_result_
+    assert [*found] == ["training", "valid_1", "valid_2"]
+    assert all({len(own["auc"]), len(own["logloss"])} == {2} for own in found.values())
+    assert found["valid_1"]["auc"][-1] == model.history_["epochs"][-1]["valid"]["auc"]
+    assert clone(model).fit(X, y, eval_set=sets[1:2]).evals_result_ == {"valid_0": found["valid_1"]}
+    assert [*model.fit(X, y, eval_set=sets, eval_names=["a", "b", "c"]).evals_result_] == [*"abc"]
+    for wrong in (["a"], ["a", "b", "b"]):
+        with pytest.raises(ConfigError, match="eval_names .* different names of 3 pairs"):
+            model.fit(X, y, eval_set=sets, eval_names=wrong)
+    rating = RatingRegressor(epochs=1, **SMALL).fit(X, stars, eval_set=(X[:80], stars[:80]))
+    error = np.sqrt(np.mean((rating.predict(X[:80]) - stars[:80]) ** 2))
+    np.testing.assert_allclose(rating.evals_result_["valid_0"]["rmse"], error, rtol=1e-5)
+    assert rating.fit(X, stars).evals_result_ == {}
+
+
+def test_a_classifier_learns_one_of_several_classes(tmp_path):
+    X, _, stars = clicks(300)
+    y = np.array(["low", "middle", "high"])[(stars - 100).astype(int) // 3]
+    model = ClickClassifier(epochs=8, batch_size=16, class_weight="balanced", **SMALL).fit(X, y)
+    found = model.predict_proba(X)
+    assert found.shape == (300, 3) and model.classes_.tolist() == ["high", "low", "middle"]
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-6)
+    assert model.score(X, y, sample_weight=np.ones(300)) > 0.9
+    model.save(tmp_path / "saved")
+    np.testing.assert_array_equal(ClickClassifier.load(tmp_path / "saved").predict_proba(X), found)
+    steps = ClickClassifier(**SMALL).partial_fit(X[:9], y[:9], classes=model.classes_)
+    assert steps.predict_proba(X[:2]).shape == (2, 3)
+
+
+def test_importances_are_of_the_rows_that_were_held_out():
+    X, y, stars = clicks(300)
+    X = X.assign(same=1)
+    with pytest.warns(DataWarning, match=r"cannot help: 'same' \(always the same\); schema="):
+        model = RatingRegressor(epochs=3, **SMALL).fit(X, stars, eval_set=(X[:99], stars[:99]))
+    found = model.feature_importances_
+    assert found.shape == (4,) and found.argmax() == 0 and found[3] == 0
+    told = st.permutation_importance(
+        model.trainer_, {**X[:99], "label": (stars[:99] - model.y_center_) / model.y_scale_}
+    )
+    np.testing.assert_allclose(found[0], told["site"] * model.y_scale_, rtol=1e-6)
+    assert pickle.loads(pickle.dumps(model)).feature_importances_ is not None  # noqa: S301
+    array = ClickClassifier(patience=1, **SMALL).fit(X[["hour", "noise"]].to_numpy(), y)
+    assert array.feature_importances_.shape == (2,)
+    without = model.fit(X.drop(columns="same"), stars)
+    for each in (without, pickle.loads(pickle.dumps(without))):  # noqa: S301
+        with pytest.raises(AttributeError, match=r"rows to validate on: fit\(\.\.\., eval_set"):
+            _ = each.feature_importances_
+
+
+def test_predictions_of_no_rows_are_an_empty_array():
+    X, y, stars = clicks(50)
+    for rows in (X, X[["hour", "noise"]].to_numpy()):
+        model = ClickClassifier(**SMALL).fit(rows, y)
+        assert model.predict(rows[:0]).dtype == model.classes_.dtype
+        assert model.predict_proba(rows[:0]).shape == (0, 2)
+        with pytest.raises(ValueError, match="minimum of 1 is required"):
+            model.partial_fit(rows[:0], y[:0])
+    levels = RatingRegressor(label="quantiles:0.1,0.9", **SMALL).fit(X, stars)
+    assert levels.predict(X[:0]).shape == (0, 2)
 
 
 UNREAD = {

@@ -52,10 +52,11 @@ _IS_TIME = re.compile(r"(?i)time|date|hour|(^|_)(ts|at)$").search
 
 
 class Inferred(NamedTuple):
-    """A schema, and what each column was taken for, by its name."""
+    """A schema, what each column was taken for, and why those that cannot help are left out."""
 
     schema: Schema
     columns: dict[str, str]
+    useless: dict[str, str]
 
     def __repr__(self) -> str:
         width = max(map(len, self.columns))
@@ -126,6 +127,13 @@ def infer(
     return inferred
 
 
+def name_columns(reasons: Mapping[str, str]) -> str:
+    """Return columns, each with a reason, for a warning: the first and how many others."""
+    named = [f"{name!r} ({why})" for name, why in reasons.items()]
+    more = f" and {len(named) - _NAMED:,} others" if len(named) > _NAMED else ""
+    return ", ".join(named[:_NAMED]) + more
+
+
 @dataclass
 class _Guess:
     """Roles found so far."""
@@ -141,6 +149,7 @@ class _Guess:
     labels: dict[str, Label] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    useless: dict[str, str] = field(default_factory=dict)
 
     def result(self, label: str) -> Inferred:
         """Return the schema."""
@@ -161,7 +170,7 @@ class _Guess:
             linear=self.linear,
             **named,
         )
-        return Inferred(schema, self.notes)
+        return Inferred(schema, self.notes, self.useless)
 
     def as_label(self, name: str, pieces: Pieces) -> None:
         """Take a column for the label."""
@@ -206,17 +215,16 @@ class _Guess:
 
     def warning(self) -> str:
         """Return the text about columns whose types are not read."""
-        reasons = [f"{name!r} ({why})" for name, why in self.unread.items()]
-        more = f" and {len(reasons) - _NAMED:,} others" if len(reasons) > _NAMED else ""
         return (
             f"{self.location.name}: left out, as their types are not read: "
-            f"{', '.join(reasons[:_NAMED])}{more}; cast them to numbers, text or lists of them, or "
-            "drop them (ignore=[NAME], --ignore NAME)"
+            f"{name_columns(self.unread)}; cast them to numbers, text or lists of them, or drop "
+            "them (ignore=[NAME], --ignore NAME)"
         )
 
     def _useless(self, name: str, seen: Values) -> None:
         why = "another value in nearly every row" if seen.distinct > 1 else "always the same"
-        self.notes[name] = f"ignored: {why if seen.distinct else 'no values'}"
+        self.useless[name] = why if seen.distinct else "no values"
+        self.notes[name] = f"ignored: {self.useless[name]}"
 
     def _category(self, name: str, seen: Values) -> None:
         self.categories.append(name)

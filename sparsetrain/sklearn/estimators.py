@@ -7,16 +7,18 @@ of numbers is dense.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
@@ -26,8 +28,11 @@ from sklearn.utils.validation import (
 )
 
 from sparsetrain import data
-from sparsetrain.errors import CheckpointError, ConfigError
-from sparsetrain.labels import Binary, Label, label_of
+from sparsetrain.data.infer import name_columns
+from sparsetrain.errors import CheckpointError, ConfigError, DataWarning
+from sparsetrain.labels import Binary, Classes, Label, label_of
+from sparsetrain.labels.label_metrics import gains
+from sparsetrain.sklearn.eval_sets import eval_sets, validated
 from sparsetrain.sklearn.parameters import Trained, epochs_of
 from sparsetrain.sklearn.saved import (
     CLASSES,
@@ -42,8 +47,9 @@ from sparsetrain.sklearn.saved import (
     saved_files,
     unpacked,
 )
-from sparsetrain.sklearn.tables import array_columns, free_name, named_columns, rows_and_labels
+from sparsetrain.sklearn.tables import array_columns, array_names, free_name, named_columns
 from sparsetrain.training.fit import EarlyStopping
+from sparsetrain.training.importance import permutation_importance
 from sparsetrain.training.load import load
 
 
@@ -98,6 +104,10 @@ class _Estimator(Trained, ABC):
     batch_size_ : int
         That of the last fit; ``n_iter_`` is the number of epochs so far.
     history_ : History
+    evals_result_ : dict
+        Of each set of rows that was scored after each epoch its scores, lists as long.
+    feature_importances_ : ndarray (n_features_in_,) float64
+        See there; only after a fit that held rows out.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only after a frame.
@@ -118,7 +128,14 @@ class _Estimator(Trained, ABC):
         tags.non_deterministic = False
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        eval_set: Any = None,
+        eval_names: Sequence[str] | None = None,
+    ) -> Any:
         """Train for `epochs` passes.
 
         Parameters
@@ -127,28 +144,28 @@ class _Estimator(Trained, ABC):
         y : array (n,)
         sample_weight : array (n,), optional
             A factor of 0 or more for each row's loss.
-        eval_set : (X, y) or [(X, y)], optional
-            Rows to validate on after each epoch.
+        eval_set : list of (X, y), or one pair, optional
+            Rows to score after each epoch. The first that are not `X` and `y` themselves are
+            validated on, by which `patience` ends the training.
+        eval_names : list of str, optional
+            Names of those in `evals_result_`; by default "training", "valid_0" and so on.
 
         Warns
         -----
         DataWarning
-            Of columns that are left out because their type is not read.
+            Of columns that are left out because their type is not read, or that cannot help.
         """
+        sets = eval_sets(eval_set, eval_names, X, y)
         goes_on = self.warm_start and hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=not goes_on)
         count = len(rows[self.schema_.weights])
-        held_out: Any = None
-        if eval_set is not None:
-            held_X, held_y = rows_and_labels(eval_set)
-            labels, _ = self._labels(held_y, None, reset=False)
-            columns = self._columns(held_X, reset=False)
-            check_consistent_length(labels, next(iter(columns.values())))
-            held_out = self._table(columns, labels, np.ones(len(labels)))
-        elif self.patience is not None:
-            share = self.validation_fraction
-            rows, held_out = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
-        return self._train(rows, count, held_out, self.epochs, new=not goes_on)
+        held_out: dict[str, Any] = {name: self._rows_to_score(*pair) for name, pair in sets.items()}
+        watched = validated(sets, X, y)
+        if watched is None and self.patience is not None:
+            share, watched = self.validation_fraction, "valid_0"
+            rows, other = data.split_share(rows, share, seed=self._seed(), schema=self.schema_)
+            held_out[watched] = other
+        return self._train(rows, count, self.epochs, held_out, watched, new=not goes_on)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
         """Train for one pass; values that the first call did not see share a row.
@@ -158,11 +175,34 @@ class _Estimator(Trained, ABC):
         X, y, sample_weight
             As in `fit`.
         classes : array, optional
-            Both classes, in the first call, if its rows may lack one.
+            All classes, in the first call, if its rows may lack one.
         """
         new = not hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=new, classes=classes)
-        return self._train(rows, len(rows[self.schema_.weights]), None, 1, new=new)
+        return self._train(rows, len(rows[self.schema_.weights]), 1, new=new)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """How much the loss rises when a column is shuffled, (n_features_in_,) float64.
+
+        Of the first 20,000 of the rows that `fit` validated on: those of `eval_set`, or those held
+        out for `patience`. Computed when it is first asked for, by as many evaluations as there are
+        columns; `sparsetrain.permutation_importance` does the same with any rows.
+        """
+        check_is_fitted(self)
+        found: np.ndarray | None = getattr(self, "_importances", None)
+        if found is None:
+            if getattr(self, "_held_out", None) is None:
+                raise AttributeError(
+                    "feature_importances_ are of rows to validate on: fit(..., eval_set=[(X, y)]), "
+                    "or patience, which holds some out; a loaded estimator has none"
+                )
+            rises = permutation_importance(self.trainer_, self._held_out)
+            names = getattr(self, "feature_names_in_", None)
+            names = array_names(self.n_features_in_) if names is None else names
+            found = np.array([rises.get(name, 0.0) for name in names]) * self._unit
+            self._importances = found
+        return found
 
     def save(self, folder: str | Path) -> None:
         """Write a folder that `load`, `sparsetrain.load` and the command line read."""
@@ -181,9 +221,9 @@ class _Estimator(Trained, ABC):
         made = cls(**params)
         kept = restored(folder, cls._kept)
         made._load(folder)
-        require_names_of(folder, kept, made.schema_, made._label)
         for name in cls._kept.keys() & kept.keys():
             setattr(made, name, kept[name])
+        require_names_of(folder, kept, made.schema_, made._label)
         return made
 
     def _load(self, folder: str | Path) -> None:
@@ -194,7 +234,8 @@ class _Estimator(Trained, ABC):
         self.schema_ = self.trainer_.encoder.schema
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: v for name, v in super().__getstate__().items() if name != "trainer_"}
+        left_out = ("trainer_", "_held_out")
+        state = {name: v for name, v in super().__getstate__().items() if name not in left_out}
         if hasattr(self, "trainer_"):
             state["_saved"] = saved_files(self.save)
         return state
@@ -216,15 +257,29 @@ class _Estimator(Trained, ABC):
             self._schema(columns, labels, hasattr(self, "feature_names_in_"))
         return self._table(columns, labels, weights)
 
-    def _columns(self, X: Any, *, reset: bool) -> dict[str, Any]:
-        """Return the columns by name, after scikit-learn's checks."""
+    def _rows_to_score(self, X: Any, y: Any) -> dict[str, Any]:
+        """Return labelled rows of `eval_set`, none of which weighs more."""
+        labels, _ = self._labels(y, None, reset=False)
+        columns = self._columns(X, reset=False)
+        check_consistent_length(labels, next(iter(columns.values())))
+        return self._table(columns, labels, np.ones(len(labels)))
+
+    def _columns(self, X: Any, *, reset: bool, least: int = 1) -> dict[str, Any]:
+        """Return the columns by name, after scikit-learn's checks; of `least` rows."""
         if (named := named_columns(X)) is not None:
             frame, columns = named
             validate_data(self, frame, skip_check_array=True, reset=reset)
-            if not columns or not len(next(iter(columns.values()))):
+            if not columns or len(next(iter(columns.values()))) < least:
                 raise ValueError("Found 0 sample(s) or columns while a minimum of 1 is required.")
         else:
-            X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+            X = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=None,
+                ensure_all_finite="allow-nan",
+                ensure_min_samples=least,
+            )
             columns = array_columns(X)
         if not reset and self.constant_ is not None:
             columns[self.constant_] = np.zeros(len(next(iter(columns.values()))), np.int64)
@@ -243,11 +298,15 @@ class _Estimator(Trained, ABC):
             found, self.constant_ = _of_numbers(columns, constant), constant
         else:
             try:
-                found = data.infer({**columns, label: labels}, label).schema
+                inferred = data.infer({**columns, label: labels}, label)
             except ConfigError:  # there is no category
                 named = {**columns, **zeros, label: labels}
-                found = data.infer(named, label, categories=[constant]).schema
+                inferred = data.infer(named, label, categories=[constant])
                 self.constant_ = constant
+            found = inferred.schema
+            if inferred.useless:
+                told = f"left out, as they cannot help: {name_columns(inferred.useless)}"
+                warnings.warn(f"{told}; schema= takes them all the same", DataWarning, stacklevel=4)
         if self.constant_ is not None:
             columns.update(zeros)
         self.schema_ = replace(found, label=None, labels={label: self._label.kind}, weights=weight)
@@ -256,17 +315,45 @@ class _Estimator(Trained, ABC):
         names: list[Any] = [*self.schema_.labels, self.schema_.weights]
         return {**columns, **dict(zip(names, (labels, weights), strict=True))}
 
-    def _train(self, rows: Any, count: int, held_out: Any, epochs: Any, *, new: bool) -> Any:
+    def _train(
+        self,
+        rows: Any,
+        count: int,
+        epochs: Any,
+        held_out: Mapping[str, Any] = MappingProxyType({}),
+        watched: str | None = None,
+        *,
+        new: bool,
+    ) -> Any:
+        """Train; of the rows `held_out`, by name, score all and validate on those `watched`."""
         if new:
             encoder = self._encoder(rows)
             made, options = self._model()
             model = made.for_encoder(encoder, dim=self.dim, **options)
             self.trainer_ = self._trainer(model, encoder)
-        stopping = EarlyStopping(patience=self.patience) if held_out is not None else None
+        self._held_out = held_out.get(watched or "")
+        self.__dict__.pop("_importances", None)
+        self.evals_result_: dict[str, dict[str, list[float | None]]] = {n: {} for n in held_out}
+        others = {name: rows for name, rows in held_out.items() if name != watched}
+
+        def note(epoch: Mapping[str, Any]) -> None:
+            for name, into in self.evals_result_.items():
+                scores = self.trainer_.evaluate(others[name]) if name in others else epoch["valid"]
+                for score in (name for name in scores if name in gains()):
+                    value = scores[score]
+                    into.setdefault(score, []).append(value and value * self._unit)
+
         assert self.trainer_.encoder is not None
-        values = sum(self.trainer_.encoder.tables.values())
-        epochs = epochs_of(epochs, count, values, self.patience)
-        self._fit(rows, count, validation=held_out, epochs=epochs, early_stopping=stopping)
+        self._fit(
+            rows,
+            count,
+            validation=self._held_out,
+            epochs=epochs_of(
+                epochs, count, sum(self.trainer_.encoder.tables.values()), self.patience
+            ),
+            early_stopping=EarlyStopping(patience=self.patience) if watched else None,
+            on_epoch=note,
+        )
         self.n_iter_ = self.trainer_.epochs
         return self
 
@@ -282,7 +369,15 @@ class _Estimator(Trained, ABC):
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return self.trainer_.predict(self._columns(X, reset=False))
+        columns, model = self._columns(X, reset=False, least=0), self.trainer_.model
+        if not len(next(iter(columns.values()))):
+            return model.all_labels.predictions(np.empty((0, model.num_logits), np.float32))
+        return self.trainer_.predict(columns)
+
+    @property
+    def _unit(self) -> float:
+        """What scores and their differences are multiplied by, which the trainer computes."""
+        return 1.0
 
     @property
     @abstractmethod
@@ -298,27 +393,25 @@ class _Estimator(Trained, ABC):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClickClassifier(ClassifierMixin, _Estimator):
-    """Predicts one of two classes, such as a click."""
+    """Predicts one of two classes, such as a click, or of more."""
 
     class_weight: Any = None
 
-    _label = Binary()
     _kept = {**KEPT, "classes_": CLASSES}
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+    @property
+    def _label(self) -> Label:
+        return Binary() if len(self.classes_) == 2 else Classes(len(self.classes_))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of both classes, (n, 2) float64."""
-        second = self._scores(X).astype(np.float64)
-        return np.stack([1 - second, second], axis=1)
+        """Return the probabilities of the C classes, (n, C) float64."""
+        found = self._scores(X).astype(np.float64)
+        return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the more probable class of each row, (n,)."""
-        is_second = self._scores(X) > 0.5
-        return self.classes_[is_second.astype(np.intp)]
+        """Return the most probable class of each row, (n,); of equals the first."""
+        place = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[place]
 
     def _labels(
         self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
@@ -328,14 +421,10 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         check_classification_targets(y)
         if reset:
             self.classes_ = np.unique(y if classes is None else classes)
-            if len(self.classes_) > 2:
-                raise ValueError(
-                    "Only binary classification is supported. The type of the target is "
-                    f"{type_of_target(y)}."
-                )
             if len(self.classes_) < 2:
                 raise ValueError("y has one class; a classifier needs rows of two")
-        unknown = ~np.isin(y, self.classes_)
+        place = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[place] != y
         if unknown.any():
             raise ValueError(
                 f"y holds {y[unknown][0]!r}, which is none of {self.classes_.tolist()}"
@@ -343,7 +432,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
         if self.class_weight is not None:
             weights = weights * compute_sample_weight(self.class_weight, y)
-        return (y == self.classes_[1]).astype(np.float32), weights
+        return place.astype(np.float32), weights
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -361,6 +450,10 @@ class RatingRegressor(RegressorMixin, _Estimator):
     @property
     def _label(self) -> Label:
         return label_of(self.label)
+
+    @property
+    def _unit(self) -> float:
+        return self.y_scale_
 
     def predict(self, X: Any) -> np.ndarray:
         """Return a number for each row, (n,) float64, or (n, Q) of several quantiles."""

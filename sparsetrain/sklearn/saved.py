@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,12 +48,15 @@ def _are_names(value: Any) -> bool:
 
 
 def _are_classes(value: Any) -> bool:
-    """Two values of one type in their order, as `numpy.unique` returns them."""
-    if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is type(value[1])):
+    """Two values or more of one type in their order, as `numpy.unique` returns them."""
+    if not (isinstance(value, list) and len(value) > 1 and len({*map(type, value)}) == 1):
         return False
-    first, second = value
-    known = isinstance(first, str) or (_is_number(first) and abs(first) + abs(second) < _MOST)
-    return (known or type(first) is bool) and first < second
+    kinds = (
+        lambda each: isinstance(each, (str, bool)),
+        lambda each: _is_number(each) and abs(each) < _MOST // 2,
+    )
+    known = any(all(map(kind, value)) for kind in kinds)
+    return known and all(first < second for first, second in pairwise(value))
 
 
 NUMBER = Field(_is_number, float)
@@ -109,7 +113,7 @@ def require_names_of(
         Which names the first of them.
     """
     if schema.all_labels.only != label or schema.weights is None:
-        raise CheckpointError(f"{folder} has other labels than a {label} one with weights")
+        raise CheckpointError(f"{folder} has other labels than {label}, with weights")
     stored = {*(schema.categories or ())} - {*schema.derived}
     constant, names = kept["constant_"], kept.get("feature_names_in_")
     if constant not in (None, *stored) or (names is not None and constant in names):

@@ -16,7 +16,6 @@ from sparsetrain.data.read.tables import as_table, by_column, is_pandas, is_tabl
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
-from sparsetrain.errors import ConfigError
 
 _GIVEN = "given", Location("table")  # columns, and where
 
@@ -41,23 +40,12 @@ def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
 
 def array_columns(X: np.ndarray) -> dict[str, Any]:
     """Return the columns of an array, called x0, x1, ...; NaN among objects is null."""
-    return {f"x{i}": _plain(X[:, i]) for i in range(X.shape[1])}
+    return {name: _plain(X[:, i]) for i, name in enumerate(array_names(X.shape[1]))}
 
 
-def rows_and_labels(eval_set: Any) -> tuple[Any, Any]:
-    """Return X and y of `eval_set`: a pair, or a list of one pair.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither.
-    """
-    if isinstance(eval_set, (list, tuple)):
-        if len(eval_set) == 1 and _is_pair(eval_set[0]):
-            return eval_set[0][0], eval_set[0][1]
-        if _is_pair(eval_set) and not all(isinstance(each, tuple) for each in eval_set):
-            return eval_set[0], eval_set[1]
-    raise ConfigError("eval_set must be one pair of rows and labels, (X, y) or [(X, y)]")
+def array_names(count: int) -> list[str]:
+    """Return what the columns of an array are called."""
+    return [f"x{i}" for i in range(count)]
 
 
 def free_name(name: str, taken: Mapping[str, Any]) -> str:
@@ -65,10 +53,6 @@ def free_name(name: str, taken: Mapping[str, Any]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2
 
 
 def _plain(values: np.ndarray) -> Any:
