@@ -27,8 +27,7 @@ trainer = st.Trainer(model, st.optim.adam(0.005, mode="exact"), encoder=encoder)
 trainer.fit(split.train, epochs=10, batch_size=128, progress=None)
 
 histories = ratings(range(1_000, 1_003), 8).groupby("user")["item"].agg(list)
-new = {"user": histories.index, "history": histories, "item": [None] * len(histories)}
-ids, scores = trainer.recommend(pd.DataFrame(new), k=10)
+ids, scores = trainer.recommend({"user": histories.index, "history": histories}, k=10)
 films = encoder.values("item")
 found = [[films[row] for row in row_ids if row >= 0] for row_ids in ids]
 for user, items in zip(histories.index, found, strict=True):

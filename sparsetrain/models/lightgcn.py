@@ -17,7 +17,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import index_dtype
 from sparsetrain.models.initialize import constant
-from sparsetrain.models.ranking_model import RankingModel
+from sparsetrain.models.ranking_model import HISTORY, RankingModel
 from sparsetrain.ops.graph import csr_product
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
@@ -60,7 +60,7 @@ class LightGCN(RankingModel):
         layers: int = 3,
         user: str = "user",
         item: str = "item",
-        history: str | None = None,
+        history: str | None = HISTORY,
         **ranking: Any,
     ) -> None:
         super().__init__(**ranking)

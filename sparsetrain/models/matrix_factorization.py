@@ -12,7 +12,7 @@ from sparsetrain.embedding import Embedding
 from sparsetrain.models.features import Ids
 from sparsetrain.models.model import Model
 from sparsetrain.models.options import require_rows
-from sparsetrain.models.ranking_model import RankingModel
+from sparsetrain.models.ranking_model import HISTORY, RankingModel
 
 
 class MatrixFactorization(Model):
@@ -82,7 +82,7 @@ class BPR(RankingModel):
         Column of the item that was chosen.
     history : str, optional
         Column of items that the user chose, which are neither negatives nor candidates; it shares
-        the table of `item`.
+        the table of `item`. By default read where there is one of this name.
     **ranking
         As in `RankingModel`.
     """
@@ -95,7 +95,7 @@ class BPR(RankingModel):
         dim: int = 64,
         user: str = "user",
         item: str = "item",
-        history: str | None = None,
+        history: str | None = HISTORY,
         **ranking: Any,
     ) -> None:
         super().__init__(**ranking)

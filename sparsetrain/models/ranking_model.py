@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
+HISTORY = "history"  # the column that is read if it is there
 
 
 class _Scores(NamedTuple):
@@ -122,7 +123,7 @@ class RankingModel(Model):
         require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=deviation) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
-        if history is not None:
+        if history is not None and (history in rows or history != HISTORY):
             self.features["history"] = features.Sequence("item", column=history)
             self.seen = "history"
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,10 +81,7 @@ class Ranker(Trained):
         self.log_ = self._read(X)
         split = self.log_.split_random(0, 0, each=made.training_rows)
         encoder = split.encoder()
-        rows = dict(zip(encoder.columns, encoder.rows, strict=True))
-        known = {"history"} & {*inspect.signature(made).parameters}  # lets BPR leave out seen items
-        options = {**dict.fromkeys(known, "history"), **given}
-        self.trainer_ = self._trainer(made(rows, dim=self.dim, **options), encoder)
+        self.trainer_ = self._trainer(made.for_encoder(encoder, dim=self.dim, **given), encoder)
         return self._fit(split.train, len(split.train), epochs=self.epochs)
 
     def recommend(
@@ -107,8 +103,7 @@ class Ranker(Trained):
         """
         check_is_fitted(self)
         users = pa.array(users)
-        wanted = np.zeros(len(users) + 1, np.int64), self.log_.item[:0]
-        rows = self._rows(users, wanted)
+        rows = self._rows(users)
         ids, scores = self.trainer_.recommend(rows, k, include_seen=include_seen)
         assert self.trainer_.encoder is not None
         values = np.array([*self.trainer_.encoder.values("item"), None], object)
@@ -123,13 +118,15 @@ class Ranker(Trained):
         check_is_fitted(self)
         log = self._read(X)
         offsets = offsets_of(np.bincount(log.user))
-        return float(self.trainer_.evaluate(self._rows(log.users, (offsets, log.item)))["ndcg@10"])
+        wanted = pa.LargeListArray.from_arrays(offsets, log.item)
+        rows = self._rows(log.users).append_column("item", wanted)
+        return float(self.trainer_.evaluate(rows)["ndcg@10"])
 
     def _read(self, X: Any) -> Interactions:
         return Interactions.read(X, user=self.user, item=self.item, time=self.time)
 
-    def _rows(self, users: pa.Array, wanted: tuple[np.ndarray, pa.Array]) -> pa.Table:
-        """Return the users behind what they chose in `fit`, with offsets and items wanted."""
+    def _rows(self, users: pa.Array) -> pa.Table:
+        """Return the users with what they chose in `fit`."""
         try:
             users = users.cast(self.log_.users.type)
         except pa.ArrowException as error:
@@ -138,5 +135,4 @@ class Ranker(Trained):
         begin, end = (np.searchsorted(self.log_.user, number, side) for side in ("left", "right"))
         seen = one_each(np.arange(len(self.log_))).between(begin, end)
         history = seen.as_lists(self.log_.item.take(pa.array(seen.ids)))
-        item = pa.LargeListArray.from_arrays(*wanted)
-        return pa.table({"user": users, "history": history, "item": item})
+        return pa.table({"user": users, "history": history})

@@ -211,7 +211,8 @@ class Predictor:
 
         Probabilities of a binary label, values of a real one, means of counts; (rows, C)
         probabilities of C classes, (rows, Q) quantiles; of several labels all these side by side.
-        Without labels the score of the wanted item of each row.
+        Without labels the score of the wanted item of each row; of data without a column of
+        wanted items (rows, V) those of all items, -inf for ids that are none.
 
         Raises
         ------
@@ -224,7 +225,7 @@ class Predictor:
             return scores.predict_few(self, few)
         dataset = self._dataset(data, require_label=False)
         if not labels:
-            return retrieval.scores_of_targets(self, dataset, batch_size)
+            return retrieval.predict(self, dataset, batch_size)
         found = scores.predict(self, dataset, batch_size)
         if dataset is not data:
             dataset._warn_of_unknown()
@@ -252,8 +253,14 @@ class Predictor:
     ) -> Dataset:
         if isinstance(data, Dataset):
             return data
-        require_label = require_label and bool(self.model.all_labels)
-        return Dataset(data, self.encoder, require_label=require_label, read_weights=read_weights)
+        labels = bool(self.model.all_labels)
+        return Dataset(
+            data,
+            self.encoder,
+            require_label=require_label and labels,
+            read_weights=read_weights,
+            optional=() if require_label or labels else retrieval.wanted_column(self.model),
+        )
 
     @whole
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from sparsetrain.data.columns.vocabulary import MISSING
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws
+from sparsetrain.models.feature_columns import column_of
 from sparsetrain.system.argument_checks import require_int
 
 SCORES = 1 << 24  # numbers held at once
@@ -86,17 +87,27 @@ def _scorer(predictor: Any) -> _ByVectors | _ByModel:
     return made(predictor)
 
 
-def scores_of_targets(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """(rows,) scores of the wanted item of each row."""
-    scorer = _scorer(predictor)
-    found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]
-    return np.concatenate([*found, np.empty(0, np.float32)])
+def wanted_column(model: Any) -> tuple[str, ...]:
+    """The column of wanted items, if there is one: data to score need it only to score these."""
+    target = model.target
+    return () if target is None else (column_of(target, model.features[target]),)
+
+
+def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
+    """(rows,) scores of the wanted item of each row, or (rows, V) of all items without these."""
+    scorer, model = _scorer(predictor), predictor.model
+    if model.target is not None and dataset.absent.isdisjoint(wanted_column(model)):
+        found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]
+        return np.concatenate(found)
+    no_items = _no_items(model, scorer.count)
+    rows = dataset.batches(_rows_at_once(scorer.count))
+    return np.concatenate([_scores(scorer, batch, no_items) for batch in rows])
 
 
 def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _ByModel) -> np.ndarray:
     """(B,) scores of the wanted item of each row."""
     model = predictor.model
-    wanted = None if model.target is None else model.read(model.target, batch)
+    wanted = model.read(model.target, batch)
     if not isinstance(wanted, np.ndarray):
         raise ConfigError(
             f"{type(model).__name__} has no target with one item in each row to score: "
@@ -115,6 +126,7 @@ def recommend(
     Parameters
     ----------
     data : anything that `fit` takes
+        The column of wanted items is not read, and may be missing.
     k : int
     include_seen : bool
         Whether items that the model's `seen` feature lists may be among them.

@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
 from sparsetrain.data import ColumnRule, Dataset, Interactions, Schema
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models import BPR, TwoTowers
 
 KNOWN = ("a", "b", "c", "d", "e", "f")  # scored in this order, best first
@@ -143,6 +144,45 @@ def test_fewer_items_than_k_are_told_where_fewer_are_left(trainer):
     assert [values[place] for place in whole[0]] == [*KNOWN]
     with pytest.raises(ConfigError, match="k is 7, but there are 6 items"):
         trainer.recommend(table(([], ["a"])), k=7)
+
+
+@pytest.mark.parametrize("form", ["table", "frame", "dict", "rows", "parquet"])
+def test_rows_to_recommend_for_need_no_column_of_wanted_items(form, trainer, tmp_path):
+    with_it = table((["a", "b"], ["c"]), (["x"], ["d"]))
+    without = with_it.drop_columns("item")
+    pq.write_table(without, tmp_path / "rows.parquet")
+    rows = {
+        "table": without,
+        "frame": without.to_pandas(),
+        "dict": without.to_pydict(),
+        "rows": without.to_pylist(),
+        "parquet": tmp_path / "rows.parquet",
+    }[form]
+    for found, expected in zip(trainer.recommend(rows, 4), trainer.recommend(with_it, 4), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(trainer.query_vectors(rows), trainer.query_vectors(with_it))
+    scores = trainer.predict(rows)  # of all items
+    assert scores.shape == (2, trainer.item_vectors().shape[0])
+    assert np.isneginf(scores[:, :2]).all()
+    chosen = [trainer.encoder.values("item").index(value) for value in ("c", "d")]
+    np.testing.assert_array_equal(scores[[0, 1], chosen], trainer.predict(single(with_it)))
+    with pytest.raises(DataError, match="column item: the category column is missing"):
+        trainer.evaluate(rows)
+
+
+def single(rows: pa.Table) -> pa.Table:
+    """The same rows, whose only item is no list."""
+    place = rows.schema.get_field_index("item")
+    return rows.set_column(place, "item", pa.array([each[0] for each in rows["item"].to_pylist()]))
+
+
+def test_bpr_recommends_no_item_of_a_history_that_the_encoder_knows(trainer):
+    made = BPR.for_encoder(trainer.encoder, dim=2)
+    assert made.seen == "history" and BPR({"user": 3, "item": 4}).seen is None
+    assert BPR.for_encoder(trainer.encoder, dim=2, history=None).seen is None
+    other = BPR.for_encoder(trainer.encoder, dim=2, history="histroy")
+    with pytest.raises(ConfigError, match="BPR reads the column 'histroy'"):
+        st.Trainer(other, st.optim.sgd(0.1), encoder=trainer.encoder, target="cpu")
 
 
 def test_two_towers_recommend_no_reserved_row_either():

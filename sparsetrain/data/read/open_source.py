@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,9 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 
-def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource:
+def open_source(
+    data: Any, schema: Schema | None = None, optional: Collection[str] = ()
+) -> Source | BatchSource:
     """Open anything that rows can be read from.
 
     Parameters
@@ -33,6 +35,8 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     data : Batch or iterable of Batch
     schema : Schema, optional
         Names the columns where they are not Criteo's, and says how text is written.
+    optional : collection of str
+        Columns of it that frames, dicts and rows may lack.
 
     Returns
     -------
@@ -57,7 +61,7 @@ def open_source(data: Any, schema: Schema | None = None) -> Source | BatchSource
     refused = next((fix for names, fix in _FOREIGN.items() if kind.startswith(names)), None)
     if refused is not None:
         raise DataError(f"cannot read rows from a {type(data).__name__}; {refused}")
-    source = table_source(data, schema)
+    source = table_source(data, schema, optional)
     if source is not None:
         return _not_empty(source)
     if isinstance(data, (list, tuple)) and any(is_table(item) for item in data):

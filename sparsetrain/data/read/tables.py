@@ -7,7 +7,7 @@ other columns of a frame may hold anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ _BATCHES = Location("record batches")
 _REASON = 300  # characters of an error of others that fit a line
 
 
-def table_source(data: Any, schema: Schema) -> Source | None:
+def table_source(data: Any, schema: Schema, optional: Collection[str] = ()) -> Source | None:
     """Return a source over an Arrow table or stream, a DataFrame or a dict of arrays, else None."""
     if isinstance(data, pa.RecordBatchReader):
         return Source(_BATCHES.name, (_stream(data),))
@@ -37,7 +37,7 @@ def table_source(data: Any, schema: Schema) -> Source | None:
     if streamed is not None:
         read = partial(_read_on, streamed[1], "stream")
         return Source("stream", (Part(Location("stream"), streamed[0], None, read),))
-    table = as_table(data, schema)
+    table = as_table(data, schema, optional)
     return None if table is None else Source("table", tuple(table_parts(table)))
 
 
@@ -146,12 +146,12 @@ def is_pandas(data: Any) -> bool:
     return _is_of("pandas", data) and hasattr(data, "columns")
 
 
-def as_table(data: Any, schema: Schema) -> pa.Table | None:
+def as_table(data: Any, schema: Schema, optional: Collection[str] = ()) -> pa.Table | None:
     """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
     Of anything else None. pandas frames, dicts and rows are converted column by column, and only
     what `schema` or Criteo's names can mean; what exports Arrow data (polars, DuckDB, ...)
-    shares its memory.
+    shares its memory. Columns of `optional` may be missing.
     """
     data = by_column(data)
     if isinstance(data, pa.Table):
@@ -160,7 +160,7 @@ def as_table(data: Any, schema: Schema) -> pa.Table | None:
         return pa.Table.from_batches([data])
     if _is_named(data):
         nan_is_null = not isinstance(data, Mapping)
-        names = _names(data, schema)
+        names = _names(data, schema, optional)
         require_columns(names, names, "given", Location("table"))
         columns = {n: _lists(data[n]) if n in schema.vectors else data[n] for n in names}
         return _from_columns(columns, nan_is_null)
@@ -211,13 +211,14 @@ def _is_named(data: Any) -> bool:
     return isinstance(data, Mapping) or is_pandas(data)
 
 
-def _names(data: Any, schema: Schema) -> list[str]:
+def _names(data: Any, schema: Schema, optional: Collection[str]) -> list[str]:
     texts = names_in(data)
     if schema.categories is None:
         return candidate_columns(texts) + [
             name for name in texts if name in (schema.time, schema.weights)
         ]
-    stored = [name for name in schema.categories if name not in schema.derived]
+    made = {*schema.derived, *optional}
+    stored = [name for name in schema.categories if name not in made]
     require_columns(texts, (*schema.dense, *schema.vectors), "dense", Location("table"))
     require_columns(texts, stored, "category", Location("table"))
     wanted = schema.wanted

@@ -14,7 +14,7 @@ and cut into batches by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -28,6 +28,7 @@ from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows,
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
+from sparsetrain.data.read.null_columns import with_nulls
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
@@ -98,6 +99,13 @@ class Dataset:
     read_weights : bool
         Whether weights of rows are read with the labels, where the encoder knows their column and
         the data have it; only training needs them.
+    optional : collection of str
+        Columns that count as null where the data lack them.
+
+    Attributes
+    ----------
+    absent : frozenset of str
+        Those of them that some of the data lack.
 
     Raises
     ------
@@ -115,9 +123,11 @@ class Dataset:
         *,
         require_label: bool = True,
         read_weights: bool = True,
+        optional: Collection[str] = (),
     ) -> None:
-        self._source = open_source(source, encoder.schema if encoder else None)
+        self._source = open_source(source, encoder.schema if encoder else None, optional)
         self._encoder = encoder
+        self.absent: frozenset[str] = frozenset()
         self._parts: list[tuple[Part, Reader]] = []
         self._meter = ReservedMeter(encoder.reserving if encoder else ())
         if isinstance(self._source, BatchSource):
@@ -126,8 +136,12 @@ class Dataset:
             raise ConfigError(
                 f"{self._source.name}: rows need an encoder; fit one with Encoder.fit(train)"
             )
+        parts = self._source.parts
+        self.absent = frozenset(n for n in optional for p in parts if n not in p.schema.names)
         self._parts = encoder.bind(
-            self._source.parts, require_label=require_label, read_weights=read_weights
+            [with_nulls(part, optional) for part in parts],
+            require_label=require_label,
+            read_weights=read_weights,
         )
         check_ranges(self._parts)
 
