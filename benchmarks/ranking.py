@@ -105,7 +105,8 @@ def ours(folder: Path, model: str) -> tuple[Callable[[], float], Callable[[], di
         users[order], items[known[1]] = vectors[0], vectors[1][2 : 2 + len(known[1])]
         told = f"{found[f'recall@{K}']:.6f} {found[f'ndcg@{K}']:.6f}"
         by_numpy = " ".join(f"{each:.6f}" for each in scores_by_numpy(folder, users, items))
-        return {"recall ndcg": told, "by NumPy": by_numpy}
+        pop = f"{found[f'pop_recall@{K}']:.6f} {found[f'pop_ndcg@{K}']:.6f}"
+        return {"recall ndcg": told, "by NumPy": by_numpy, "Pop": pop}
 
     return epoch, scores
 

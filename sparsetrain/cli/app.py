@@ -23,6 +23,7 @@ from sparsetrain.cli import (
     listings,
     plot,
     predict,
+    recommend,
     schema,
     train,
     tune,
@@ -62,8 +63,8 @@ _COMMANDS: dict[str, tuple[Any, ...]] = {
         listings.models,
         listings.settings,
     ),
-    "Predict and serve": (predict.evaluate, predict.predict, export.export, export.apply)
-    + (export.serve, export.quantize),
+    "Predict and serve": (predict.evaluate, predict.predict, recommend.recommend, export.export)
+    + (export.apply, export.serve, export.quantize),
     "Measure and check": (compare.compare, verify.verify, doctor.doctor),
 }
 for _title, _commands in _COMMANDS.items():

@@ -131,18 +131,31 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
 
 
 def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores of each label by its name, which is "" for an only one."""
+    """Return the scores of each label by its name, which is "" for an only one.
+
+    Those of Pop, beside a ranking's, are under that name.
+    """
     found: dict[str, dict[str, Any]] = {}
     several = any("." in name for name in score)
-    for name, value in score.items():
+    pop = {name: score[name] for name in score if name.startswith(_POP) and "@" in name}
+    for name in (name for name in score if name not in pop):
         label, _, key = name.rpartition(".")
         if label or not several:
-            found.setdefault(label, {})[key] = value
+            found.setdefault(label, {})[key] = score[name]
+    if pop:
+        found["Pop"] = {key: pop.get(f"{_POP}{key}", value) for key, value in found[""].items()}
     return found
 
 
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
-    """Warn if a constant would have scored as well."""
+    """Warn if a constant, or the most popular items for everybody, would have scored as well."""
+    for key in (key for key in score if key.startswith(f"{_POP}ndcg@")):
+        own, pop = score[key.removeprefix(_POP)], score[key]
+        if own is not None and own <= pop:
+            note(
+                f"warning: on {name} the model is no better than the most popular items for "
+                f"everybody ({key.removeprefix(_POP)} {own:.4f}, theirs {pop:.4f})"
+            )
     for label, own in by_label(score).items():
         beside = next((key for key in own if key.startswith("constant_")), None)
         if beside is None:
@@ -157,6 +170,7 @@ def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
             )
 
 
+_POP = "pop_"  # begins the scores of a ranking that is the same for all
 _LOGLOSS = {
     "logloss": ("logloss", "{:.4f}"),
     "constant_logloss": ("constant's", "{:.4f}"),

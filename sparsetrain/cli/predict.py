@@ -12,6 +12,7 @@ import typer
 from sparsetrain.cli.options import AsJson, BatchSize, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
 from sparsetrain.cli.output_files import replace_file, require_writable
+from sparsetrain.cli.ranking import rows_to_rank
 from sparsetrain.cli.saved_model import (
     Checkpoint,
     ModelClass,
@@ -31,11 +32,18 @@ if TYPE_CHECKING:
 PROBABILITY = "probability"
 
 
-@with_settings("--warn-unseen", general=False)
+@with_settings("--warn-unseen", "--user", "--item", "--time-column", "--k", general=False)
 def evaluate(
     settings: SettingOptions,
     model: ModelFolder,
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows, parquet or text.")],
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="Labelled rows, parquet or text; for a ranking a log, of whose users the last "
+            "items are ranked.",
+        ),
+    ],
     checkpoint: Checkpoint = "auto",
     batch_size: BatchSize = 4096,
     group_by: Annotated[
@@ -53,18 +61,20 @@ def evaluate(
     """Score a model on labelled data."""
     import sparsetrain as st
 
-    limit = settings.resolve().data.warn_unseen
+    resolved = settings.resolve()
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         needs_labels = bool(predictor.model.all_labels)
         if needs_labels and predictor.encoder is not None:
             _require_labels(model, data, predictor.encoder.schema)
+        rows = str(data) if needs_labels else rows_to_rank(resolved, data, predictor.encoder)
         dataset = st.data.Dataset(
-            str(data), predictor.encoder, require_label=needs_labels, read_weights=False
+            rows, predictor.encoder, require_label=needs_labels, read_weights=False
         )
-        scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by)
+        lists = {} if needs_labels else {"k": resolved.train.k}
+        scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by, **lists)
     warn_if_useless(data.name, scores)
-    unseen = warn_unseen(dataset, predictor.encoder, limit)
+    unseen = warn_unseen(dataset, predictor.encoder, resolved.data.warn_unseen)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)
 
 
@@ -106,7 +116,7 @@ def predict(
 
     import sparsetrain as st
 
-    _require_output(out, rows)
+    require_output(out, rows)
     limit = settings.resolve().data.warn_unseen
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
@@ -119,7 +129,7 @@ def predict(
         predicted = dict(zip(columns, found.reshape(len(found), -1).T, strict=True))
         kept = read_kept()
         with replace_file(out) as draft:
-            _write(pa.table({**kept, **predicted}), draft)
+            write_table(pa.table({**kept, **predicted}), draft)
     count = len(found)
     means = {name: float(column.mean(dtype="float64")) for name, column in predicted.items()}
     unseen = warn_unseen(dataset, predictor.encoder, limit)
@@ -202,7 +212,7 @@ def as_text(column: Any) -> Any:
         return column
 
 
-def _require_output(out: Path, rows: Path) -> None:
+def require_output(out: Path, rows: Path) -> None:
     if out.suffix.lower() not in (".parquet", ".csv"):
         raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
     written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))
@@ -213,7 +223,7 @@ def _require_output(out: Path, rows: Path) -> None:
     require_writable(written)
 
 
-def _write(table: "pa.Table", path: Path) -> None:
+def write_table(table: "pa.Table", path: Path) -> None:
     with open(path, "wb") as file:  # Arrow opens no path that is not UTF-8
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq

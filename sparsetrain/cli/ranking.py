@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
@@ -31,7 +32,7 @@ def read_interactions(
         raise ConfigError(
             f"--task ranking: {name} learns from labels; --model {', '.join(ranking)}"
         )
-    log = _read(settings, [str(path) for path in files.train])
+    log = read_log(settings, [str(path) for path in files.train])
     note(f"{len(log):,} interactions of {len(log.users):,} users")
     ages = getattr(settings.model, "ages", False)
     by_user = getattr(settings.model, "history_of", "rows") == "users"
@@ -48,7 +49,7 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     if len(asked) + bool(files.held_out) > 1:
         others = [f"--{name}" for name in files.held_out]
         raise ConfigError(f"{' and '.join([*asked, *others])}: use one way to split")
-    given = {name: _read(settings, [path]) for name, path in files.held_out.items()}
+    given = {name: read_log(settings, [path]) for name, path in files.held_out.items()}
     log, how = read_interactions(settings, files)
     if given:
         split = log.split_given(given.get("valid"), given.get("test"), **how)
@@ -68,6 +69,26 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
 
 
+def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
+    """Return rows of histories and items as they are, and of a log the last item of each user."""
+    import sparsetrain as st
+
+    source = st.data.open_source(str(data))
+    if isinstance(source, st.data.Source) and "history" in source.parts[0].schema.names:
+        return source
+    log = read_log(settings, [str(data)])
+    rows = log.leave_one_out(ages=has_ages(encoder)).test
+    if not rows.num_rows:
+        raise DataError(f"{data}: no user has three interactions, of which the last is ranked")
+    note(f"the last item of each of {rows.num_rows:,} users is ranked, behind those before it")
+    return rows
+
+
+def has_ages(encoder: Any) -> bool:
+    """Return whether histories come with the age of each item."""
+    return encoder.schema.rule("history").weights is not None
+
+
 def ranking_options(settings: Settings, trainer: st.Trainer, rows: Any) -> dict[str, Any]:
     """Return the arguments of `evaluate` by which held-out rows are ranked."""
     train = settings.train
@@ -75,11 +96,12 @@ def ranking_options(settings: Settings, trainer: st.Trainer, rows: Any) -> dict[
         return {} if train.negatives is None else {"negatives": train.negatives}
     negatives: Any = train.negatives
     if isinstance(negatives, str):
-        negatives = _given_negatives(_read(settings, [negatives]), trainer, rows)
+        negatives = _given_negatives(read_log(settings, [negatives]), trainer, rows)
     return {"k": train.k, "negatives": negatives}
 
 
-def _read(settings: Settings, paths: list[str]) -> st.data.Interactions:
+def read_log(settings: Settings, paths: list[str]) -> st.data.Interactions:
+    """Read interactions by the columns that settings name."""
     import sparsetrain as st
 
     data = settings.data

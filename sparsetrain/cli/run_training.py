@@ -177,7 +177,8 @@ def _score(
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
     train = settings.train
-    if history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None:
+    # A ranking is scored once more, for the scores of Pop beside it.
+    if history["checkpoint"] == "latest" and history["epochs"] and settings.model.has_labels:
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name)

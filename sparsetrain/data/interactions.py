@@ -155,6 +155,16 @@ class Interactions:
         numbers = {"rating": self.rating, "time": self.time}
         return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
 
+    def histories(self, *, ages: bool = False) -> pa.Table:
+        """Return a row for each user with all items as the history, to recommend items for.
+
+        With `ages` it has the column `history_age` too.
+        """
+        users, all_of_them = np.arange(len(self.users)), np.ones(len(self), bool)
+        history = self._of_users(all_of_them, users)
+        nothing = Ragged(history.ids[:0], np.zeros(len(users) + 1, np.int64))
+        return self._rows(users, history, nothing, ages).drop_columns("item")
+
     def leave_one_out(
         self, each: Each = "user", max_length: int | None = None, *, ages: bool = False
     ) -> Split:

@@ -163,9 +163,10 @@ class Predictor:
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
             ``constant_logloss`` and ``positive_rate``; of another kind those of its metrics, such
             as `RegressionMetrics`; of several ``NAME.auc`` and so on, with their ``loss`` and
-            ``rows``; without labels those of `RankingMetrics`, such as ``ndcg@10``. A wanted value
-            that was rare or never seen when the encoder was fitted counts as an item that no list
-            has; a null is not wanted.
+            ``rows``; without labels those of `RankingMetrics`, such as ``ndcg@10``, and
+            ``pop_ndcg@10`` and so on of a ranking that is the same for all, by how many of the
+            rows' histories list an item. A wanted value that was rare or never seen when the
+            encoder was fitted counts as an item that no list has; a null is not wanted.
 
         Raises
         ------
@@ -186,6 +187,7 @@ class Predictor:
             k=k,
             negatives=negatives,
             negative_weights=negative_weights,
+            floor=True,
         )
         assert found is not None
         if dataset is not data:  # else its owner may look at all of what was read

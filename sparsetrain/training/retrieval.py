@@ -20,6 +20,7 @@ from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of
 from sparsetrain.system.argument_checks import require_int
+from sparsetrain.training.ranking_floor import Floor
 
 SCORES = 1 << 24  # numbers held at once
 NO_ITEM = -1  # in place of an id, where fewer items than wanted are left
@@ -170,13 +171,18 @@ def evaluate(
     negatives: int | np.ndarray | None = None,
     negative_weights: np.ndarray | None = None,
     stop: Callable[[], bool] | None = None,
+    floor: bool = False,
 ) -> dict[str, Any] | None:
-    """Ranking metrics of the wanted items; None if `stop`, asked between two batches, ended it."""
+    """Ranking metrics of the wanted items, with `floor` also those of Pop.
+
+    None if `stop`, asked between two batches, ended it.
+    """
     model = predictor.model
     if model.target is None:
         raise ConfigError(f"{type(model).__name__} has no target: the feature of wanted items")
     scorer, metrics = _scorer(predictor), RankingMetrics(k)
     no_items = _no_items(model, scorer.count)
+    pop = Floor(k, no_items)
     negatives, weights = _checked(negatives, negative_weights, scorer.count), negative_weights
     first = 0
     if model._columns is not None:
@@ -188,7 +194,8 @@ def evaluate(
         listed = _listed(model, model.target, batch)
         assert listed is not None
         wanted, counts = _wanted(listed, no_items, dataset.is_raw)
-        seen = _listed(model, model.seen, batch)
+        seen = history = _listed(model, model.seen, batch)
+        both: np.ndarray | None = None
         if negatives is not None:
             if (np.diff(listed.offsets) != 1).any():
                 raise ConfigError("negatives are for rows with one wanted item each")
@@ -201,9 +208,11 @@ def evaluate(
             scores, seen = np.take_along_axis(scores, both, axis=1), None
             wanted = Ragged(np.zeros_like(wanted.ids), wanted.offsets)  # the first column
         metrics.update(scores, wanted, seen, counts)
+        if floor and history is not None:
+            pop.add(wanted, counts, history, both)
     if isinstance(negatives, np.ndarray) and first < len(negatives):
         raise ConfigError(f"negatives has {len(negatives):,} rows, the data {first:,}")
-    return metrics.result()
+    return metrics.result() | pop.result()
 
 
 def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged, np.ndarray]:

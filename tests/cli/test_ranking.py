@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import sparsetrain as st
@@ -46,6 +47,37 @@ def test_a_log_is_split_trained_on_ranked_and_resumed(log, tmp_path, capsys, mod
     assert "ndcg@10" in found["epochs"][0]["valid"]
     assert run("--resume", tmp_path / "run", "--epochs", 3, "--json") == 0
     assert len(json.loads(capsys.readouterr().out.splitlines()[-1])["epochs"]) == 3
+
+
+def test_a_log_is_ranked_beside_pop_and_items_are_recommended_for_its_users(log, tmp_path, capsys):
+    out, top = tmp_path / "run", tmp_path / "top.parquet"
+    assert run(log, "--task", "ranking", "--model", "bpr", *BRIEF, "--out", out) == 0
+    shown = capsys.readouterr()
+    assert "test Pop " in shown.out and "valid Pop " in shown.out
+    assert main(["evaluate", str(out), log, "--k", "5,10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["users"] == USERS and 0 < found["pop_ndcg@5"] <= found["pop_ndcg@10"]
+    assert main(["recommend", str(out), log, "--out", str(top), "--k", "26", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"users": USERS, "fewer_than_k": USERS, "out": str(top)}
+    assert f"{USERS} users have fewer than 26 items left" in told.err
+    best = pq.read_table(top).to_pandas()
+    assert best.groupby("user")["rank"].max().eq(ITEMS - 6).all() and best["item"].notna().all()
+    chosen = st.data.Interactions.read(log).table().to_pandas()
+    assert not {*zip(best["user"], best["item"], strict=True)} & {
+        *zip(chosen["user"], chosen["item"], strict=True)
+    }
+    assert main(["recommend", str(out), log, "--out", str(top), "--include-seen"]) == 0
+    assert pq.read_table(top).num_rows == 10 * USERS
+
+
+def test_what_ranks_no_items_recommends_none(tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("click,site\n" + "0,a\n1,b\n" * 20)
+    assert run(rows, "--label", "click", "--out", tmp_path / "run") == 0
+    given = [str(tmp_path / "run"), str(rows), "--out", str(tmp_path / "top.csv")]
+    assert main(["recommend", *given]) == 2
+    assert "ranks no items; sparsetrain predict" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -146,6 +146,27 @@ def test_fewer_items_than_k_are_told_where_fewer_are_left(trainer):
         trainer.recommend(table(([], ["a"])), k=7)
 
 
+@pytest.mark.parametrize("negatives", [None, 12])
+def test_pop_beside_a_ranking_is_the_model_pop(negatives):
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 40, 600), np.minimum(rng.geometric(0.08, 600), 30)
+    log = Interactions.read({"user": user, "item": item})
+    split = log.leave_one_out("item")
+    encoder = split.encoder()
+    model = st.models.Pop.for_encoder(encoder)
+    trainer = st.Trainer(model, st.optim.adam(0.01), encoder=encoder, target="cpu")
+    trainer.fit(split.train, progress=None)
+    found = trainer.evaluate(split.valid, k=(5, 10), negatives=negatives)
+    for name in ("hr@5", "ndcg@10", "mrr@10", "map@5"):
+        assert found[f"pop_{name}"] == found[name] > 0
+
+
+def test_without_histories_there_is_no_pop(trainer):
+    other = BPR.for_encoder(trainer.encoder, dim=2, history=None)
+    made = st.Trainer(other, st.optim.sgd(0.1), encoder=trainer.encoder, target="cpu")
+    assert not any(name.startswith("pop_") for name in made.evaluate(table((["a"], ["b"])), k=2))
+
+
 @pytest.mark.parametrize("form", ["table", "frame", "dict", "rows", "parquet"])
 def test_rows_to_recommend_for_need_no_column_of_wanted_items(form, trainer, tmp_path):
     with_it = table((["a", "b"], ["c"]), (["x"], ["d"]))

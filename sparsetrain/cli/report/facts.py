@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sparsetrain.cli.options import SettingOptions
 from sparsetrain.cli.output import note
+from sparsetrain.cli.ranking import rows_to_rank
 from sparsetrain.cli.saved_model import import_class
 from sparsetrain.errors import CheckpointError
 
@@ -141,8 +143,11 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
 
     note(f"{facts.name} scores {data}")
     kinds = predictor.model.all_labels
+    rows = str(data)
+    if not kinds:
+        rows = rows_to_rank(SettingOptions().resolve(), data, predictor.encoder)
     dataset = st.data.Dataset(
-        str(data), predictor.encoder, require_label=bool(kinds), read_weights=False
+        rows, predictor.encoder, require_label=bool(kinds), read_weights=False
     )
     plan = (facts.manifest.get("run") or {}).get("plan") or {}
     facts.scores = predictor.evaluate(dataset, group_by=plan.get("group_by"))

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floor of a ranking: the metrics of Pop, one order of items for everybody, by popularity.
+
+How popular an item is, the histories of the rows tell: in how many it is listed. So no item that is
+wanted counts, and nothing is kept of the training. Ids of all rows are held until the end, and the
+evaluation takes up to twice as long; validations while a model is trained go without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsetrain.data import Ragged
+from sparsetrain.metrics import RankingMetrics
+
+_POP = "pop_"  # before the name of a score
+
+
+class _Rows(NamedTuple):
+    """What a batch of rows wants and has seen, and the ids among which it is ranked, if not all."""
+
+    wanted: Ragged
+    counts: np.ndarray
+    seen: Ragged
+    ids: np.ndarray | None
+
+
+class Floor:
+    """Metrics of Pop, of rows that are fed batch by batch.
+
+    Parameters
+    ----------
+    k
+        As in `RankingMetrics`.
+    no_items : ndarray (V,) bool
+        Rows of the item table that are not items.
+    """
+
+    def __init__(self, k: int | Sequence[int], no_items: np.ndarray) -> None:
+        self._k, self._no_items = k, no_items
+        self._listed = np.zeros(len(no_items), np.int64)
+        self._rows: list[_Rows] = []
+
+    def add(
+        self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None
+    ) -> None:
+        """Add rows: see `RankingMetrics.update`; `ids` (B, I) are those of the scores' columns."""
+        items = len(self._no_items)
+        once = np.unique(seen.rows() * items + seen.ids) % items
+        self._listed += np.bincount(once, minlength=items)
+        self._rows.append(_Rows(wanted, counts, seen, ids))
+
+    def result(self) -> dict[str, Any]:
+        """Return the metrics, ``pop_ndcg@10`` and so on; none without a history."""
+        if not self._listed.any():
+            return {}
+        metrics = RankingMetrics(self._k)
+        popular = np.where(self._no_items, -np.inf, self._listed).astype(np.float32)
+        for rows in self._rows:
+            if rows.ids is None:
+                scores = np.broadcast_to(popular, (len(rows.counts), len(popular)))
+                metrics.update(scores, rows.wanted, rows.seen, rows.counts)
+            else:
+                metrics.update(popular[rows.ids], rows.wanted, None, rows.counts)
+        return {f"{_POP}{name}": value for name, value in metrics.result().items() if "@" in name}
