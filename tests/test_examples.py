@@ -6,12 +6,14 @@ import re
 import runpy
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 NEEDS = {"distributed": "mpi4py", "torch_loop": "torch", "torch_gru4rec": "torch"}
 NEEDS |= dict.fromkeys(("sklearn_pipeline", "sklearn_ranking"), "sklearn")
+NEEDS |= {"serve": "uvicorn"}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sequences", *NEEDS)]
 LEAST = {"ranking": ("hr@10", 0.4), "sequences": ("hr@1", 0.8)}
 LEAST |= {"clicks": ("auc", 0.7), "two_labels": ("click.auc", 0.9)}
@@ -35,8 +37,13 @@ def test_an_example_runs(name, capsys):
     needed = NEEDS.get(name)
     if needed and find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
+    if name == "serve" and which("curl") is None:
+        pytest.skip("needs curl")
     ran = runpy.run_path(str(FOLDER / f"{name}.py"))
     assert capsys.readouterr().out
     if name in LEAST:
         score, least = LEAST[name]
         assert ran["found"][score] > least
+    if name == "serve":
+        morning, evening = ran["found"]["predictions"]
+        assert morning < 0.3 < evening

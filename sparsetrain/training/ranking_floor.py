@@ -44,9 +44,7 @@ class Floor:
         self._listed = np.zeros(len(no_items), np.int64)
         self._rows: list[_Rows] = []
 
-    def add(
-        self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None
-    ) -> None:
+    def add(self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None) -> None:
         """Add rows: see `RankingMetrics.update`; `ids` (B, I) are those of the scores' columns."""
         items = len(self._no_items)
         once = np.unique(seen.rows() * items + seen.ids) % items

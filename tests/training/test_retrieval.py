@@ -179,7 +179,9 @@ def test_rows_to_recommend_for_need_no_column_of_wanted_items(form, trainer, tmp
         "rows": without.to_pylist(),
         "parquet": tmp_path / "rows.parquet",
     }[form]
-    for found, expected in zip(trainer.recommend(rows, 4), trainer.recommend(with_it, 4), strict=True):
+    for found, expected in zip(
+        trainer.recommend(rows, 4), trainer.recommend(with_it, 4), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(trainer.query_vectors(rows), trainer.query_vectors(with_it))
     scores = trainer.predict(rows)  # of all items

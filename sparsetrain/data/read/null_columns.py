@@ -18,7 +18,9 @@ def with_nulls(part: Part, names: Collection[str]) -> Part:
     schema = part.schema
     for name in names:
         schema = schema if name in there else schema.append(pa.field(name, pa.null()))
-    return part if schema is part.schema else replace(part, schema=schema, read=partial(_read, part))
+    return (
+        part if schema is part.schema else replace(part, schema=schema, read=partial(_read, part))
+    )
 
 
 def _read(part: Part, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
