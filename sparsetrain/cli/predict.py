@@ -213,6 +213,7 @@ def as_text(column: Any) -> Any:
 
 
 def require_output(out: Path, rows: Path) -> None:
+    """Refuse an output that cannot be written, or that lies among the rows that are read."""
     if out.suffix.lower() not in (".parquet", ".csv"):
         raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
     written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))
@@ -224,6 +225,7 @@ def require_output(out: Path, rows: Path) -> None:
 
 
 def write_table(table: "pa.Table", path: Path) -> None:
+    """Write parquet or CSV, by the suffix."""
     with open(path, "wb") as file:  # Arrow opens no path that is not UTF-8
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq

@@ -193,6 +193,19 @@ def test_rows_to_recommend_for_need_no_column_of_wanted_items(form, trainer, tmp
         trainer.evaluate(rows)
 
 
+def test_encoded_rows_need_no_column_of_wanted_items_either(tmp_path):
+    rng = np.random.default_rng(0)
+    ids = {"user": rng.integers(0, 9, 50), "item": rng.integers(0, 20, 50)}
+    rows = pa.table({**ids, "history": pa.array(rng.integers(0, 20, (50, 3)).tolist())})
+    encoder = st.data.Encoder.fit(rows, schema_file=SCHEMA, treat_as="encoded")
+    made = st.Trainer(
+        BPR.for_encoder(encoder, dim=2), st.optim.sgd(0.1), encoder=encoder, target="cpu"
+    )
+    pq.write_table(rows.drop_columns("item"), tmp_path / "rows.parquet")
+    for given in (rows.drop_columns("item"), tmp_path / "rows.parquet"):
+        np.testing.assert_array_equal(made.recommend(given, 3)[0], made.recommend(rows, 3)[0])
+
+
 def single(rows: pa.Table) -> pa.Table:
     """The same rows, whose only item is no list."""
     place = rows.schema.get_field_index("item")
