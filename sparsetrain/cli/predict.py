@@ -54,6 +54,10 @@ def evaluate(
             help="Feature, such as the user, whose rows are scored group by group (gauc).",
         ),
     ] = None,
+    weighted: Annotated[
+        bool,
+        typer.Option("--weighted", help="Rows count by the weights that the training had."),
+    ] = False,
     precision: Precision = None,
     model_class: ModelClass = None,
     as_json: AsJson = False,
@@ -69,10 +73,12 @@ def evaluate(
             _require_labels(model, data, predictor.encoder.schema)
         rows = str(data) if needs_labels else rows_to_rank(resolved, data, predictor.encoder)
         dataset = st.data.Dataset(
-            rows, predictor.encoder, require_label=needs_labels, read_weights=False
+            rows, predictor.encoder, require_label=needs_labels, read_weights=weighted
         )
         lists = {} if needs_labels else {"k": resolved.train.k}
-        scores = predictor.evaluate(dataset, batch_size=batch_size, group_by=group_by, **lists)
+        scores = predictor.evaluate(
+            dataset, batch_size=batch_size, group_by=group_by, weighted=weighted, **lists
+        )
     warn_if_useless(data.name, scores)
     unseen = warn_unseen(dataset, predictor.encoder, resolved.data.warn_unseen)
     emit({**scores, **unseen}, format_scores({data.name: scores}), as_json)

@@ -24,8 +24,10 @@ Kind = str | int  # a word, such as "binary", with arguments behind ":"; a numbe
 class Metrics(Protocol):
     """Scores of a label, fed batch by batch."""
 
-    def update(self, logits: np.ndarray, labels: np.ndarray, /) -> None:
-        """Add rows: logits (B,), or (B, S) of several, and labels (B,)."""
+    def update(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, /
+    ) -> None:
+        """Add rows: logits (B,), or (B, S) of several, labels (B,), and how much each counts."""
 
     def result(self) -> Scores:
         """Return the scores of all rows so far, by name."""

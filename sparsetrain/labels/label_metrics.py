@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsetrain.labels.label import LABELS, Kind, Label, Metrics
 from sparsetrain.labels.labels import Labels
+from sparsetrain.metrics.checks import check_weights
 from sparsetrain.metrics.grouped import GroupedAUC
 from sparsetrain.metrics.ranking import RankingMetrics
 from sparsetrain.metrics.scores import GAINS, Scores, ratio
@@ -47,10 +48,15 @@ class LabelMetrics:
             for name, label in self._labels.items()
             if grouped and label.is_yes_or_no
         }
-        self._rows = 0
+        self._known = dict.fromkeys(self._each, 0.0)  # the weight of rows with a label
+        self._weight, self._rows = 0.0, 0
 
     def update(
-        self, logits: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None
+        self,
+        logits: np.ndarray,
+        labels: np.ndarray,
+        groups: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         """Add rows.
 
@@ -62,6 +68,8 @@ class LabelMetrics:
             NaN where one of several is missing: the row does not count for that one.
         groups : ndarray (B,) of integers, optional
             Where `grouped`, which group a row belongs to.
+        weights : ndarray (B,) of numbers of 0 or more, optional
+            How much each row counts, but in `rows` and the scores of groups; by default 1.
 
         Raises
         ------
@@ -69,7 +77,7 @@ class LabelMetrics:
             As `update` of the labels' scores; no label has got rows then.
         """
         columns = np.atleast_2d(labels.T)
-        several = len(columns) > 1
+        several, weights = len(columns) > 1, check_weights(weights, len(logits), self._rows)
         rows = {
             name: (
                 known := ~np.isnan(wanted) if several else slice(None),
@@ -83,9 +91,12 @@ class LabelMetrics:
         for name, (_, scores, wanted) in rows.items() if several else ():
             self._each[name]._checked(scores, wanted)
         for name, (known, scores, wanted) in rows.items():
-            self._each[name].update(scores, wanted)
+            factors = None if weights is None else weights[known]
+            self._each[name].update(scores, wanted, factors)
+            self._known[name] += len(wanted) if factors is None else factors.sum()
             if groups is not None and name in self._grouped:
                 self._grouped[name].update(scores, wanted, groups[known])
+        self._weight += len(logits) if weights is None else weights.sum()
         self._rows += len(logits)
 
     def result(self) -> Scores:
@@ -107,10 +118,10 @@ class LabelMetrics:
             f"{name}.{key}": value for name, own in found.items() for key, value in own.items()
         }
         total = sum(
-            self._weights.get(name, 1.0) * self._labels[name].mean_loss(own) * (own["rows"] or 0)
+            self._weights.get(name, 1.0) * self._labels[name].mean_loss(own) * self._known[name]
             for name, own in found.items()
         )
-        return {**joined, "loss": ratio(total, self._rows), "rows": self._rows}
+        return {**joined, "loss": ratio(total, self._weight), "rows": self._rows}
 
 
 def gains() -> dict[str, Callable[[float], float]]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """AUC of rows that come batch by batch: exact of four million rows, from histograms of more.
 
-Up to 2^22 rows are kept (5 bytes each) and sorted when they are asked for, some 50 ns a row. More
-are counted in two histograms (clicks and non-clicks) over 2^20 bins of the logit, 24 MB and 20 ns a
-row. A bin holds the float32 numbers that share their top 20 bits, so bins are narrow where floats
-are dense and no range is assumed. Pairs of rows in different bins are counted exactly; pairs inside
-a bin count half, and `bound` limits the error. The number of rows alone decides between the two, so
-neither batches nor the order of merging change a digit.
+Up to 2^22 rows are kept (5 bytes each, 13 with weights) and sorted when they are asked for, some 50
+ns a row. More are counted in two histograms (clicks and non-clicks) over 2^20 bins of the logit, 24
+MB and 20 ns a row. A bin holds the float32 numbers that share their top 20 bits, so bins are narrow
+where floats are dense and no range is assumed. Pairs of rows in different bins are counted exactly;
+pairs inside a bin count half, and `bound` limits the error. The number of rows alone decides
+between the two, so neither batches nor the order of merging change a digit.
 """
 
 from __future__ import annotations
@@ -25,35 +25,49 @@ class ClickOrder:
 
     Attributes
     ----------
-    rows, clicks : int
-        How many rows there are, and how many of them are clicks.
+    rows : int
+        How many there are.
+    weight, clicks : int, or float once a row has a weight
+        The sums of the weights of all rows, and of those that are clicks.
     """
 
     def __init__(self) -> None:
-        self.rows = self.clicks = 0
+        self.rows = 0
+        self.weight: float = 0
+        self.clicks: float = 0
         self._scores, self._clicked = np.empty(0, np.float32), np.empty(0, bool)
+        self._weights: np.ndarray | None = None  # as long, once a row has one
         self._bins: Bins | None = None
 
-    def add(self, scores: np.ndarray, clicked: np.ndarray) -> None:
-        """Add rows: scores (B,) without NaN, and whether each was clicked (B,) bool."""
+    def add(
+        self, scores: np.ndarray, clicked: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
+        """Add rows: scores (B,) without NaN, whether each was clicked (B,) bool, weights (B,)."""
         begin, end = self.rows, self.rows + len(scores)
         if end > _EXACT_ROWS:
-            self._binned().add(scores, clicked)
+            self._binned().add(scores, clicked, weights)
         else:
-            self._make_room(end)
+            self._make_room(end, weights is not None)
+            if weights is not None and self._weights is not None:
+                self._weights[begin:end] = weights
             with np.errstate(over="ignore"):
                 self._scores[begin:end] = scores
             self._clicked[begin:end] = clicked
         self.rows = end
-        self.clicks += int(np.count_nonzero(clicked))
+        if weights is None:
+            self.weight, self.clicks = self.weight + len(scores), self.clicks + int(clicked.sum())
+        else:
+            self.weight += float(weights.sum())
+            self.clicks += float(weights[clicked].sum())
 
     def merge(self, other: ClickOrder) -> None:
         """Add the rows of `other`."""
         if other._bins is None:
-            self.add(other._scores[: other.rows], other._clicked[: other.rows])
+            self.add(*other._kept)
             return
         self._binned().merge(other._bins)
         self.rows += other.rows
+        self.weight += other.weight
         self.clicks += other.clicks
 
     def auc(self) -> float | None:
@@ -69,48 +83,70 @@ class ClickOrder:
         return ratio(0.0 if self._bins is None else self._bins.unsure(), self._pairs)
 
     @property
-    def _pairs(self) -> int:
-        return self.clicks * (self.rows - self.clicks)
+    def _pairs(self) -> float:
+        return self.clicks * (self.weight - self.clicks)
 
-    def _make_room(self, rows: int) -> None:
+    @property
+    def _kept(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The scores, clicks and weights of rows that are not in bins."""
+        own = slice(self.rows)
+        weights = None if self._weights is None else self._weights[own]
+        return self._scores[own], self._clicked[own], weights
+
+    def _make_room(self, rows: int, weighted: bool) -> None:
         if rows > len(self._scores):
             more = np.empty(min(max(rows, 4096), _EXACT_ROWS - len(self._scores)), np.float32)
             self._scores = np.concatenate([self._scores, more])
             self._clicked = np.concatenate([self._clicked, more > 0])
+        if weighted or self._weights is not None:
+            known = np.empty(0) if self._weights is None else self._weights
+            self._weights = np.r_[known, np.ones(len(self._scores) - len(known))]
 
     def _binned(self) -> Bins:
         if self._bins is None:
             self._bins = Bins()
-            self._bins.add(self._scores[: self.rows], self._clicked[: self.rows])
+            self._bins.add(*self._kept)
             self._scores, self._clicked = np.empty(0, np.float32), np.empty(0, bool)
+            self._weights = None
         return self._bins
 
-    def _twice_above(self) -> int:
+    def _twice_above(self) -> float:
         """Return the sum over clicks of twice the non-clicks below plus those tied."""
-        scores, clicked = self._scores[: self.rows], self._clicked[: self.rows]
-        clicks, others = np.sort(scores[clicked]), np.sort(scores[~clicked])
-        return sum(int(others.searchsorted(clicks, side).sum()) for side in ("left", "right"))
+        scores, clicked, weights = self._kept
+        if weights is None:
+            clicks, others = np.sort(scores[clicked]), np.sort(scores[~clicked])
+            return sum(int(others.searchsorted(clicks, side).sum()) for side in ("left", "right"))
+        clicks, others = scores[clicked], scores[~clicked]
+        order = np.argsort(others)
+        below = np.r_[0.0, np.cumsum(weights[~clicked][order])]  # the weight of the first so many
+        places = (others[order].searchsorted(clicks, side) for side in ("left", "right"))
+        return sum(float(weights[clicked] @ below[place]) for place in places)
 
 
 class Bins:
-    """Histograms of scores, for clicks and for non-clicks."""
+    """Histograms of scores, by number or weight of rows, for clicks and for non-clicks."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros((2, _BINS), np.int64)  # others, clicks
+        self._counts: np.ndarray = np.zeros((2, _BINS), np.int64)  # others, clicks
         self._lowest = np.full(_BINS, 0xFFFFFFFF, np.uint32)  # keys seen in each bin
         self._highest = np.zeros(_BINS, np.uint32)
 
-    def add(self, scores: np.ndarray, clicks: np.ndarray) -> None:
-        """Add rows: scores (B,) without NaN, and whether each was clicked (B,) bool."""
+    def add(
+        self, scores: np.ndarray, clicks: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
+        """Add rows: scores (B,) without NaN, whether each was clicked (B,) bool, weights (B,)."""
         keys = _order_keys(scores)
         bins = (keys >> _LOW_BITS).astype(np.int64)
-        np.add.at(self._counts.reshape(-1), bins + clicks * _BINS, 1)
+        if weights is not None:
+            self._counts = self._counts.astype(np.float64, copy=False)
+        added = 1 if weights is None else weights
+        np.add.at(self._counts.reshape(-1), bins + clicks * _BINS, added)
         np.minimum.at(self._lowest, bins, keys)
         np.maximum.at(self._highest, bins, keys)
 
     def merge(self, other: Bins) -> None:
         """Add the rows of `other`."""
-        self._counts += other._counts
+        self._counts = self._counts + other._counts
         np.minimum(self._lowest, other._lowest, out=self._lowest)
         np.maximum(self._highest, other._highest, out=self._highest)
 

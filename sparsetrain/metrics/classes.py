@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ClassMetrics`: logloss, entropy and accuracy of labels of several classes."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.metrics.checks import check_weights, total
 from sparsetrain.metrics.scores import Scores, entropy, ratio
 
 
@@ -26,10 +29,13 @@ class ClassMetrics:
     SCORES = ("logloss", "ne", "accuracy", "rows", "constant_logloss")
 
     def __init__(self, classes: int) -> None:
-        self._counts = np.zeros(classes, np.int64)  # rows of each class
-        self._loss, self._right = 0.0, 0
+        self._rows = 0
+        self._counts = np.zeros(classes)  # the weight of each class
+        self._loss = self._right = 0.0
 
-    def update(self, logits: np.ndarray, labels: np.ndarray) -> None:
+    def update(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
         """Add rows.
 
         Parameters
@@ -38,27 +44,32 @@ class ClassMetrics:
             Log-probabilities of the classes, up to a constant for each row.
         labels : ndarray (B,) of whole numbers
             The class of each row, from 0.
+        weights : ndarray (B,) of numbers of 0 or more, optional
+            As in `ClickMetrics.update`.
 
         Raises
         ------
         ConfigError
             If the shapes do not fit.
         DataError
-            If a label is not a class.
+            If a label is not a class, or a weight no such number.
         NumericalError
             If a logit is NaN. Rows are counted from the first that was added.
         """
         z, wanted = self._checked(logits, labels)
+        factors = check_weights(weights, len(z), self._rows)
         top = z.max(axis=1, initial=-np.inf)
         own = z[np.arange(len(z)), wanted]
-        self._loss += float((np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own).sum())
+        losses = np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own
+        self._loss += total(losses, factors)
         # Of classes that tie for the first place, the lowest is predicted.
-        self._right += int(np.count_nonzero(z.argmax(axis=1) == wanted))
-        self._counts += np.bincount(wanted, minlength=len(self._counts))
+        self._right += total(z.argmax(axis=1) == wanted, factors)
+        self._counts += np.bincount(wanted, factors, minlength=len(self._counts))
+        self._rows += len(z)
 
     def _checked(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return logits as float64 and labels as int64; raise before anything is added."""
-        classes, before = len(self._counts), self._counts.sum()
+        classes, before = len(self._counts), self._rows
         if labels.ndim != 1 or logits.shape != (len(labels), classes):
             raise ConfigError(
                 f"logits {logits.shape} and labels {labels.shape} must be (B, {classes}) and (B,)"
@@ -75,8 +86,9 @@ class ClassMetrics:
             raise NumericalError(f"row {before + int(np.isnan(z).any(1).argmax())}: a logit is NaN")
         return z, labels.astype(np.int64)
 
-    def merge(self, other: "ClassMetrics") -> None:
+    def merge(self, other: ClassMetrics) -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
+        self._rows += other._rows
         self._counts += other._counts
         self._loss += other._loss
         self._right += other._right
@@ -92,13 +104,13 @@ class ClassMetrics:
 
             `accuracy` : share of rows where the true class has the highest logit.
         """
-        rows = int(self._counts.sum())
-        constant = entropy(self._counts / rows) if rows else None
-        logloss = ratio(self._loss, rows)
+        weight = float(self._counts.sum())
+        constant = entropy(self._counts / weight) if weight else None
+        logloss = ratio(self._loss, weight)
         return {
             "logloss": logloss,
             "ne": ratio(logloss, constant),
-            "accuracy": ratio(self._right, rows),
-            "rows": rows,
+            "accuracy": ratio(self._right, weight),
+            "rows": self._rows,
             "constant_logloss": constant,
         }

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ClickMetrics`: AUC, logloss, entropy, calibration and accuracy of any number of clicks."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.metrics.auc import ClickOrder
+from sparsetrain.metrics.checks import check_weights, total
 from sparsetrain.metrics.scores import Scores, entropy, ratio
 
 
@@ -30,10 +33,11 @@ class ClickMetrics:
 
     def __init__(self) -> None:
         self._order = ClickOrder()
-        self._loss = self._prediction = 0.0
-        self._right = 0
+        self._loss = self._prediction = self._right = 0.0
 
-    def update(self, logits: np.ndarray, labels: np.ndarray) -> None:
+    def update(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
         """Add rows.
 
         Parameters
@@ -42,24 +46,28 @@ class ClickMetrics:
             Log-odds of a click; the AUC sees them as float32.
         labels : ndarray (B,) of bool, integers or floats
             1 for a click, 0 for none.
+        weights : ndarray (B,) of numbers of 0 or more, optional
+            How much each row counts in all scores but `rows`; by default 1. Pairs of the AUC have
+            the product of two.
 
         Raises
         ------
         ConfigError
             If the shapes do not fit.
         DataError
-            If a label is neither 0 nor 1.
+            If a label is neither 0 nor 1, or a weight no such number.
         NumericalError
             If a logit is NaN. Rows are counted from the first that was added.
         """
         z, clicks = self._checked(np.asarray(logits), np.asarray(labels))
-        self._order.add(z, clicks)
-        loss, prediction = _loss_and_prediction(z, clicks)
-        self._loss += loss
-        self._prediction += prediction
-        self._right += int(np.count_nonzero((z > 0) == clicks))
+        factors = check_weights(weights, len(z), self._order.rows)
+        self._order.add(z, clicks, factors)
+        losses, predictions = _losses_and_predictions(z, clicks)
+        self._loss += total(losses, factors)
+        self._prediction += total(predictions, factors)
+        self._right += total((z > 0) == clicks, factors)
 
-    def merge(self, other: "ClickMetrics") -> None:
+    def merge(self, other: ClickMetrics) -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
         self._order.merge(other._order)
         self._loss += other._loss
@@ -94,10 +102,10 @@ class ClickMetrics:
             A score that does not exist is None, as JSON has no NaN: all but `rows` without rows;
             `auc`, `auc_bound` and `ne` with one class only; `calibration` without a click.
         """
-        rows, clicks = self._order.rows, self._order.clicks
-        rate = ratio(clicks, rows)
+        weight, clicks = self._order.weight, self._order.clicks
+        rate = ratio(clicks, weight)
         logloss, constant = (
-            ratio(self._loss, rows),
+            ratio(self._loss, weight),
             entropy([rate, 1.0 - rate]) if rate is not None else None,
         )
         return {
@@ -106,8 +114,8 @@ class ClickMetrics:
             "logloss": logloss,
             "ne": ratio(logloss, constant),
             "calibration": ratio(self._prediction, clicks),
-            "accuracy": ratio(self._right, rows),
-            "rows": rows,
+            "accuracy": ratio(self._right, weight),
+            "rows": self._order.rows,
             "constant_logloss": constant,
             "positive_rate": rate,
         }
@@ -135,9 +143,8 @@ class ClickMetrics:
         return self._order.rows + offset
 
 
-def _loss_and_prediction(z: np.ndarray, clicks: np.ndarray) -> tuple[float, float]:
-    """Return the sums of the cross-entropies and of the probabilities, infinite logits allowed."""
+def _losses_and_predictions(z: np.ndarray, clicks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cross-entropies and the probabilities, (B,) each, infinite logits allowed."""
     tail = np.exp(-np.abs(z))
     loss = np.log1p(tail) + np.maximum(np.where(clicks, -z, z), 0.0)
-    prediction = np.where(z < 0.0, tail, 1.0) / (1.0 + tail)
-    return float(loss.sum()), float(prediction.sum())
+    return loss, np.where(z < 0.0, tail, 1.0) / (1.0 + tail)

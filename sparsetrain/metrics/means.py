@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.errors import ConfigError
+from sparsetrain.metrics.checks import check_finite, check_weights, total
 
 
 class MeanMetrics(ABC):
@@ -18,42 +19,52 @@ class MeanMetrics(ABC):
 
     def __init__(self, columns: int = 1) -> None:
         self._columns, self._rows = columns, 0
+        self._weight: float = 0  # the sum of the weights of rows
         self._sums: dict[str, float] = {}
 
     @abstractmethod
     def _of_rows(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Float64 arrays -> the numbers (B,) of each row that are summed, by name."""
 
-    def update(self, predictions: np.ndarray, labels: np.ndarray) -> None:
+    def update(
+        self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+    ) -> None:
         """Add rows.
 
         Parameters
         ----------
         predictions : ndarray (B,), or (B, S) of several for each row, of a float type
         labels : ndarray (B,) of a float type
+        weights : ndarray (B,) of numbers of 0 or more, optional
+            How much each row counts in the means; by default 1.
 
         Raises
         ------
         ConfigError
             If the shapes do not fit.
         DataError, NumericalError
-            If a label or a prediction is not finite. Rows are counted from the first that was
-            added.
+            If a label, a prediction or a weight is not finite. Rows are counted from the first that
+            was added.
         """
-        checked = self._checked(predictions, labels)
-        for name, values in self._of_rows(*checked).items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
-        self._rows += len(checked[1])
+        found, wanted = self._checked(predictions, labels)
+        self._add(found, wanted, check_weights(weights, len(wanted), self._rows))
+
+    def _add(self, found: np.ndarray, wanted: np.ndarray, weights: np.ndarray | None) -> None:
+        for name, values in self._of_rows(found, wanted).items():
+            self._sums[name] = self._sums.get(name, 0.0) + total(values, weights)
+        self._rows += len(wanted)
+        self._weight += len(wanted) if weights is None else float(weights.sum())
 
     def merge(self, other: MeanMetrics) -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
-        for name, total in other._sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + total
+        for name, added in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + added
         self._rows += other._rows
+        self._weight += other._weight
 
     def _means(self) -> dict[str, float]:
         """The mean of each sum; none without rows."""
-        return {name: total / self._rows for name, total in self._sums.items() if self._rows}
+        return {name: added / self._weight for name, added in self._sums.items() if self._weight}
 
     def _checked(
         self, predictions: np.ndarray, labels: np.ndarray
@@ -67,19 +78,3 @@ class MeanMetrics(ABC):
                 f"({len(wanted)},)"
             )
         return check_finite(found, wanted, self._rows)
-
-
-def check_finite(
-    predictions: np.ndarray, labels: np.ndarray, before: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as float64; refuse values that are not finite, naming the row after `before`."""
-    wide = predictions.astype(np.float64), labels.astype(np.float64)
-    for name, array, error in (
-        ("label", wide[1], DataError),
-        ("prediction", wide[0], NumericalError),
-    ):
-        finite = np.isfinite(array)
-        if not finite.all():
-            at = tuple(int(place) for place in np.argwhere(~finite)[0])
-            raise error(f"row {before + at[0]}: the {name} is {array[at]}, not finite")
-    return wide

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RegressionMetrics`: errors of real predictions over any number of rows."""
 
+from __future__ import annotations
+
 import numpy as np
 
-from sparsetrain.errors import ConfigError
-from sparsetrain.metrics.means import check_finite
-from sparsetrain.metrics.scores import Scores, ratio
+from sparsetrain.metrics.checks import total
+from sparsetrain.metrics.means import MeanMetrics
+from sparsetrain.metrics.scores import Scores
 
 
-class RegressionMetrics:
+class RegressionMetrics(MeanMetrics):
     """Errors of real predictions that are fed batch by batch, and can be merged.
 
     Sums are float64: the same batches in the same order give the same bits.
@@ -24,61 +26,37 @@ class RegressionMetrics:
     SCORES = ("rmse", "mae", "rows", "constant_rmse", "mean_label", "mean_prediction")
 
     def __init__(self) -> None:
-        self._rows = 0
-        self._squared = self._absolute = 0.0  # sums of errors
-        self._label = self._prediction = 0.0  # means
+        super().__init__()
         self._spread = 0.0  # sum of squared distances of labels from their mean
 
-    def update(self, predictions: np.ndarray, labels: np.ndarray) -> None:
-        """Add rows.
+    def _of_rows(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+        found = predictions.reshape(-1)
+        distance = found - labels
+        return {
+            "squared": np.square(distance),
+            "absolute": np.abs(distance),
+            "label": labels,
+            "prediction": found,
+        }
 
-        Parameters
-        ----------
-        predictions, labels : ndarray (B,) of a float type
+    def _add(self, found: np.ndarray, wanted: np.ndarray, weights: np.ndarray | None) -> None:
+        weight = len(wanted) if weights is None else float(weights.sum())
+        if weight:
+            mean = total(wanted, weights) / weight
+            self._spread_by(weight, mean, total(np.square(wanted - mean), weights))
+        super()._add(found, wanted, weights)
 
-        Raises
-        ------
-        ConfigError
-            If the shapes do not fit.
-        DataError, NumericalError
-            If a label or a prediction is not finite. Rows are counted from the first that was
-            added.
-        """
-        found, wanted = self._checked(predictions, labels)
-        if not len(found):
-            return
-        distance = found - wanted
-        part = RegressionMetrics()
-        part._rows = len(found)
-        part._squared, part._absolute = float(distance @ distance), float(np.abs(distance).sum())
-        part._label, part._prediction = float(wanted.mean()), float(found.mean())
-        part._spread = float(np.square(wanted - part._label).sum())
-        self.merge(part)
-
-    def _checked(
-        self, predictions: np.ndarray, labels: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both as float64; raise before anything is added."""
-        found, wanted = (np.asarray(array) for array in (predictions, labels))
-        if found.ndim != 1 or found.shape != wanted.shape:
-            raise ConfigError(
-                f"predictions {found.shape} and labels {wanted.shape} must be two vectors of one "
-                "length"
-            )
-        return check_finite(found, wanted, self._rows)
-
-    def merge(self, other: "RegressionMetrics") -> None:
+    def merge(self, other: MeanMetrics) -> None:
         """Add the rows that `other` has seen; `other` stays as it is."""
-        rows = self._rows + other._rows
-        if not rows:
-            return
-        share, apart = other._rows / rows, other._label - self._label
-        self._spread += other._spread + apart * apart * self._rows * share
-        self._label += apart * share
-        self._prediction += (other._prediction - self._prediction) * share
-        self._squared += other._squared
-        self._absolute += other._absolute
-        self._rows = rows
+        assert isinstance(other, RegressionMetrics)
+        if other._weight:
+            self._spread_by(other._weight, other._means()["label"], other._spread)
+        super().merge(other)
+
+    def _spread_by(self, weight: float, mean: float, spread: float) -> None:
+        """Add the squared distances of more labels from their mean, before these are summed."""
+        apart = mean - self._means().get("label", mean)
+        self._spread += spread + apart * apart * self._weight * weight / (self._weight + weight)
 
     def result(self) -> Scores:
         """Return the scores of all rows so far.
@@ -96,12 +74,13 @@ class RegressionMetrics:
 
             Without rows all but `rows` are None.
         """
-        squared, spread = ratio(self._squared, self._rows), ratio(self._spread, self._rows)
+        found = self._means()
+        root = float(np.sqrt(found["squared"])) if found else None
         return {
-            "rmse": None if squared is None else float(np.sqrt(squared)),
-            "mae": ratio(self._absolute, self._rows),
+            "rmse": root,
+            "mae": found.get("absolute"),
             "rows": self._rows,
-            "constant_rmse": None if spread is None else float(np.sqrt(spread)),
-            "mean_label": self._label if self._rows else None,
-            "mean_prediction": self._prediction if self._rows else None,
+            "constant_rmse": float(np.sqrt(self._spread / self._weight)) if found else None,
+            "mean_label": found.get("label"),
+            "mean_prediction": found.get("prediction"),
         }

@@ -113,7 +113,7 @@ def require_names_of(
         Which names the first of them.
     """
     if schema.all_labels.only != label or schema.weights is None:
-        raise CheckpointError(f"{folder} has other labels than {label}, with weights")
+        raise CheckpointError(f"{folder} has other labels than a {label} one with weights")
     stored = {*(schema.categories or ())} - {*schema.derived}
     constant, names = kept["constant_"], kept.get("feature_names_in_")
     if constant not in (None, *stored) or (names is not None and constant in names):

@@ -170,6 +170,18 @@ def test_scores_read_no_weights(trainer, weight):
         one.fit(odd, batch_size=32, progress=None)
 
 
+def test_scores_are_weighted_where_it_is_asked(trainer):
+    one, data = trainer(encoder=encoder("w")), rows(300, 1)
+    found, plain = one.evaluate(data, weighted=True), one.evaluate(data)
+    label = np.array(data["label"])
+    chances = one.predict(data)
+    losses = -np.log(np.where(label == 1, chances, 1 - chances))
+    assert found["logloss"] == pytest.approx(np.average(losses, weights=data["w"]), rel=1e-5)
+    assert (found["rows"], plain["rows"]) == (300, 300) and found["auc"] != plain["auc"]
+    with pytest.raises(DataError, match="weighted: these rows have no weights; Encoder.fit"):
+        one.evaluate(small_dlrm.raw_rows(20), weighted=True)
+
+
 def known_batches(known: st.data.Encoder, data: dict) -> list[Batch]:
     cut = range(0, 96, 32)
     return [
