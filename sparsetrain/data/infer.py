@@ -39,7 +39,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import ConfigError, DataWarning
 from sparsetrain.labels.label import Label
-from sparsetrain.labels.labels import guess_label
+from sparsetrain.labels.labels import guess_label, named_label
 from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
@@ -80,7 +80,8 @@ def infer(
     ----------
     data : anything `open_source` takes, except batches
     label : str
-        The column to predict: 0 and 1, or any numbers.
+        The column to predict: 0 and 1, or any numbers. Of another kind NAME:KIND, such as
+        ``"visits:count"``; see `Schema` for the kinds.
     dense, categories, ignore : sequence of str
         Columns that are what one says: numbers, categories, or of no use.
 
@@ -103,6 +104,7 @@ def infer(
     ('site', 'age')
     """
     name, sample, unread = take_sample(data)
+    label, kind = named_label(label, {*sample, *unread})
     asked = {"dense": [*dense], "category": [*categories], "ignored": [*ignore], "label": [label]}
     given = [column for columns in asked.values() for column in columns]
     require_columns([*sample, *unread], given, "given", Location(name))
@@ -110,7 +112,7 @@ def infer(
     if twice is not None:
         raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
     roles = {column: role for role, columns in asked.items() for column in columns}
-    guess = _Guess(Location(name), {*unread, *sample})
+    guess = _Guess(Location(name), {*unread, *sample}, kind)
     for column in (*unread, *sample):
         if column in ignore:
             guess.notes[column] = "ignored, as asked"
@@ -140,6 +142,7 @@ class _Guess:
 
     location: Location
     names: set[str]  # of all columns, derived ones among them
+    kind: Label | None  # of the label, if it is given
     dense: list[str] = field(default_factory=list)
     categories: list[str] = field(default_factory=list)
     vectors: dict[str, int] = field(default_factory=dict)
@@ -175,7 +178,7 @@ class _Guess:
     def as_label(self, name: str, pieces: Pieces) -> None:
         """Take a column for the label."""
         values = read_as_asked(pieces)
-        self.labels[name] = guess_label(values)
+        self.labels[name] = self.kind or guess_label(values)
         self.notes[name] = f"label, {self.labels[name]}"
 
     def as_category(self, name: str, pieces: Pieces) -> None:

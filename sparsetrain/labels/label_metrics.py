@@ -11,7 +11,7 @@ from sparsetrain.labels.labels import Labels
 from sparsetrain.metrics.checks import check_weights
 from sparsetrain.metrics.grouped import GroupedAUC
 from sparsetrain.metrics.ranking import RankingMetrics
-from sparsetrain.metrics.scores import GAINS, Scores, ratio
+from sparsetrain.metrics.scores import GAINS, Scores, base_name, ratio
 
 
 class LabelMetrics:
@@ -128,6 +128,13 @@ def gains() -> dict[str, Callable[[float], float]]:
     """Return for each score, those of all kinds among them, what is larger for a better one."""
     own = [score for label in LABELS.values() for score in label.lower]
     return GAINS | dict.fromkeys(own, operator.neg)
+
+
+def watched_names() -> list[str]:
+    """Return the names of all scores that can be watched, as ``ndcg@K`` those of rankings."""
+    ranked = {base_name(name) for name in score_names(Labels({})) if "@" in name}
+    names = sorted(gains(), key=ranked.__contains__)  # those last
+    return [f"{name}@K" if name in ranked else name for name in names]
 
 
 def score_names(labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10) -> list[str]:

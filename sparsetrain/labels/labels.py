@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -13,6 +13,19 @@ import numpy as np
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels.label import Kind, Label, label_of
 from sparsetrain.system.argument_checks import require_type
+
+
+def named_label(text: str, columns: Collection[str]) -> tuple[str, Label | None]:
+    """Return the column that a text names, and the kind that it has behind a colon.
+
+    Examples
+    --------
+    >>> named_label("visits:count", {"visits"})
+    ('visits', Count())
+    """
+    ends = [at for at, mark in enumerate(text) if mark == ":"] if text not in columns else []
+    end = next((at for at in ends if text[:at] in columns), None)
+    return (text, None) if end is None else (text[:end], label_of(text[end + 1 :], f"label {text}"))
 
 
 def guess_label(values: np.ndarray) -> Label:

@@ -92,6 +92,19 @@ ODD = {
 }
 
 
+def test_a_label_has_the_kind_behind_its_name(name="a:b"):
+    rows = {"visits": [0, 1, 5, 2] * (ROWS // 4), name: [0.5, 1.5] * (ROWS // 2), **LABEL}
+    assert infer(rows, "visits:count").schema.labels == {"visits": "count"}
+    assert infer(rows, "visits").schema.labels == {"visits": "real"}
+    assert infer(rows, name).schema.labels == {name: "real"}
+    found = infer(rows, f"{name}:quantiles:0.1,0.9")
+    assert found.schema.labels == {name: "quantiles:0.1,0.9"}
+    assert found.columns[name] == "label, quantiles:0.1,0.9"
+    assert infer(rows, "visits:classes:6").schema.labels == {"visits": 6}
+    with pytest.raises(ConfigError, match="label visits:counts is 'counts'; it must be 'binary'"):
+        infer(rows, "visits:counts")
+
+
 @pytest.mark.parametrize("kind", ODD)
 def test_a_column_that_is_not_read_is_named_with_the_reason(kind, tmp_path):
     values, reason = ODD[kind]

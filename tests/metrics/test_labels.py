@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import roc_auc_score
 
-from sparsetrain.cli.settings.schema import MONITOR
+from sparsetrain.cli.settings import TrainSettings
 from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.labels import LabelMetrics, Labels
 from sparsetrain.labels.label import LABELS
@@ -376,7 +376,7 @@ def test_every_score_that_can_be_watched_has_a_direction_and_a_setting():
     assert {*named, *GroupedAUC.SCORES, *of_rankings, "loss"} >= gains().keys()
     assert gains().keys() >= {label.watched for label in LABELS.values()}
     settings = [f"{name}@10" if name in of_rankings else f"click.{name}" for name in gains()]
-    assert all(re.match(MONITOR, name) for name in settings)
+    assert [TrainSettings(monitor=name).monitor for name in settings] == settings
     better = {"logloss": 0.1, "auc": 0.9, "gauc": 0.9, "calibration": 0.95, "accuracy": 0.9}
     worse = {"logloss": 0.2, "auc": 0.8, "gauc": 0.8, "calibration": 1.1, "accuracy": 0.8}
     for name, value in better.items():

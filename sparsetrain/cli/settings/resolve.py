@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparsetrain.cli.settings.fields import fields_of
-from sparsetrain.cli.settings.schema import RANKED, SCORES, ModelSettings, Settings, settings_of
+from sparsetrain.cli.settings.schema import ModelSettings, Settings, settings_of
 from sparsetrain.errors import ConfigError, meant
 from sparsetrain.system.regular_files import read_regular_file
 
@@ -108,9 +108,8 @@ def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str,
     entry = winners[".".join(str(part) for part in problem["loc"][:2])]
     reason = problem["msg"].replace("Input should be", "must be").replace("valid tuple", "list")
     names = re.findall("'([^']*)'", reason) if problem["type"] == "literal_error" else []
-    if problem["type"] == "string_pattern_mismatch":  # the only pattern is that of scores
-        names = [*SCORES, *(f"{name}@K" for name in RANKED)]
-        reason = f"must be a score: {', '.join(names)}"
+    if problem["type"] == "score":
+        names = reason.partition(": ")[2].split(", ")
     message = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
     message += meant(str(problem["input"]), names)
     if str(entry.value).lower() not in _NO_VALUE:

@@ -5,6 +5,7 @@ The models are strict (no text becomes a number here), closed (no unknown key) a
 are numbers, text and enumerated names, so a settings file never holds code.
 """
 
+import re
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
@@ -12,6 +13,7 @@ from inspect import signature
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
 from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
@@ -81,7 +83,8 @@ class DataSettings(Section):
     )
     label: str | None = setting(
         None,
-        "Column to predict: the roles of the others are inferred from the rows.",
+        "Column to predict: the roles of the others are inferred from the rows. COLUMN:KIND where "
+        "it is neither 0 and 1 nor any number: visits:count, genre:classes:5.",
         flag="--label",
         metavar="COLUMN",
     )
@@ -243,13 +246,18 @@ class ModelSettings(Section):
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
 
-SCORES = (
-    *("logloss", "ne", "auc", "gauc", "calibration", "accuracy", "rmse", "mae", "loss"),
-    *("deviance", "pinball"),
-)
-RANKED = ("hr", "ndcg", "mrr", "recall", "precision", "map")  # of lists: ndcg@10
-# A score, with the name of its label before it where there are several.
-MONITOR = rf"^(.+\.)?({'|'.join(SCORES)}|({'|'.join(RANKED)})@[1-9]\d*)$"
+def _as_score(value: Any) -> Any:
+    """Accept a score, with the name of its label before it where there are several."""
+    from sparsetrain.labels.label_metrics import watched_names
+
+    if isinstance(value, str):
+        name, at, k = value.rpartition(".")[2].partition("@")
+        names = watched_names()
+        if f"{name}{at and '@K'}" not in names or (at and not re.fullmatch(r"[1-9]\d*", k)):
+            raise PydanticCustomError(
+                "score", "must be a score: {names}", {"names": ", ".join(names)}
+            )
+    return value
 
 
 ARITHMETIC = ("precision", "loss_scale")  # settings of `TrainSettings`, arguments of a trainer
@@ -293,7 +301,7 @@ class TrainSettings(Section):
     validate_epochs: Count = setting(
         1, "Epochs between validations; the last is validated too.", flag="--validate-epochs"
     )
-    monitor: Annotated[str, Field(pattern=MONITOR)] | None = setting(
+    monitor: Annotated[str, BeforeValidator(_as_score)] | None = setting(
         None,
         "Validation score that decides which checkpoint is the best: logloss, ne, auc, gauc, "
         "calibration, accuracy, rmse, mae or loss; of several labels NAME.auc and so on; of a "
