@@ -86,7 +86,7 @@ AXES = {
     "ranking": Axis(
         r'"ranking"|\bretrieval\.|\brecommend\(|\bnegatives\b|item_vectors',
         r"retrieval|ranking|ranker|interactions|metrics/|models/losses|data/synthetic",
-        6,
+        5,
     ),
 }
 

@@ -44,7 +44,7 @@ PUBLIC = {
     ),
     "labels": (
         "Binary Classes Count DevianceMetrics LABELS Label LabelMetrics Labels PinballMetrics "
-        "Quantiles Real label_of"
+        "Quantiles Real label_of watched_names"
     ),
     "loggers": "MLflow TensorBoard WandB",
     "metrics": ("ClassMetrics ClickMetrics GroupedAUC RankingMetrics RegressionMetrics rank_items"),

@@ -23,7 +23,6 @@ from sparsetrain.cli import (
     listings,
     plot,
     predict,
-    recommend,
     schema,
     train,
     tune,
@@ -32,6 +31,7 @@ from sparsetrain.cli import (
 from sparsetrain.cli.import_arrow import import_arrow
 from sparsetrain.cli.options import GroupedCommand, GroupedCommands
 from sparsetrain.cli.output import data_warnings_as_notes, escape_controls, open_streams
+from sparsetrain.cli.ranking.recommend import recommend
 from sparsetrain.cli.report import report
 from sparsetrain.cli.stop import Stopped
 from sparsetrain.cli.trainers import joined
@@ -63,7 +63,7 @@ _COMMANDS: dict[str, tuple[Any, ...]] = {
         listings.models,
         listings.settings,
     ),
-    "Predict and serve": (predict.evaluate, predict.predict, recommend.recommend, export.export)
+    "Predict and serve": (predict.evaluate, predict.predict, recommend, export.export)
     + (export.apply, export.serve, export.quantize),
     "Measure and check": (compare.compare, verify.verify, doctor.doctor),
 }

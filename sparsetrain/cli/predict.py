@@ -54,9 +54,9 @@ def evaluate(
             help="Feature, such as the user, whose rows are scored group by group (gauc).",
         ),
     ] = None,
-    weighted: Annotated[
+    by_weights: Annotated[
         bool,
-        typer.Option("--weighted", help="Rows count by the weights that the training had."),
+        typer.Option("--by-weights", help="Rows count by the weights that the training had."),
     ] = False,
     precision: Precision = None,
     model_class: ModelClass = None,
@@ -73,11 +73,11 @@ def evaluate(
             _require_labels(model, data, predictor.encoder.schema)
         rows = str(data) if needs_labels else rows_to_rank(resolved, data, predictor.encoder)
         dataset = st.data.Dataset(
-            rows, predictor.encoder, require_label=needs_labels, read_weights=weighted
+            rows, predictor.encoder, require_label=needs_labels, read_weights=by_weights
         )
         lists = {} if needs_labels else {"k": resolved.train.k}
         scores = predictor.evaluate(
-            dataset, batch_size=batch_size, group_by=group_by, weighted=weighted, **lists
+            dataset, batch_size=batch_size, group_by=group_by, by_weights=by_weights, **lists
         )
     warn_if_useless(data.name, scores)
     unseen = warn_unseen(dataset, predictor.encoder, resolved.data.warn_unseen)

@@ -64,7 +64,7 @@ def tune(
     points = _grid(space) if sampler == "grid" else []
     base, files, path = settings.resolve(), Files(train, valid), out / "trials.jsonl"
     seed, count = base.train.seed, len(points) or trials
-    monitor = base.train.monitor or ("ndcg@10" if base.data.task == "ranking" else "loss")
+    monitor = base.train.monitor or ("loss" if base.model.has_labels else "ndcg@10")
     plan = {"search": search, "sampler": sampler, "seed": seed, "monitor": monitor}
     as_toml(base).encode()  # of a path that is not UTF-8 no settings file can be made
     require_writable(path)

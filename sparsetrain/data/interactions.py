@@ -155,7 +155,7 @@ class Interactions:
         numbers = {"rating": self.rating, "time": self.time}
         return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
 
-    def histories(self, *, ages: bool = False) -> pa.Table:
+    def queries(self, *, ages: bool = False) -> pa.Table:
         """Return a row for each user with all items as the history, to recommend items for.
 
         With `ages` it has the column `history_age` too.

@@ -2,7 +2,7 @@
 """Kinds of labels as values, a file each: check, loss, prediction, scores, names of outputs.
 
 - `Binary`, `Real`, `Classes`, `Count`, `Quantiles`: the kinds; `Label`: the base of your own
-- `Labels`: those of a model by name; `LabelMetrics`: their scores
+- `Labels`: those of a model by name; `LabelMetrics`: their scores, `watched_names`: of all kinds
 """
 
 from sparsetrain.labels.binary import Binary as Binary
@@ -13,6 +13,7 @@ from sparsetrain.labels.label import LABELS as LABELS
 from sparsetrain.labels.label import Label as Label
 from sparsetrain.labels.label import label_of as label_of
 from sparsetrain.labels.label_metrics import LabelMetrics as LabelMetrics
+from sparsetrain.labels.label_metrics import watched_names as watched_names
 from sparsetrain.labels.labels import Labels as Labels
 from sparsetrain.labels.quantiles import PinballMetrics as PinballMetrics
 from sparsetrain.labels.quantiles import Quantiles as Quantiles

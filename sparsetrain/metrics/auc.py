@@ -93,12 +93,12 @@ class ClickOrder:
         weights = None if self._weights is None else self._weights[own]
         return self._scores[own], self._clicked[own], weights
 
-    def _make_room(self, rows: int, weighted: bool) -> None:
+    def _make_room(self, rows: int, weighs: bool) -> None:
         if rows > len(self._scores):
             more = np.empty(min(max(rows, 4096), _EXACT_ROWS - len(self._scores)), np.float32)
             self._scores = np.concatenate([self._scores, more])
             self._clicked = np.concatenate([self._clicked, more > 0])
-        if weighted or self._weights is not None:
+        if weighs or self._weights is not None:
             known = np.empty(0) if self._weights is None else self._weights
             self._weights = np.r_[known, np.ones(len(self._scores) - len(known))]
 

@@ -135,7 +135,7 @@ class Predictor:
         k: int | Sequence[int] = 10,
         negatives: int | np.ndarray | None = None,
         negative_weights: np.ndarray | None = None,
-        weighted: bool = False,
+        by_weights: bool = False,
     ) -> dict[str, Any]:
         """Score labelled data, or for a model of queries and items rank the wanted ones.
 
@@ -156,7 +156,7 @@ class Predictor:
             that it has not seen.
         negative_weights : ndarray (V,), optional
             Chances of the items to be drawn, such as their counts; by default all are alike.
-        weighted : bool
+        by_weights : bool
             Whether rows count by their weights, from the column that the encoder was fitted with,
             in all scores of labels but `rows` and those of groups.
 
@@ -183,9 +183,9 @@ class Predictor:
         given = k != 10 or negatives is not None or negative_weights is not None
         if self.model.all_labels and given:
             raise ConfigError("evaluate: k and negatives are for models that rank items")
-        if weighted and not self.model.all_labels:
-            raise ConfigError("evaluate: weighted is for models that predict labels")
-        dataset = self._dataset(data, read_weights=weighted)
+        if by_weights and not self.model.all_labels:
+            raise ConfigError("evaluate: by_weights is for models that predict labels")
+        dataset = self._dataset(data, read_weights=by_weights)
         found = self._evaluate(
             dataset,
             batch_size=batch_size,
@@ -193,7 +193,7 @@ class Predictor:
             k=k,
             negatives=negatives,
             negative_weights=negative_weights,
-            weighted=weighted,
+            by_weights=by_weights,
             floor=True,
         )
         assert found is not None
@@ -208,13 +208,13 @@ class Predictor:
         batch_size: int,
         group_by: str | None = None,
         stop: Callable[[], bool] | None = None,
-        weighted: bool = False,
+        by_weights: bool = False,
         **ranking: Any,
     ) -> dict[str, Any] | None:
         """The scores, or None if `stop`, asked between two batches, ended it."""
         if not self.model.all_labels:
             return retrieval.evaluate(self, dataset, **ranking, stop=stop)
-        return scores.evaluate(self, dataset, batch_size, group_by, stop, weighted)
+        return scores.evaluate(self, dataset, batch_size, group_by, stop, by_weights)
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.

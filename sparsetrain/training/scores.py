@@ -22,21 +22,21 @@ def evaluate(
     batch_size: int,
     group_by: str | None = None,
     stop: Callable[[], bool] | None = None,
-    weighted: bool = False,
+    by_weights: bool = False,
 ) -> dict[str, Any] | None:
     """Metrics of labelled rows; None if `stop`, asked between two batches, ended it.
 
-    With `weighted` rows count by their weights.
+    With `by_weights` rows count by their weights.
     """
     model = predictor.model
 
     def labelled(batch: Batch) -> Batch:
         if batch.labels is None:
             raise DataError("data to evaluate on needs labels")
-        if weighted and batch.weights is None:
+        if by_weights and batch.weights is None:
             raise DataError(
-                "weighted: these rows have no weights; Encoder.fit(..., weights=NAME) names their "
-                "column, which the data to evaluate on need too"
+                "by_weights: these rows have no weights; Encoder.fit(..., weights=NAME) names "
+                "their column, which the data to evaluate on need too"
             )
         model.all_labels.check(batch.labels)
         return batch
@@ -47,7 +47,7 @@ def evaluate(
         if number and stop is not None and stop():
             return None
         groups = None if group_by is None else model.read(group_by, batch)
-        metrics.update(logits, batch.labels, groups, batch.weights if weighted else None)
+        metrics.update(logits, batch.labels, groups, batch.weights if by_weights else None)
     return metrics.result()
 
 

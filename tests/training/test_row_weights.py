@@ -172,14 +172,14 @@ def test_scores_read_no_weights(trainer, weight):
 
 def test_scores_are_weighted_where_it_is_asked(trainer):
     one, data = trainer(encoder=encoder("w")), rows(300, 1)
-    found, plain = one.evaluate(data, weighted=True), one.evaluate(data)
+    found, plain = one.evaluate(data, by_weights=True), one.evaluate(data)
     label = np.array(data["label"])
     chances = one.predict(data)
     losses = -np.log(np.where(label == 1, chances, 1 - chances))
     assert found["logloss"] == pytest.approx(np.average(losses, weights=data["w"]), rel=1e-5)
     assert (found["rows"], plain["rows"]) == (300, 300) and found["auc"] != plain["auc"]
-    with pytest.raises(DataError, match="weighted: these rows have no weights; Encoder.fit"):
-        one.evaluate(small_dlrm.raw_rows(20), weighted=True)
+    with pytest.raises(DataError, match="by_weights: these rows have no weights; Encoder.fit"):
+        one.evaluate(small_dlrm.raw_rows(20), by_weights=True)
 
 
 def known_batches(known: st.data.Encoder, data: dict) -> list[Batch]:

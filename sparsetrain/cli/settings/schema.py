@@ -248,11 +248,11 @@ class ModelSettings(Section):
 
 def _as_score(value: Any) -> Any:
     """Accept a score, with the name of its label before it where there are several."""
-    from sparsetrain.labels.label_metrics import watched_names
+    import sparsetrain as st
 
     if isinstance(value, str):
         name, at, k = value.rpartition(".")[2].partition("@")
-        names = watched_names()
+        names = st.labels.watched_names()
         if f"{name}{at and '@K'}" not in names or (at and not re.fullmatch(r"[1-9]\d*", k)):
             raise PydanticCustomError(
                 "score", "must be a score: {names}", {"names": ", ".join(names)}

@@ -7,7 +7,7 @@ scored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
 from sparsetrain.data.encode.quantiles import read_boundaries
 from sparsetrain.data.encode.reader import Reader, match
 from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.blank_columns import with_blanks
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part, encoder_fingerprint
@@ -264,11 +265,17 @@ class Encoder(Rules):
         return all(column.extends(known) for column, known in pairs)
 
     def bind(
-        self, parts: Sequence[Part], *, require_label: bool = True, read_weights: bool = True
+        self,
+        parts: Sequence[Part],
+        *,
+        require_label: bool = True,
+        read_weights: bool = True,
+        optional: Collection[str] = (),
     ) -> list[tuple[Part, Reader]]:
         """Pair every part with a reader of it; weights of rows are read only with their labels.
 
         Each file's schema is looked at once; what is converted has its derived columns already.
+        Of the `optional` columns those that a part lacks are missing values.
 
         Raises
         ------
@@ -280,6 +287,9 @@ class Encoder(Rules):
         bound = []
         for part in parts:
             where = part.location.name
+            if optional:
+                blank = 0 if self.encoded or part.is_converted else None
+                part = with_blanks(part, optional, blank)
             if self.schema.derived and not part.is_converted:
                 part = with_derived(part, self.schema.derived)
             if where not in readers:

@@ -12,9 +12,9 @@ import pyarrow as pa
 from sparsetrain.data.read.source import Part, with_numbers
 
 
-def with_blanks(part: Part, names: Collection[str], encoded: bool) -> Part:
-    """Return a part in which columns that it lacks are null, or of encoded data all 0."""
-    blank = pa.scalar(0 if encoded or part.is_converted else None)
+def with_blanks(part: Part, names: Collection[str], value: int | None) -> Part:
+    """Return a part with this value in each row of the columns that it lacks."""
+    blank = pa.scalar(value)
     lacking = [pa.field(name, blank.type) for name in names if name not in part.schema.names]
     if not lacking:
         return part

@@ -28,7 +28,6 @@ from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows,
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
-from sparsetrain.data.read.blank_columns import with_blanks
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
@@ -139,9 +138,7 @@ class Dataset:
         parts = self._source.parts
         self.absent = frozenset(n for n in optional for p in parts if n not in p.schema.names)
         self._parts = encoder.bind(
-            [with_blanks(part, optional, encoder.encoded) for part in parts],
-            require_label=require_label,
-            read_weights=read_weights,
+            parts, require_label=require_label, read_weights=read_weights, optional=optional
         )
         check_ranges(self._parts)
 

@@ -50,7 +50,7 @@ def recommend(
         if ranks.all_labels or ranks.target is None or encoder is None:
             raise ConfigError(f"{model} ranks no items; sparsetrain predict writes its predictions")
         chosen = read_log(settings.resolve(), [str(log)])
-        rows = chosen.histories(ages=has_ages(encoder))
+        rows = chosen.queries(ages=has_ages(encoder))
         ids, scores = predictor.recommend(rows, k, include_seen=include_seen)
         row, place = np.nonzero(ids >= 0)
         values = encoder.values("item")
