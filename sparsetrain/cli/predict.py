@@ -12,7 +12,7 @@ import typer
 from sparsetrain.cli.options import AsJson, BatchSize, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, format_scores, warn_if_useless
 from sparsetrain.cli.output_files import replace_file, require_writable
-from sparsetrain.cli.ranking import rows_to_rank
+from sparsetrain.cli.ranking import IS_RANKING, rows_to_rank
 from sparsetrain.cli.saved_model import (
     Checkpoint,
     ModelClass,
@@ -65,7 +65,7 @@ def evaluate(
     """Score a model on labelled data."""
     import sparsetrain as st
 
-    resolved = settings.resolve()
+    resolved = settings.resolve(IS_RANKING)
     with StopSignals():
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         needs_labels = bool(predictor.model.all_labels)
@@ -75,7 +75,8 @@ def evaluate(
         dataset = st.data.Dataset(
             rows, predictor.encoder, require_label=needs_labels, read_weights=by_weights
         )
-        lists = {} if needs_labels else {"k": resolved.train.k}
+        asks = not needs_labels or "--k" in settings.flags()
+        lists = {"k": resolved.train.k} if asks else {}
         scores = predictor.evaluate(
             dataset, batch_size=batch_size, group_by=group_by, by_weights=by_weights, **lists
         )

@@ -177,8 +177,8 @@ def _score(
     """Score the held-out rows, except those that the end of the training has scored."""
     scored: dict[str, Any] = {}
     train = settings.train
-    # A ranking is scored once more, for the scores of Pop beside it.
-    if history["checkpoint"] == "latest" and history["epochs"] and settings.model.has_labels:
+    is_last = history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None
+    if is_last and settings.model.has_labels:  # a ranking is scored again, with Pop beside it
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name)

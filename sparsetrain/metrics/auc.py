@@ -55,7 +55,8 @@ class ClickOrder:
             self._clicked[begin:end] = clicked
         self.rows = end
         if weights is None:
-            self.weight, self.clicks = self.weight + len(scores), self.clicks + int(clicked.sum())
+            self.weight += len(scores)
+            self.clicks += int(np.count_nonzero(clicked))
         else:
             self.weight += float(weights.sum())
             self.clicks += float(weights[clicked].sum())

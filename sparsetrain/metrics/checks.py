@@ -39,5 +39,7 @@ def check_weights(weights: np.ndarray | None, rows: int, before: int) -> np.ndar
 
 
 def total(values: np.ndarray, weights: np.ndarray | None) -> float:
-    """Return the sum of values (B,) of rows, by their weights."""
-    return float(values.sum() if weights is None else values @ weights)
+    """Return the sum of values (B,) of rows, by their weights; those of weight 0 do not count."""
+    if weights is None:
+        return float(values.sum())
+    return float(values[weights > 0] @ weights[weights > 0])  # a value may be infinite

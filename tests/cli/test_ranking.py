@@ -2,6 +2,7 @@
 """`sparsetrain train --task ranking`: from a log of interactions to ranking metrics."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -67,8 +68,13 @@ def test_a_log_is_ranked_beside_pop_and_items_are_recommended_for_its_users(log,
     assert not {*zip(best["user"], best["item"], strict=True)} & {
         *zip(chosen["user"], chosen["item"], strict=True)
     }
-    assert main(["recommend", str(out), log, "--out", str(top), "--include-seen"]) == 0
+    renamed = str(tmp_path / "renamed.csv")
+    lines = Path(log).read_text().replace("\t", ",").splitlines()
+    Path(renamed).write_text("\n".join(["who,what,timestamp", *lines[1:]]))
+    named = ["--user", "who", "--item", "what"]
+    assert main(["recommend", str(out), renamed, *named, "--out", str(top), "--include-seen"]) == 0
     assert pq.read_table(top).num_rows == 10 * USERS
+    assert main(["evaluate", str(out), renamed, *named]) == 0
 
 
 def test_what_ranks_no_items_recommends_none(tmp_path, capsys):

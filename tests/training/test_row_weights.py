@@ -232,4 +232,6 @@ def test_train_takes_a_column_and_goes_on_with_it(tmp_path, capsys):
     assert json.loads(printed.out)["settings"]["data"]["weights"] == "w"
     assert main(["train", "--resume", run, "--epochs", "2"]) == 0
     assert main(["evaluate", run, str(tmp_path / "valid.parquet")]) == 0
+    assert main(["evaluate", run, files[0], "--by-weights"]) == 0
+    assert main(["evaluate", run, str(tmp_path / "valid.parquet"), "--by-weights"]) == 3
     assert st.load(run).model.config()["row_weights"] is True

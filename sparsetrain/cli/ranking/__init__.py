@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rankings by the command: how a log is split and ranked, and items to recommend."""
 
+from sparsetrain.cli.ranking.protocols import IS_RANKING as IS_RANKING
 from sparsetrain.cli.ranking.protocols import find_interactions as find_interactions
 from sparsetrain.cli.ranking.protocols import has_ages as has_ages
 from sparsetrain.cli.ranking.protocols import ranking_options as ranking_options

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.train_files import Files, Rows
 from sparsetrain.errors import ConfigError, DataError
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     import sparsetrain as st
     from sparsetrain.cli.settings import Settings
+
+
+IS_RANKING = [Entry("data.task", "ranking", "--task")]  # of commands that read logs by settings
 
 
 def read_interactions(
@@ -73,9 +78,10 @@ def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
     """Return rows of histories and items as they are, and of a log the last item of each user."""
     import sparsetrain as st
 
-    source = st.data.open_source(str(data))
-    if isinstance(source, st.data.Source) and "history" in source.parts[0].schema.names:
-        return source
+    with suppress(DataError):  # of text without names
+        source: Any = st.data.open_source(str(data))
+        if "history" in source.parts[0].schema.names:
+            return source
     log = read_log(settings, [str(data)])
     rows = log.leave_one_out(ages=has_ages(encoder)).test
     if not rows.num_rows:

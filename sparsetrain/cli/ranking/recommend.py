@@ -10,7 +10,7 @@ from sparsetrain.cli.options import AsJson, SettingOptions, with_settings
 from sparsetrain.cli.output import emit, note
 from sparsetrain.cli.output_files import replace_file
 from sparsetrain.cli.predict import require_output, write_table
-from sparsetrain.cli.ranking import has_ages, read_log
+from sparsetrain.cli.ranking import IS_RANKING, has_ages, read_log
 from sparsetrain.cli.saved_model import Checkpoint, ModelClass, ModelFolder, Precision, load_by
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
@@ -49,7 +49,7 @@ def recommend(
         ranks, encoder = predictor.model, predictor.encoder
         if ranks.all_labels or ranks.target is None or encoder is None:
             raise ConfigError(f"{model} ranks no items; sparsetrain predict writes its predictions")
-        chosen = read_log(settings.resolve(), [str(log)])
+        chosen = read_log(settings.resolve(IS_RANKING), [str(log)])
         rows = chosen.queries(ages=has_ages(encoder))
         ids, scores = predictor.recommend(rows, k, include_seen=include_seen)
         row, place = np.nonzero(ids >= 0)
