@@ -26,9 +26,9 @@ model = st.models.SASRec.for_encoder(encoder, dim=32, dropout=0.2)
 trainer = st.Trainer(model, st.optim.adam(0.005, mode="exact"), encoder=encoder)
 trainer.fit(split.train, epochs=10, batch_size=128, progress=None)
 
-histories = ratings(range(1_000, 1_003), 8).groupby("user")["item"].agg(list)
-ids, scores = trainer.recommend({"user": histories.index, "history": histories}, k=10)
+new = st.data.Interactions.read(ratings(range(1_000, 1_003), 8)).queries()
+ids, scores = trainer.recommend(new, k=10)
 films = encoder.values("item")
 found = [[films[row] for row in row_ids if row >= 0] for row_ids in ids]
-for user, items in zip(histories.index, found, strict=True):
+for user, items in zip(new["user"].to_pylist(), found, strict=True):
     print(f"user {user}: {items}")

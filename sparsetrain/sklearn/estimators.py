@@ -107,7 +107,7 @@ class _Estimator(Trained, ABC):
     evals_result_ : dict
         Of each set of rows that was scored after each epoch its scores, lists as long.
     feature_importances_ : ndarray (n_features_in_,) float64
-        See there; only after a fit that held rows out.
+        The rise of the loss where a column is shuffled; only after a fit that held rows out.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only after a frame.
@@ -344,13 +344,12 @@ class _Estimator(Trained, ABC):
                     into.setdefault(score, []).append(value and value * self._unit)
 
         assert self.trainer_.encoder is not None
+        values = sum(self.trainer_.encoder.tables.values())
         self._fit(
             rows,
             count,
             validation=self._held_out,
-            epochs=epochs_of(
-                epochs, count, sum(self.trainer_.encoder.tables.values()), self.patience
-            ),
+            epochs=epochs_of(epochs, count, values, self.patience),
             early_stopping=EarlyStopping(patience=self.patience) if watched else None,
             on_epoch=note,
         )

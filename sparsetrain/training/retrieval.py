@@ -19,6 +19,7 @@ from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of
+from sparsetrain.models.functions import arguments_of
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.ranking_floor import Floor
 
@@ -89,9 +90,13 @@ def _scorer(predictor: Any) -> _ByVectors | _ByModel:
 
 
 def wanted_column(model: Any) -> tuple[str, ...]:
-    """The column of wanted items, if there is one: data to score need it only to score these."""
+    """The column of wanted items, which data to score need only to score these.
+
+    None of a model without, or whose queries read it.
+    """
     target = model.target
-    return () if target is None else (column_of(target, model.features[target]),)
+    reads = arguments_of(model, "query") if "query" in model.functions else ()
+    return () if target in (None, *reads) else (column_of(target, model.features[target]),)
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
