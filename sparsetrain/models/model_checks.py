@@ -14,7 +14,7 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, nearest
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.labels import Labels
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
@@ -22,6 +22,27 @@ from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def model_for(model: Any, encoder: Encoder | None) -> Any:
+    """Return a model; of a class, or a name in `MODELS`, one for the columns of an encoder.
+
+    Raises
+    ------
+    ConfigError
+        If no model has the name, or a class is given without an encoder.
+    """
+    if isinstance(model, str) and model not in MODELS:
+        raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
+    made = MODELS[model] if isinstance(model, str) else model
+    if not (isinstance(made, type) and issubclass(made, Model)):
+        return made  # which `require_model` looks at
+    if encoder is None:
+        raise ConfigError(
+            f"model is the class {made.__name__}, made for an encoder: add encoder=..., or make "
+            f"one: {made.__name__}(rows)"
+        )
+    return made.for_encoder(encoder)
 
 
 def require_model(model: Any) -> None:

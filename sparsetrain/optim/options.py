@@ -46,6 +46,25 @@ class Options(WithoutDecay, total=False):
     decoupled: bool
 
 
+def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
+    """Return an optimizer; of a name in `OPTIMIZERS`, one with this learning rate.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    known = _constructors()
+    if isinstance(given, str) and given in known:
+        return known[given](lr=lr, **options)
+    if not isinstance(given, Optimizer):
+        raise ConfigError(
+            f"optimizer is {given!r:.60}; give one of {', '.join(known)}, or a value such as "
+            "sparsetrain.optim.adagrad(0.02)"
+        )
+    return given
+
+
 def options_of(name: str) -> list[str]:
     """Names of all that the constructor of a formula takes, in the order of its signature."""
     hints = get_type_hints(_constructors()[name])

@@ -17,6 +17,7 @@ from sparsetrain import models, optim
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.options import check_options, is_own, require_options
+from sparsetrain.optim.options import optimizer_of
 from sparsetrain.training.trainer import Trainer
 
 
@@ -53,11 +54,7 @@ class Trained(BaseEstimator):
         return made, given
 
     def _optimizer(self) -> optim.Optimizer:
-        name, options = self.optimizer, {"lr": self.lr, **(self.optimizer_options or {})}
-        if name not in optim.OPTIMIZERS:
-            known = ", ".join(optim.OPTIMIZERS)
-            raise ConfigError(f"optimizer is {name!r:.60}; give one of {known}")
-        return optim.OPTIMIZERS[name](**options)
+        return optimizer_of(self.optimizer, **{"lr": self.lr, **(self.optimizer_options or {})})
 
     def _seed(self) -> int:
         """Return a seed by scikit-learn's rules."""

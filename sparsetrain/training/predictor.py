@@ -30,14 +30,10 @@ from sparsetrain.models.model_checks import (
 )
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
-from sparsetrain.system.argument_checks import require_type
 from sparsetrain.system.html import describe
 from sparsetrain.system.locks import new_lock, synchronized
 from sparsetrain.tables.collection import Tables
-from sparsetrain.tables.state_dict import (
-    named_tables,
-    require_own_names,
-)
+from sparsetrain.tables.state_dict import named_tables, require_own_names
 from sparsetrain.tables.table import Table
 from sparsetrain.training import retrieval, scores
 from sparsetrain.training.processes import ALONE, OneProcess, together, whole
@@ -63,7 +59,6 @@ class Predictor:
         parallel: OneProcess = ALONE,
     ) -> None:
         self.parallel = parallel
-        require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
         self.model, self.encoder, self.target = model, encoder, target
         self.backend = backend_of(target)
         self.precision, self.arithmetic = arithmetic.name, arithmetic

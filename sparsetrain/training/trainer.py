@@ -25,10 +25,16 @@ from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_trainable, floats_of
-from sparsetrain.models.model_checks import norm_of_rows, require_several_rows, table_dtype_of
+from sparsetrain.models.model_checks import (
+    model_for,
+    norm_of_rows,
+    require_several_rows,
+    table_dtype_of,
+)
 from sparsetrain.optim import Optimizer, StepResult, averages
+from sparsetrain.optim.options import optimizer_of
 from sparsetrain.runtime.targets import resolve_target
-from sparsetrain.system.argument_checks import require_int
+from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.locks import synchronized
 from sparsetrain.tables.on_disk import OnDisk
 from sparsetrain.tables.state_dict import load_arrays_, named_tables
@@ -55,16 +61,17 @@ class Trainer(Predictor):
 
     Parameters
     ----------
-    model : DLRM or another class of `sparsetrain.models`
-        Gives the Relax module, the initial parameters and the inputs of a batch.
-    optimizer : Optimizer
-        From `sparsetrain.optim`.
+    model : Model, class or str
+        Such as ``DLRM.for_encoder(encoder, dim=32)``; of a class or a name of
+        `sparsetrain.models.MODELS`, the one with default options for the encoder.
+    optimizer : Optimizer or str
+        From `sparsetrain.optim`; of a name, the one with a learning rate of 0.02.
     target : str or tvm.target.Target
         ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is one that can be used.
     seed : int
         Decides initial weights and the order of the data.
     encoder : Encoder, optional
-        How raw rows become batches; kept with the saved model.
+        How raw rows become batches; saved with the model.
     initialize : bool
         Whether weights are drawn; without, they are undefined until a state is loaded.
     accumulate : int
@@ -95,14 +102,14 @@ class Trainer(Predictor):
     --------
     >>> import sparsetrain as st
     >>> model = st.models.DLRM(rows=[100, 20], dim=8)
-    >>> trainer = st.Trainer(model, optimizer=st.optim.adagrad(0.02))
+    >>> trainer = st.Trainer(model, st.optim.adagrad(0.02))
     >>> loss = trainer.step(batch)  # doctest: +SKIP
     """
 
     def __init__(
         self,
         model: Any,
-        optimizer: Optimizer,
+        optimizer: Optimizer | str = "adagrad",
         *,
         target: Any = "auto",
         seed: int = 0,
@@ -115,11 +122,8 @@ class Trainer(Predictor):
         parallel: Any = None,
         tables: OnDisk | None = None,
     ) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise ConfigError(
-                "optimizer is a value such as sparsetrain.optim.adagrad(0.02), "
-                f"not a {type(optimizer).__name__}"
-            )
+        require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
+        model, optimizer = model_for(model, encoder), optimizer_of(optimizer)
         self.accumulate = require_int("accumulate", accumulate)
         self.draws = getattr(model, "has_dropout", False)  # while training
         target = resolve_target(target)

@@ -43,3 +43,22 @@ def test_any_other_model_takes_rows_by_name(encoder):
 def test_an_option_comes_before_what_the_encoder_knows(encoder):
     config = st.models.DLRM.for_encoder(encoder, pooling="mean").config()
     assert config["pooling"] == "mean"
+
+
+@pytest.mark.parametrize("model", [st.models.DLRM, "dlrm"])
+def test_a_trainer_makes_a_model_of_a_class_or_a_name(encoder, model):
+    trainer = st.Trainer(model, "adam", encoder=encoder)
+    assert trainer.model.config() == st.models.DLRM.for_encoder(encoder).config()
+    assert (trainer.optimizer.formula.name, trainer.optimizer.hyper["lr"]) == ("adam", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("dlmr",), "there is no model 'dlmr'; did you mean 'dlrm'"),
+        (("dlrm", "adan"), "optimizer is 'adan'; give one of sgd, momentum, .* or a value such"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_told(encoder, arguments, said):
+    with pytest.raises(st.errors.ConfigError, match=said):
+        st.Trainer(*arguments, encoder=encoder)
