@@ -101,7 +101,7 @@ def main() -> None:
             schema = st.data.with_buckets(
                 st.data.Schema(), numbers, columns.dense, columns.categories, keep=scaled
             )
-            encoder = st.data.Encoder.fit(rows, schema_file=schema)
+            encoder = st.data.Encoder.fit(rows, schema=schema)
             for model in options.models.split(","):
                 scores = train(model, encoder, rows, test, seed)
                 found.setdefault((model, way), []).append(scores)

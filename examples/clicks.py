@@ -24,7 +24,7 @@ def impressions(count: int = 4_000) -> pd.DataFrame:
 log = impressions()
 train, test = log[:3_500], log[3_500:]
 schema = st.data.infer(train, "click").schema
-encoder = st.data.Encoder.fit(train, schema_file=schema)
+encoder = st.data.Encoder.fit(train, schema=schema)
 model = st.models.DCNv2.for_encoder(encoder, dim=8)
 trainer = st.Trainer(model, st.optim.adagrad(0.05), encoder=encoder)
 trainer.fit(train, epochs=3, progress=None)

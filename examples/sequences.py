@@ -29,7 +29,7 @@ schema = st.data.Schema(
     categories=("history", "item"),
     columns={"item": st.data.ColumnRule(share_embedding="history")},
 )
-encoder = st.data.Encoder.fit(train, schema_file=schema, min_count=1)
+encoder = st.data.Encoder.fit(train, schema=schema, min_count=1)
 model = st.models.SASRec.for_encoder(encoder, dim=32, dropout=0.1)
 trainer = st.Trainer(model, st.optim.adam(0.01, mode="exact"), encoder=encoder)
 trainer.fit(train, epochs=25, batch_size=64, progress=None)

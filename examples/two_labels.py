@@ -33,7 +33,7 @@ def day(number: int, users: int, count: int = 2_000) -> pd.DataFrame:
 
 
 schema = st.data.Schema(categories=("user", "item"), labels={"click": "binary", "stay": "real"})
-encoder = st.data.Encoder.fit(day(1, 40), schema_file=schema, min_count=1)
+encoder = st.data.Encoder.fit(day(1, 40), schema=schema, min_count=1)
 model = Bilinear.for_encoder(encoder)
 trainer = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder)
 trainer.fit(day(1, 40), epochs=10, progress=None)

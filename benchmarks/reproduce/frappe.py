@@ -82,7 +82,7 @@ def prepare(folder: str) -> Prepared:
     paths = {split: f"{folder}/frappe_{split}.parquet" for split in ("train", "valid", "test")}
     schema = st.data.Schema(label=LABEL, categories=COLUMNS)
     fit = st.data.Encoder.fit
-    return Prepared(paths, fit(paths["train"], schema_file=schema, min_count=1, treat_as="raw"))
+    return Prepared(paths, fit(paths["train"], schema=schema, min_count=1, treat_as="raw"))
 
 
 def model_of(setting: Setting, encoder: st.data.Encoder) -> Any:

@@ -88,7 +88,7 @@ def _ranked(setting: Setting, log: st.data.Interactions, seed: int) -> dict[str,
 def _rated(setting: Setting, log: st.data.Interactions, seed: int) -> dict[str, Any]:
     table = log.table().select(["user", "item", "rating"])
     schema = st.data.Schema(categories=("user", "item"), labels={"rating": "real"})
-    encoder = st.data.Encoder.fit(table, schema_file=schema, min_count=1, treat_as="raw")
+    encoder = st.data.Encoder.fit(table, schema=schema, min_count=1, treat_as="raw")
     fold = np.random.default_rng(seed).permutation(len(log)) % FOLDS
     scores = []
     for number in range(FOLDS):

@@ -78,7 +78,7 @@ def compare(
             )
         elif from_data is not None:
             file = str(from_data)
-            encoder = st.data.Encoder.fit(file, schema_file=schema) if schema else None
+            encoder = st.data.Encoder.fit(file, schema=schema) if schema else None
             planned = st.compare.tables_of_data(file, base, batch_size, encoder=encoder)
         else:
             planned = st.compare.sweep(base, formulas)

@@ -139,7 +139,7 @@ def _describe_best(run: "st.Run") -> list[str]:
 def _data(path: Path, schema: str | None, max_rows: int) -> Summary:
     import sparsetrain as st
 
-    profile = st.data.profile(str(path), schema=st.data.Schema.read(schema), max_rows=max_rows)
+    profile = st.data.profile(str(path), schema=schema, max_rows=max_rows)
     result = {"kind": "data", **profile._asdict()}
     result["dense"] = [column._asdict() for column in profile.dense]
     result["categories"] = [column._asdict() for column in profile.categories]

@@ -92,7 +92,7 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     converted = all(os.path.isfile(os.path.join(path, "dataset.json")) for path in paths)
     doing = "taking" if converted else "learning"
     note(f"{doing} the encoding from {paths[0]}{others}{count}")
-    encoding = settings.data.encoding() | {"schema_file": data.schema}
+    encoding = settings.data.encoding() | {"schema": data.schema}
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}
         encoder = st.data.Encoder.fit(data.learn, **encoding | {"treat_as": "raw"} | rare)

@@ -7,6 +7,7 @@ limit; counts are exact for what was read. Memory: the distinct values of every 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,13 +109,15 @@ class Profile(NamedTuple):
         return "\n".join([describe(self.name, facts), *tables])
 
 
-def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_000) -> Profile:
+def profile(
+    data: Any, *, schema: Schema | str | Path | None = None, max_rows: int = 1_000_000
+) -> Profile:
     """Read rows and describe them.
 
     Parameters
     ----------
     data : anything `open_source` takes, except batches
-    schema : Schema, optional
+    schema : Schema or path, optional
         Names the columns where they are not Criteo's.
     max_rows : int
         Stop after about so many.
@@ -129,7 +132,7 @@ def profile(data: Any, *, schema: Schema | None = None, max_rows: int = 1_000_00
         If the data cannot be read, or are batches.
     """
     require_int("max_rows", max_rows)
-    schema = schema or Schema()
+    schema = Schema.read(schema)
     source = open_rows(data, schema)
     first = source.parts[0]
     encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)

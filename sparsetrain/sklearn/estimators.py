@@ -363,7 +363,7 @@ class _Estimator(Trained, ABC):
             max_rows=self.max_rows,
             nan="missing",
             treat_as="raw",
-            schema_file=self.schema_,
+            schema=self.schema_,
         )
 
     def _scores(self, X: Any) -> np.ndarray:

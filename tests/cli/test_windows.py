@@ -60,7 +60,7 @@ def test_each_day_is_scored_before_it_is_trained_on(clicks, tmp_path, capsys):
     trainer, by_hand = None, []
     for _, rows in parts:
         if trainer is None:
-            encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
+            encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1)
             arguments = encoder.model_arguments
             optimizer = st.optim.adagrad(found["settings"]["optimizer"]["lr"])
             trainer = st.Trainer(st.models.LR(**arguments), optimizer, encoder=encoder)

@@ -159,9 +159,9 @@ def known(key, kind):
 
 def learn(source, schema, least, folder, through_files):
     if not (through_files and isinstance(source, Path)):
-        return Encoder.fit(source, schema_file=schema, min_count=least)
+        return Encoder.fit(source, schema=schema, min_count=least)
     with tempfile.TemporaryDirectory(dir=folder) as out:
-        convert_files(source, Path(out) / "out", schema_file=schema, min_count=least)
+        convert_files(source, Path(out) / "out", schema=schema, min_count=least)
         return Encoder.fit(Path(out) / "out")
 
 

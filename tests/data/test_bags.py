@@ -29,7 +29,7 @@ def table(tags=TAGS, factors=FACTORS):
 def fit(rule=None, data=None):
     names = {"dense": ("I1",), "categories": ("C1", "C2")}
     schema = Schema(**names, columns={"C1": rule} if rule else {})
-    return Encoder.fit(table() if data is None else data, min_count=1, schema_file=schema)
+    return Encoder.fit(table() if data is None else data, min_count=1, schema=schema)
 
 
 def bags(feature):
@@ -73,7 +73,7 @@ def test_bags_survive_conversion_shuffling_and_cutting(tmp_path, seed, rule):
     data = pa.concat_tables([table()] * 40)
     encoder = fit(rule, data)
     path = write(tmp_path / "raw.parquet", data, group=30)
-    convert_files(path, tmp_path / "out", min_count=1, schema_file=encoder.schema)
+    convert_files(path, tmp_path / "out", min_count=1, schema=encoder.schema)
     converted = Encoder.fit(tmp_path / "out")
     assert converted.fingerprint == encoder.fingerprint
 

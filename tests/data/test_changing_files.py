@@ -15,7 +15,7 @@ from sparsetrain.errors import DataError
 SCHEMA = Schema("y", ("n",), ("c",))
 ROWS = 9_000
 TABLE = pa.table({"y": [0, 1] * (ROWS // 2), "n": [1.0] * ROWS, "c": [*range(9)] * (ROWS // 9)})
-ENCODER = Encoder.fit(TABLE, schema_file=SCHEMA)
+ENCODER = Encoder.fit(TABLE, schema=SCHEMA)
 # Read as the file that was opened, the bits of its floats would be integers.
 OTHER = TABLE.set_column(2, "c", pa.array([1.5] * ROWS))
 

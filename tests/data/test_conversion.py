@@ -485,7 +485,7 @@ def test_features_that_converted_data_could_not_tell_apart_are_refused_before(
     raw = str(tmp_path / "raw.parquet")
     pq.write_table(pa.table({name: [0, 1] for name in sorted(schema.wanted)}), raw)
     with pytest.raises(ConfigError, match=message):
-        convert_files(raw, tmp_path / "out", schema_file=schema, missing_flags=True)
+        convert_files(raw, tmp_path / "out", schema=schema, missing_flags=True)
     assert not (tmp_path / "out").exists()
 
 
@@ -494,7 +494,7 @@ def test_a_feature_may_be_called_like_the_label_in_other_letters(tmp_path):
     schema = Schema(label="click", dense=["Label"], categories=["LABEL"])
     columns = {"click": [0, 1, 1], "Label": [1.0, 2.0, 3.0], "LABEL": [5, 6, 5]}
     pq.write_table(pa.table(columns), raw)
-    convert_files(raw, tmp_path / "out", schema_file=schema)
+    convert_files(raw, tmp_path / "out", schema=schema)
     (batch,) = Dataset(out, Encoder.fit(out)).batches(3)
     assert batch.labels.tolist() == [0, 1, 1]
 
@@ -579,7 +579,7 @@ def test_ids_of_large_tables_are_split_by_bytes_and_others_have_a_dictionary(tmp
     pq.write_table(pa.table(rows), tmp_path / "raw.parquet")
     schema = Schema(label="click", dense=[], categories=["many", "few"])
     out = tmp_path / "out"
-    convert_files(tmp_path / "raw.parquet", out, schema_file=schema)
+    convert_files(tmp_path / "raw.parquet", out, schema=schema)
     (file,) = out.glob("part-*.parquet")
     group = pq.ParquetFile(file).metadata.row_group(0)
     found = {(c := group.column(i)).path_in_schema.split(".")[0]: c.encodings for i in range(3)}

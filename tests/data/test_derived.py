@@ -102,7 +102,7 @@ def test_files_frames_and_a_saved_encoder_give_the_same_ids(tmp_path):
     table = pa.table(ROWS)
     pa.parquet.write_table(table, tmp_path / "rows.parquet")
     pa.csv.write_csv(table, tmp_path / "rows.csv")
-    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema_file=schema())
+    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema=schema())
     again = Encoder.from_state(*encoder.to_state())
     assert again.fingerprint == encoder.fingerprint
     wanted = encoder.encode(table)
@@ -115,7 +115,7 @@ def test_files_frames_and_a_saved_encoder_give_the_same_ids(tmp_path):
 
 def test_converted_data_hold_them_too(tmp_path):
     pa.parquet.write_table(pa.table(ROWS), tmp_path / "rows.parquet")
-    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema_file=schema())
+    encoder = Encoder.fit(tmp_path / "rows.parquet", min_count=1, schema=schema())
     sparsetrain.data.convert_files([tmp_path / "rows.parquet"], tmp_path / "out", encoder=encoder)
     (batch,) = sparsetrain.data.Dataset(tmp_path / "out", encoder).batches(32)
     for mine, its in zip(encoder.encode(pa.table(ROWS)).ids, batch.ids, strict=True):
@@ -129,8 +129,8 @@ def test_rows_that_cannot_be_derived_are_left_out_of_converted_data(suffix, tmp_
     path = tmp_path / f"rows.{suffix}"
     (pa.parquet.write_table if suffix == "parquet" else pa.csv.write_csv)(table, path)
     with pytest.raises(DataError, match=r"(row 2|line 4), column price: 'cheap' is not a number"):
-        sparsetrain.data.convert_files([path], tmp_path / "strict", schema_file=schema())
-    options = {"schema_file": schema(), "min_count": 1, "bad_rows": "quarantine"}
+        sparsetrain.data.convert_files([path], tmp_path / "strict", schema=schema())
+    options = {"schema": schema(), "min_count": 1, "bad_rows": "quarantine"}
     summary = sparsetrain.data.convert_files([path], tmp_path / "out", **options)
     assert (summary["rows"], summary["bad_rows_by_column"]) == (28, {"price_bucket": 4})
     notes = (tmp_path / "out" / "_quarantine.jsonl").read_text().splitlines()
@@ -222,6 +222,6 @@ class Unhashable(pa.ExtensionType):
 def test_a_column_of_a_strange_type_that_nobody_reads_disturbs_nothing():
     other = pa.ExtensionArray.from_storage(Unhashable(), pa.array([1, 2] * 8))
     table = pa.table({"click": [0, 1] * 8, "c": ["a", "b"] * 8, "z": other})
-    encoder = Encoder.fit(table, min_count=1, schema_file=Schema(label="click", categories=("c",)))
+    encoder = Encoder.fit(table, min_count=1, schema=Schema(label="click", categories=("c",)))
     for _ in range(2):
         assert encoder.encode(table).ids[:2].tolist() == [[2], [3]]

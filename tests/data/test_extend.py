@@ -61,7 +61,7 @@ SCHEMA = Schema("click", ("price",), ("user",))
 
 
 def test_an_encoder_that_was_extended_is_saved_and_read_as_it_is():
-    known = Encoder.fit(rows([7, 7, 2**40]), schema_file=SCHEMA, min_count=1)
+    known = Encoder.fit(rows([7, 7, 2**40]), schema=SCHEMA, min_count=1)
     grown = known.extended(rows([5, 5, 7, 9]))
     read = Encoder.from_state(*grown.to_state())
     assert read.encode(rows([7, 2**40, 5, 9, 8])).ids.ravel().tolist() == [2, 3, 4, 5, 1]
@@ -72,7 +72,7 @@ def test_an_encoder_that_was_extended_is_saved_and_read_as_it_is():
 
 def test_the_rule_of_a_column_goes_before_the_argument_and_that_before_the_setting():
     schema = Schema("click", ("price",), ("user", "item"), columns={"item": ColumnRule(2)})
-    known = Encoder.fit(rows([1] * 5, item=[1] * 5), schema_file=schema, min_count=3)
+    known = Encoder.fit(rows([1] * 5, item=[1] * 5), schema=schema, min_count=3)
     newer = rows([2, 2, 3], item=[2, 2, 3])
     assert known.extended(newer).rows == [3, 4]
     grown = known.extended(newer, min_count=1)
@@ -81,21 +81,21 @@ def test_the_rule_of_a_column_goes_before_the_argument_and_that_before_the_setti
 
 
 def test_tables_of_encoded_data_get_as_long_as_the_largest_id_says():
-    known = Encoder.fit(rows([4, 2]), schema_file=SCHEMA, treat_as="encoded")
+    known = Encoder.fit(rows([4, 2]), schema=SCHEMA, treat_as="encoded")
     assert known.extended(rows([1, 9])).rows == [10]
     assert known.extended(rows([1])).rows == [5]
 
 
 def test_an_encoder_that_was_fitted_anew_extends_none():
-    known = Encoder.fit(rows([7, 7, 5]), schema_file=SCHEMA, min_count=1)
-    anew = Encoder.fit(rows([5, 5, 5, 7]), schema_file=SCHEMA, min_count=1)
-    filled = Encoder.fit(rows([7, 7, 5]), schema_file=SCHEMA, min_count=1, dense_fill=1.0)
+    known = Encoder.fit(rows([7, 7, 5]), schema=SCHEMA, min_count=1)
+    anew = Encoder.fit(rows([5, 5, 5, 7]), schema=SCHEMA, min_count=1)
+    filled = Encoder.fit(rows([7, 7, 5]), schema=SCHEMA, min_count=1, dense_fill=1.0)
     assert not anew.extends(known)
     assert not filled.extends(known)
 
 
 def test_what_cannot_be_learnt_from_is_refused():
-    known = Encoder.fit(rows([7]), schema_file=SCHEMA, min_count=1)
+    known = Encoder.fit(rows([7]), schema=SCHEMA, min_count=1)
     with pytest.raises(DataError, match="batches, which are encoded already"):
         known.extended(iter([]))
     with pytest.raises(ConfigError, match="min_count is 0; it must be 1 or more"):
@@ -109,7 +109,7 @@ def test_text_alone_in_a_column_of_numbers_is_warned_of():
     words, numbers = ({"y": [0, 1] * 50, "c": [v, "b"] * 50} for v in ("a", "7"))
     message = "column c: all of its 100 values are text .* kind 'whole'"
     with pytest.warns(DataWarning, match=message):
-        assert Encoder.fit(words, schema_file=schema, min_count=1).tables == {"c": 2}
-    known = Encoder.fit(numbers, schema_file=schema, min_count=1)  # warns of nothing
+        assert Encoder.fit(words, schema=schema, min_count=1).tables == {"c": 2}
+    known = Encoder.fit(numbers, schema=schema, min_count=1)  # warns of nothing
     with pytest.warns(DataWarning, match=message):
         assert known.extended(words).tables == known.tables

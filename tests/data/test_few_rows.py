@@ -27,7 +27,7 @@ def encoder(sites=SITES, users=(1, 2**40, -5, 2**63 - 1, 0x12345678), **options)
         {"y": i % 2, "price": i, "degrees": -i, "user": users[i % len(users)], "site": site}
         for i, site in enumerate(sites)
     ]
-    return Encoder.fit(rows, schema_file=SCHEMA, min_count=1, **options)
+    return Encoder.fit(rows, schema=SCHEMA, min_count=1, **options)
 
 
 ENCODERS = [encoder(), encoder(DECIMALS), encoder(missing_flags=True, dense_fill=2.5)]

@@ -31,7 +31,7 @@ def put(folder, name, content):
 
 
 def values(path):
-    return Encoder.fit(path, schema_file=SCHEMA, min_count=1).values("c")[2:]
+    return Encoder.fit(path, schema=SCHEMA, min_count=1).values("c")[2:]
 
 
 OLD_MAC = {
@@ -49,7 +49,7 @@ OLD_MAC = {
         values,
         Interactions.read,
         lambda path: infer(path, "y"),
-        lambda path: convert_files(path, path.parent / "out", schema_file=SCHEMA, min_count=1),
+        lambda path: convert_files(path, path.parent / "out", schema=SCHEMA, min_count=1),
     ],
 )
 def test_old_mac_line_ends_are_refused_by_name(name, read, tmp_path):
@@ -73,7 +73,7 @@ RETURNS = {
 def test_lone_carriage_returns_end_rows_as_for_other_readers(content, expected, tmp_path):
     path = put(tmp_path, "a.csv", content)
     assert sorted(values(path)) == expected
-    found = convert_files(path, tmp_path / "out", schema_file=SCHEMA, min_count=1, workers=1)
+    found = convert_files(path, tmp_path / "out", schema=SCHEMA, min_count=1, workers=1)
     assert found["rows"] == len(expected)
 
 
@@ -82,7 +82,7 @@ def test_a_bad_row_beside_carriage_returns_is_named_by_its_line(tmp_path):
     with pytest.raises(DataError, match="line 3: 3 fields, expected 2"):
         values(path)
     path = put(tmp_path, "b.csv", b"y,c\n0,a\r1,b\n7,c\n1,x\n")
-    learnt = Encoder.fit(path, schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(path, schema=SCHEMA, min_count=1)
     with pytest.raises(DataError, match="line 3, column y: "):
         [*Dataset(path, learnt).batches(2)]
 
@@ -106,7 +106,7 @@ def test_a_header_may_end_in_commas(content, tmp_path):
     assert values(path) == ["a", "b"]
     tabs = put(tmp_path, "a.tsv", content.replace(b",", b"\t").replace(b'"', b""))
     assert values(tabs) == ["a", "b"]
-    assert convert_files(path, tmp_path / "o", schema_file=SCHEMA, min_count=1)["rows"] == 2
+    assert convert_files(path, tmp_path / "o", schema=SCHEMA, min_count=1)["rows"] == 2
     assert "c" in infer(path, "y", categories=["c"]).schema.wanted
 
 
@@ -158,7 +158,7 @@ def test_a_column_of_several_types_is_named_by_row(column, message):
         {"y": np.array(labels), "c": object_array},
     ):
         with pytest.raises(DataError, match=f"{message}; give values of one type"):
-            Encoder.fit(data, schema_file=SCHEMA)
+            Encoder.fit(data, schema=SCHEMA)
 
 
 NAMES = [" x", "x ", "a\tb", "", "a\nb", "\u2028"]
@@ -168,9 +168,9 @@ NAMES = [" x", "x ", "a\tb", "", "a\nb", "\u2028"]
 def test_names_that_cannot_be_seen_are_quoted(name):
     shown = repr(name).replace("\\", "\\\\")
     with pytest.raises(SparsetrainError, match=f"the nearest name there is {shown}|{shown}"):
-        Encoder.fit({"y": [0], name: ["a"]}, schema_file=Schema("y", (), ("x",)))
+        Encoder.fit({"y": [0], name: ["a"]}, schema=Schema("y", (), ("x",)))
     with pytest.raises(DataError, match=f"row 0, column {shown}: 1.5|column {shown}: category 1.5"):
-        Encoder.fit({"y": [0], name: [1.5]}, schema_file=Schema("y", (), (name,)))
+        Encoder.fit({"y": [0], name: [1.5]}, schema=Schema("y", (), (name,)))
 
 
 ISO = {
@@ -190,7 +190,7 @@ def test_times_with_and_without_a_zone_are_read_together(times, tmp_path):
         assert Interactions.read(source).time.tolist() == seconds
     schema = Schema("y", (), ("day",), time="time", derived={"day": Derived("time", 86400)})
     rows = {"y": [0] * 3, "time": times}
-    learnt = Encoder.fit(rows, schema_file=schema, min_count=1)
+    learnt = Encoder.fit(rows, schema=schema, min_count=1)
     assert learnt.values("day")[2:] == [second // 86400 for second in seconds]
     parts = split_time(rows, "time", "2024-01-02", schema=schema)
     assert [len([*part.parts][0].schema) for part in parts] == [2, 2]

@@ -38,7 +38,7 @@ MAKE = {"table": lambda data, _: data, "parquet": as_parquet, "text": as_text}
 
 def rows_of(half) -> list[int]:
     """Return the numbers of the rows, from their dense column."""
-    encoder = Encoder.fit(half, schema_file=SCHEMA)
+    encoder = Encoder.fit(half, schema=SCHEMA)
     found = [batch.dense[:, 0] for batch in Dataset(half, encoder).batches(100)]
     return np.round(np.exp(np.concatenate(found)) - 3).astype(int).tolist()
 
@@ -150,7 +150,7 @@ def test_what_cannot_divide_is_refused(split, kind, message):
 
 
 def test_converted_rows_have_no_time_and_say_so(tmp_path):
-    convert_files(as_parquet(hours(), tmp_path), tmp_path / "out", schema_file=SCHEMA)
+    convert_files(as_parquet(hours(), tmp_path), tmp_path / "out", schema=SCHEMA)
     with pytest.raises(DataError, match="convert leaves it out, split the raw data"):
         split_time(tmp_path / "out", "hour", 3)
     train, valid = split_share(tmp_path / "out", 0.5)

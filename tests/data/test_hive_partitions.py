@@ -35,7 +35,7 @@ def folder(tmp_path, request):
 
 
 def test_folders_named_like_columns_are_columns(folder):
-    encoder = Encoder.fit(folder, schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(folder, schema=SCHEMA, min_count=1)
     assert encoder.values("site") == [None, None, "c", "a/b"]
     assert encoder.values("hour") == [None, None, 8, 7]
     ids = joined(Dataset(folder, encoder).batches(4)).ids
@@ -60,7 +60,7 @@ MONTHS = Schema("click", categories=("user", "month"))
 @pytest.mark.parametrize("spelled", ["{:02d}", "{:08d}", "{}"])
 def test_partitions_of_whole_numbers_are_the_numbers_that_a_frame_has(tmp_path, spelled, suffix):
     folder = write_log(tmp_path, [f"month={spelled.format(n)}" for n in (9, 10, 11)], suffix)
-    learnt = Encoder.fit(folder, schema_file=MONTHS, min_count=1)
+    learnt = Encoder.fit(folder, schema=MONTHS, min_count=1)
     assert sorted(learnt.values("month")[2:]) == [9, 10, 11]
     frame = {"click": [0, 1], "user": [1, 1], "month": [9, 12]}
     by_frame = learnt.encode(frame).ids[:, 1].tolist()
@@ -71,7 +71,7 @@ def test_partitions_of_whole_numbers_are_the_numbers_that_a_frame_has(tmp_path, 
 
 def test_minus_signs_and_missing_partitions_are_numbers_too(tmp_path):
     names = ["month=-01", "month=__HIVE_DEFAULT_PARTITION__", "month=0"]
-    learnt = Encoder.fit(write_log(tmp_path / "a", names), schema_file=MONTHS, min_count=1)
+    learnt = Encoder.fit(write_log(tmp_path / "a", names), schema=MONTHS, min_count=1)
     assert sorted(learnt.values("month")[2:]) == [-1, 0]
 
 
@@ -80,7 +80,7 @@ def test_minus_signs_and_missing_partitions_are_numbers_too(tmp_path):
 def test_which_files_are_read_together_changes_no_id(tmp_path, values, suffix):
     folder = write_log(tmp_path / "log", [f"month={value}" for value in values], suffix)
     folders = sorted(folder.iterdir())
-    learnt = Encoder.fit(folder, schema_file=MONTHS, min_count=1)
+    learnt = Encoder.fit(folder, schema=MONTHS, min_count=1)
     together = {f: read_ids([f], learnt) for f in folders}
     assert all(id_ > 1 for ids in together.values() for id_ in ids)
     for count in range(1, len(folders) + 1):
@@ -99,16 +99,16 @@ def read_ids(files, encoder):
 def test_a_number_beside_text_loses_its_zeros_too(tmp_path):
     folder = write_log(tmp_path / "log", ["month=01", "month=may"])
     for source in (folder, sorted(folder.iterdir())):
-        learnt = Encoder.fit(source, schema_file=MONTHS, min_count=1)
+        learnt = Encoder.fit(source, schema=MONTHS, min_count=1)
         assert set(learnt.values("month")[2:]) == {1, "may"}
-    convert_files(folder, tmp_path / "out", schema_file=MONTHS, min_count=1, workers=1)
+    convert_files(folder, tmp_path / "out", schema=MONTHS, min_count=1, workers=1)
     assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {1, "may"}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_converted_partitions_are_numbers(tmp_path, suffix):
     folder = write_log(tmp_path / "log", ["month=01", "month=12"], suffix)
-    convert_files(folder, tmp_path / "out", schema_file=MONTHS, min_count=1, workers=1)
+    convert_files(folder, tmp_path / "out", schema=MONTHS, min_count=1, workers=1)
     assert set(Encoder.fit(tmp_path / "out").values("month")[2:]) == {1, 12}
 
 
@@ -118,8 +118,8 @@ def test_padded_partitions_are_inferred_to_be_numbers(tmp_path):
 
 
 def test_what_is_converted_has_the_columns_of_its_folders(folder, tmp_path):
-    encoder = Encoder.fit(folder, schema_file=SCHEMA, min_count=1)
-    convert_files(folder, tmp_path / "out", schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(folder, schema=SCHEMA, min_count=1)
+    convert_files(folder, tmp_path / "out", schema=SCHEMA, min_count=1)
     raw = joined(Dataset(folder, encoder).batches(4))
     converted = joined(Dataset(tmp_path / "out", Encoder.fit(tmp_path / "out")).batches(4))
     np.testing.assert_array_equal(converted.ids, raw.ids)

@@ -30,7 +30,7 @@ def table_of(column, numbers=None):
 
 
 def fitted(column):
-    return Encoder.fit(table_of(column), schema_file=SCHEMA, min_count=1)
+    return Encoder.fit(table_of(column), schema=SCHEMA, min_count=1)
 
 
 def ids_of(encoder, data):
@@ -220,7 +220,7 @@ def test_a_reader_that_breaks_later_is_refused_by_row(then, message):
         yield then()
 
     for read in (
-        lambda data: Encoder.fit(data, schema_file=SCHEMA, min_count=1),
+        lambda data: Encoder.fit(data, schema=SCHEMA, min_count=1),
         lambda data: [*Dataset(data, fitted([1, 2])).batches(1)],
     ):
         with pytest.raises(DataError, match=f"^record batches: {message}[^\n]*$"):
@@ -232,10 +232,10 @@ def test_a_dataset_that_breaks_later_is_refused_in_one_line(tmp_path):
         pq.write_table(table_of(column), tmp_path / f"{name}.parquet")
     found = ds.dataset(tmp_path)
     with pytest.raises(DataError, match=r"^stream: after 2 rows: cannot be read [^\n]*$"):
-        Encoder.fit(found, schema_file=SCHEMA, min_count=1)
+        Encoder.fit(found, schema=SCHEMA, min_count=1)
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(DataError, match=r"^stream: cannot be read [^\n]*a\.parquet[^\n]*$"):
-        Encoder.fit(found, schema_file=SCHEMA, min_count=1)
+        Encoder.fit(found, schema=SCHEMA, min_count=1)
 
 
 class Closed:
@@ -249,7 +249,7 @@ class Closed:
 
 def test_a_query_that_fails_is_refused_in_one_line():
     with pytest.raises(DataError, match=r"^stream: cannot be read \(Connection .* LINE 1: ...\)$"):
-        Encoder.fit(Closed(), schema_file=SCHEMA)
+        Encoder.fit(Closed(), schema=SCHEMA)
 
 
 def test_thousands_of_columns_are_found_in_time_that_grows_with_their_number():

@@ -76,7 +76,7 @@ def test_files_train_by_what_is_inferred(suffix, tmp_path):
     schema = infer(tmp_path / f"a.{suffix}", "click", ignore=ignored).schema
     assert schema.time == "when" and schema.derived["ts_hour"] == Derived("ts", 3_600_000, 24)
     assert {"user_id", "zip", "hash", "premium"} < {*schema.categories} and "views" in schema.dense
-    encoder = Encoder.fit(tmp_path / f"a.{suffix}", schema_file=schema, min_count=1)
+    encoder = Encoder.fit(tmp_path / f"a.{suffix}", schema=schema, min_count=1)
     hours = encoder.values("when_hour")[2:]
     assert {*hours} == {int(s) // 3600 % 24 for s in SECONDS}
     (tmp_path / "my.toml").write_text(schema.to_toml())
@@ -206,7 +206,7 @@ def test_timestamps_and_booleans_are_read_wherever_numbers_are():
     seconds |= {"when": [0, 86_400, None], "seen": [1, 0, None]}
     moments = {"y": [False, True, True], "day": days.cast(pa.date32()), "ok": [True, False, None]}
     moments |= {"when": days.cast(pa.timestamp("us", "UTC")), "seen": [True, False, None]}
-    encoder = Encoder.fit(seconds, schema_file=schema, min_count=1)
+    encoder = Encoder.fit(seconds, schema=schema, min_count=1)
     found, expected = encoder.encode(pa.table(moments)), encoder.encode(seconds)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.dense, expected.dense)

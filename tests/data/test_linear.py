@@ -23,25 +23,25 @@ def rows(degrees, **more):
 
 
 def test_a_linear_column_is_shifted_and_scaled_and_the_others_are_not():
-    encoder = Encoder.fit(rows([0.0]), schema_file=SCHEMA)
+    encoder = Encoder.fit(rows([0.0]), schema=SCHEMA)
     dense = encoder.encode(rows([-50.0, 10.0, 30.0])).dense
     np.testing.assert_array_equal(dense[:, 1], [-15, 0, 5])
     np.testing.assert_array_equal(dense[:, 0], np.float32(np.log(4.5)))
 
 
 def test_what_is_missing_in_a_linear_column_stands_for_its_center():
-    encoder = Encoder.fit(rows([0.0]), schema_file=SCHEMA, dense_fill=7.0, missing_flags=True)
+    encoder = Encoder.fit(rows([0.0]), schema=SCHEMA, dense_fill=7.0, missing_flags=True)
     dense = encoder.encode(rows([None, 14.0])).dense
     np.testing.assert_array_equal(dense[:, [1, 3]], [[0, 1], [1, 0]])
 
 
 def test_the_law_is_kept_with_the_encoder_and_by_convert(tmp_path):
     pq.write_table(rows([-4.0, None, 6.0, 2.0]), tmp_path / "raw.parquet")
-    encoder = Encoder.fit(tmp_path / "raw.parquet", schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(tmp_path / "raw.parquet", schema=SCHEMA, min_count=1)
     manifest, arrays = encoder.to_state()
     read = Encoder.from_state(json.loads(json.dumps(manifest)), arrays)
     assert read.fingerprint == encoder.fingerprint
-    convert_files(tmp_path / "raw.parquet", tmp_path / "out", schema_file=SCHEMA, min_count=1)
+    convert_files(tmp_path / "raw.parquet", tmp_path / "out", schema=SCHEMA, min_count=1)
     for data in (tmp_path / "raw.parquet", tmp_path / "out"):
         (batch,) = Dataset(data, read if data.suffix else Encoder.fit(data)).batches(8)
         np.testing.assert_array_equal(batch.dense[:, 1], [-3.5, 0, -1, -2])
@@ -58,7 +58,7 @@ def test_a_schema_file_says_it(tmp_path):
 
 def test_it_is_refused_where_it_cannot_be():
     with pytest.raises(ConfigError, match="linear.degrees is for raw data, this is already enc"):
-        Encoder.fit(rows([0.0], site=[3]), schema_file=SCHEMA, treat_as="encoded")
-    encoder = Encoder.fit(rows([0.0]), schema_file=SCHEMA)
+        Encoder.fit(rows([0.0], site=[3]), schema=SCHEMA, treat_as="encoded")
+    encoder = Encoder.fit(rows([0.0]), schema=SCHEMA)
     with pytest.raises(DataError, match="row 1, column degrees: 1e.300, shifted and scaled, is to"):
         encoder.encode(rows([0.0, 1e300]))

@@ -58,7 +58,7 @@ def test_an_encoder_of_what_was_inferred_gives_bags(tmp_path):
     table = pa.table({"click": [0, 1] * (ROWS // 2), "x": ["|".join(v) for v in lists]})
     pa.csv.write_csv(table, tmp_path / "rows.csv")
     schema = infer(tmp_path / "rows.csv", "click").schema
-    encoder = Encoder.fit(tmp_path / "rows.csv", schema_file=schema)
+    encoder = Encoder.fit(tmp_path / "rows.csv", schema=schema)
     (bags,) = encoder.encode(table).ids
     values = encoder.values("x_list")
     found = [values[n] for n in bags.ids]
@@ -134,7 +134,7 @@ def test_a_derived_name_that_a_column_has_is_another():
     rows = {"click": [0, 1] * (ROWS // 2), "x": LISTS["semicolons"][1], "x_list": one_of(WORDS)}
     schema = infer(rows, "click").schema
     assert schema.categories == ("x_list", "x_list_")
-    Encoder.fit(rows, schema_file=schema)
+    Encoder.fit(rows, schema=schema)
 
 
 def test_vectors_train_by_what_is_inferred():
@@ -143,7 +143,7 @@ def test_vectors_train_by_what_is_inferred():
     for values in (rows["e"], [*rows["e"]], rows["e"].tolist()):
         found = infer({**rows, "e": values}, "click")
         assert found.columns["e"] == "vector of 64 numbers" and found.schema.vectors == {"e": 64}
-    encoder = Encoder.fit(rows, schema_file=found.schema)
+    encoder = Encoder.fit(rows, schema=found.schema)
     np.testing.assert_array_equal(encoder.encode(rows).dense, rows["e"])
 
 

@@ -54,7 +54,7 @@ def test_plain_long_texts_are_read_in_small_pieces_too(tmp_path):
     pq.write_table(table, path, use_dictionary=False, write_batch_size=64)
     assert max(piece.nbytes for piece in pieces(path)) <= 2 * _PIECE_BYTES
     assert "c" in infer(path, "y", categories=["c"]).schema.wanted
-    assert Encoder.fit(path, schema_file=SCHEMA, min_count=1).rows == [3]
+    assert Encoder.fit(path, schema=SCHEMA, min_count=1).rows == [3]
 
 
 @pytest.mark.parametrize("lists", [False, True], ids=["texts", "lists"])

@@ -10,9 +10,9 @@ from sparsetrain.data import Dataset, Encoder, Interactions, Schema, convert_fil
 from sparsetrain.errors import DataError
 
 SCHEMA = Schema("y", (), ("city",))
-GOOD = Encoder.fit({"y": [0, 1], "city": ["a", "b"]}, schema_file=SCHEMA, min_count=1)
+GOOD = Encoder.fit({"y": [0, 1], "city": ["a", "b"]}, schema=SCHEMA, min_count=1)
 
-BAGS = Encoder.fit({"y": [0], "city": [["a"]]}, schema_file=SCHEMA, min_count=1)
+BAGS = Encoder.fit({"y": [0], "city": [["a"]]}, schema=SCHEMA, min_count=1)
 
 
 def latin(count=3, bad=2):
@@ -69,7 +69,7 @@ SOURCES = {
 @pytest.mark.parametrize("make, message", SOURCES.values(), ids=SOURCES)
 def test_text_that_is_not_utf8_is_refused_by_row(make, message, tmp_path):
     with pytest.raises(DataError, match=message):
-        Encoder.fit(make(tmp_path), schema_file=SCHEMA, min_count=1)
+        Encoder.fit(make(tmp_path), schema=SCHEMA, min_count=1)
     known = BAGS if "row 1," in message else GOOD
     with pytest.raises(DataError, match=COLUMN):
         [*Dataset(make(tmp_path), known).batches(2)]
@@ -78,16 +78,16 @@ def test_text_that_is_not_utf8_is_refused_by_row(make, message, tmp_path):
 @pytest.mark.parametrize("make", [parquet, text])
 def test_a_conversion_leaves_such_rows_out_if_asked(make, tmp_path):
     with pytest.raises(DataError, match=COLUMN):
-        convert_files(make(tmp_path), tmp_path / "x", schema_file=SCHEMA, min_count=1, workers=1)
+        convert_files(make(tmp_path), tmp_path / "x", schema=SCHEMA, min_count=1, workers=1)
     found = convert_files(
-        make(tmp_path), tmp_path / "y", schema_file=SCHEMA, min_count=1, workers=1, bad_rows="skip"
+        make(tmp_path), tmp_path / "y", schema=SCHEMA, min_count=1, workers=1, bad_rows="skip"
     )
     assert found["bad_rows"] == 1 and found["categories"]["city"]["distinct"] == 1
 
 
 def test_a_value_that_no_row_has_is_not_looked_at():
     used = table(latin().dictionary_encode()).slice(0, 2)
-    learnt = Encoder.fit(used, schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(used, schema=SCHEMA, min_count=1)
     assert learnt.values("city") == [None, None, "a"]
     assert learnt.encode(used).ids[:, 0].tolist() == [2, 2]
 
@@ -96,7 +96,7 @@ def test_bytes_under_a_null_are_not_looked_at():
     city = pa.StringArray.from_buffers(
         2, pa.py_buffer(np.int32([0, 1, 2])), pa.py_buffer(b"\xffa"), pa.py_buffer(b"\x02")
     )
-    assert Encoder.fit(table(city), schema_file=SCHEMA, min_count=1).values("city")[2:] == ["a"]
+    assert Encoder.fit(table(city), schema=SCHEMA, min_count=1).values("city")[2:] == ["a"]
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
@@ -126,4 +126,4 @@ def test_a_value_of_python_that_no_column_holds_is_refused_by_row(value, message
     first = "é" if isinstance(value, str) else 1
     rows = [{"y": 0, "city": wrapped(each)} for each in (first, value)]
     with pytest.raises(DataError, match=message):
-        Encoder.fit(rows, schema_file=SCHEMA, min_count=1)
+        Encoder.fit(rows, schema=SCHEMA, min_count=1)

@@ -22,7 +22,7 @@ def frame():
 
 
 def test_quantiles_hold_as_many_rows_each_and_missing_is_a_value(frame):
-    encoder = Encoder.fit(frame, schema_file=with_buckets(PLAIN, "quantiles"), nan="missing")
+    encoder = Encoder.fit(frame, schema=with_buckets(PLAIN, "quantiles"), nan="missing")
     assert encoder.columns == ("site", "price bucket") and encoder.num_dense == 1
     ids = encoder.encode(frame).ids[:, 1]
     missing = frame["price"].isna().to_numpy()
@@ -37,7 +37,7 @@ def test_quantiles_hold_as_many_rows_each_and_missing_is_a_value(frame):
 
 def test_logarithms_are_powers_of_two(frame):
     schema = with_buckets(PLAIN, "logarithms", keep=False)
-    encoder = Encoder.fit(frame, schema_file=schema, nan="missing")
+    encoder = Encoder.fit(frame, schema=schema, nan="missing")
     assert encoder.num_dense == 0
     ids = encoder.encode(frame).ids[:, 1]
     known = frame["price"].notna().to_numpy()

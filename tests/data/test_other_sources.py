@@ -20,7 +20,7 @@ from tests.data.criteo_tables import joined
 
 SCHEMA = Schema("y", ("n",), ("c",))
 TABLE = pa.table({"y": [0, 1] * 500, "n": [*range(1000)], "c": [f"v{i % 9}" for i in range(1000)]})
-ENCODER = Encoder.fit(TABLE, schema_file=SCHEMA, min_count=1)
+ENCODER = Encoder.fit(TABLE, schema=SCHEMA, min_count=1)
 EXPECTED = ENCODER.encode(TABLE)
 
 
@@ -69,7 +69,7 @@ def test_files_are_read_by_url(suffix, tmp_path):
     for url in (f"file://{file}", f"file://{tmp_path}"):
         assert_read(url)
         assert open_source(url).parts[0].schema.names[-1] == "day"
-    convert_files(f"file://{file}", tmp_path / "out", schema_file=SCHEMA, min_count=1)
+    convert_files(f"file://{file}", tmp_path / "out", schema=SCHEMA, min_count=1)
     found = joined(Dataset(tmp_path / "out", Encoder.fit(tmp_path / "out")).batches(128))
     np.testing.assert_array_equal(found.ids, EXPECTED.ids)
 
@@ -108,7 +108,7 @@ def test_a_query_is_run_anew_and_never_held_as_a_whole():
 def test_a_dataset_of_arrow_is_read_piece_by_piece(tmp_path):
     ds.write_dataset(TABLE, tmp_path / "a", format="parquet", partitioning=["y"])
     dataset = ds.dataset(tmp_path / "a", partitioning=["y"])
-    encoder = Encoder.fit(dataset, schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(dataset, schema=SCHEMA, min_count=1)
     assert sorted(encoder.values("c")[2:]) == sorted(ENCODER.values("c")[2:])
     some = joined(Dataset(dataset.filter(ds.field("n") < 10), encoder).batches(4))
     assert len(some) == 10 and some.labels.sum() == 5
@@ -136,7 +136,7 @@ def test_dictionaries_of_string_views_are_read():
         __arrow_c_stream__ = table.__arrow_c_stream__
 
     assert_read(Frame())
-    encoder = Encoder.fit(Frame(), schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(Frame(), schema=SCHEMA, min_count=1)
     assert encoder.fingerprint == ENCODER.fingerprint
 
 
@@ -200,8 +200,8 @@ MORE = pa.table({"y": [0, 1], "n": [1.5, None]})
 @pytest.mark.parametrize("column", [None, pa.nulls(2)], ids=["that lacks", "without values"])
 def test_lists_of_a_stream_may_begin_with_nulls_and_be_absent_later(column):
     more = MORE if column is None else MORE.append_column("c", column)
-    fitted = Encoder.fit(BAGS, schema_file=SCHEMA, min_count=1)
-    streamed = Encoder.fit(Streamed(BAGS, more), schema_file=SCHEMA, min_count=1)
+    fitted = Encoder.fit(BAGS, schema=SCHEMA, min_count=1)
+    streamed = Encoder.fit(Streamed(BAGS, more), schema=SCHEMA, min_count=1)
     assert streamed.features[0].is_bag and streamed.values("c") == fitted.values("c")
     batches = Dataset(Streamed(BAGS, more), fitted).batches(3)
     found = [batch.ids[0].offsets.tolist() for batch in batches]
@@ -220,7 +220,7 @@ def test_lists_of_a_stream_may_begin_with_nulls_and_be_absent_later(column):
 def test_later_rows_of_a_stream_have_the_types_of_the_first(first, then, message):
     pieces = (pa.table({"y": [0], "n": [1], "c": column}) for column in (first, then))
     with pytest.raises(DataError, match=f"^stream: column c: holds {message}; .*cast"):
-        Encoder.fit(Streamed(*pieces), schema_file=SCHEMA, min_count=1)
+        Encoder.fit(Streamed(*pieces), schema=SCHEMA, min_count=1)
 
 
 @pytest.mark.parametrize("features", [None, pa.table({"y": [0], "n": [1], "c": ["a"]})])
@@ -229,7 +229,7 @@ def test_a_stream_without_rows_is_refused(features):
     empty.features = features and SimpleNamespace(arrow_schema=features.schema)
     for read in (
         lambda: [*Dataset(empty, ENCODER).batches(1)],
-        lambda: Encoder.fit(empty, schema_file=SCHEMA),
+        lambda: Encoder.fit(empty, schema=SCHEMA),
     ):
         with pytest.raises(DataError, match="stream: no rows"):
             read()
@@ -263,7 +263,7 @@ def test_partitions_by_url_are_those_by_path(tmp_path):
     pq.write_table(TABLE.drop_columns("c"), folder / "a.parquet")
     schema = Schema("y", ("n",), ("t",))
     for data in (tmp_path, f"file://{tmp_path}"):
-        assert Encoder.fit(data, schema_file=schema, min_count=1).values("t")[2:] == ["12:30 x"]
+        assert Encoder.fit(data, schema=schema, min_count=1).values("t")[2:] == ["12:30 x"]
 
 
 @pytest.mark.parametrize("path", ["a\0b.parquet", "file:///tmp/a\0b.parquet"])

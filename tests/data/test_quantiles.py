@@ -76,7 +76,7 @@ def schema(count=8):
 
 
 def test_an_encoder_keeps_boundaries_in_place_of_quantiles():
-    encoder = Encoder.fit(rows(), schema_file=schema())
+    encoder = Encoder.fit(rows(), schema=schema())
     price = rows()["price"].drop_null().to_numpy()
     cuts = np.quantile(price, np.arange(1, 8) / 8, method="higher")
     assert encoder.schema.derived["bucket"] == Derived("price", boundaries=tuple(cuts.tolist()))
@@ -89,7 +89,7 @@ def test_an_encoder_keeps_boundaries_in_place_of_quantiles():
 
 
 def test_an_extended_encoder_keeps_its_boundaries():
-    encoder = Encoder.fit(rows(), schema_file=schema())
+    encoder = Encoder.fit(rows(), schema=schema())
     newer = rows().set_column(2, "price", pa.array(np.linspace(500, 900, 3000)))
     assert encoder.extended(newer).schema == encoder.schema
 
@@ -106,13 +106,13 @@ def test_a_conversion_learns_the_boundaries_of_fit(suffix, workers, tmp_path, mo
             pa.csv.write_csv(table, files[-1])
         else:
             pa.parquet.write_table(table, files[-1], row_group_size=300)
-    encoder = Encoder.fit(files, schema_file=schema())
-    convert_files(files, tmp_path / "out", schema_file=schema(), workers=workers)
+    encoder = Encoder.fit(files, schema=schema())
+    convert_files(files, tmp_path / "out", schema=schema(), workers=workers)
     assert Encoder.fit(tmp_path / "out").fingerprint == encoder.fingerprint
     (batch,) = Dataset(tmp_path / "out", encoder).batches(3000)
     np.testing.assert_array_equal(batch.ids, encoder.encode(rows()).ids)
     # A second time, all is done.
-    convert_files(files, tmp_path / "out", schema_file=schema(), workers=workers)
+    convert_files(files, tmp_path / "out", schema=schema(), workers=workers)
 
 
 @pytest.mark.parametrize("inputs", [{}, {"dense": ("cost",), "vectors": {"point": 2}}])
@@ -125,30 +125,30 @@ def test_a_conversion_leaves_bad_rows_out_of_quantiles(inputs, tmp_path):
     described = replace(schema(), **inputs)
     pa.parquet.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="row 5, column price: 'dear' is not a number"):
-        convert_files(tmp_path / "rows.parquet", tmp_path / "out", schema_file=described)
-    options = {"schema_file": described, "bad_rows": "skip"}
+        convert_files(tmp_path / "rows.parquet", tmp_path / "out", schema=described)
+    options = {"schema": described, "bad_rows": "skip"}
     found = convert_files(tmp_path / "rows.parquet", tmp_path / "out", **options)
     assert (found["rows"], found["bad_rows_by_column"]) == (2999, {"bucket": 1})
     good = table.filter(np.arange(3000) != 5)
-    encoder = Encoder.fit(good, schema_file=described)
+    encoder = Encoder.fit(good, schema=described)
     assert Encoder.fit(tmp_path / "out").schema == encoder.schema
 
 
 def test_a_column_without_a_number_is_refused():
     table = rows().set_column(2, "price", pa.nulls(3000, pa.float64()))
     with pytest.raises(DataError, match="table: column price: no number in it, of which bucket"):
-        Encoder.fit(table, schema_file=schema())
+        Encoder.fit(table, schema=schema())
 
 
 def test_rows_that_can_be_read_once_are_refused():
     with pytest.raises(DataError, match="only once; give a table or files, or boundaries"):
-        Encoder.fit(rows().to_reader(), schema_file=schema())
+        Encoder.fit(rows().to_reader(), schema=schema())
 
 
 def test_quantiles_of_text_that_is_no_list_of_numbers_are_refused():
     table = rows().set_column(2, "price", pa.array([[1.0]] * 3000))
     with pytest.raises(DataError, match="column price: type list.* is not for 'quantiles'"):
-        Encoder.fit(table, schema_file=schema())
+        Encoder.fit(table, schema=schema())
 
 
 @pytest.mark.parametrize("count", [1, 0, 10_001, 2.5, True])

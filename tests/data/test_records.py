@@ -21,7 +21,7 @@ COLUMNS = {
 
 @pytest.fixture(scope="module")
 def encoder():
-    return Encoder.fit(COLUMNS, schema_file=SCHEMA, min_count=1)
+    return Encoder.fit(COLUMNS, schema=SCHEMA, min_count=1)
 
 
 def rows():
@@ -41,7 +41,7 @@ def test_rows_are_read_as_the_columns_that_they_make(encoder):
     assert_same(encoder.encode(rows()), expected)
     (batch,) = Dataset(rows(), encoder).batches(8)
     assert_same(batch, expected)
-    assert Encoder.fit(rows(), schema_file=SCHEMA, min_count=1).fingerprint == encoder.fingerprint
+    assert Encoder.fit(rows(), schema=SCHEMA, min_count=1).fingerprint == encoder.fingerprint
 
 
 def test_what_a_row_lacks_is_missing(encoder):
@@ -70,7 +70,7 @@ def test_a_row_without_a_list_is_read_alike_alone_and_among_others(weighted):
     rule = ColumnRule(weights="shares" if weighted else None)
     schema = Schema("click", ("price",), ("user", "tags"), columns={"tags": rule})
     shares = {"shares": [[1.0, 2.0], [], None]} if weighted else {}
-    encoder = Encoder.fit({**COLUMNS, **shares}, schema_file=schema, min_count=1)
+    encoder = Encoder.fit({**COLUMNS, **shares}, schema=schema, min_count=1)
     more = {"shares": None} if weighted else {}
     alone = {"click": 0, "price": 1.0, "user": "a", "tags": None, **more}
     other = {**alone, "tags": ["x"], **({"shares": [1.0]} if weighted else {})}
@@ -91,7 +91,7 @@ def test_hashes_from_two_to_the_63_have_the_row_that_they_have_in_files(bags, tm
     columns = {"click": [0, 1, 0], "price": [1.0, 2.0, 3.0], "user": users}
     stored = {**columns, "user": pa.array(users, type_)}
     pq.write_table(pa.table(stored), tmp_path / "a.parquet")
-    encoder = Encoder.fit(str(tmp_path / "a.parquet"), schema_file=SCHEMA_OF_USERS, min_count=1)
+    encoder = Encoder.fit(str(tmp_path / "a.parquet"), schema=SCHEMA_OF_USERS, min_count=1)
     (expected,) = Dataset(str(tmp_path / "a.parquet"), encoder).batches(8)
     requests = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     for given in (columns, requests):
@@ -111,7 +111,7 @@ NO_64_BITS = {
 @pytest.mark.parametrize("users, message", NO_64_BITS.values(), ids=NO_64_BITS)
 def test_integers_that_no_64_bits_hold_are_refused_by_column(users, message):
     with pytest.raises(DataError, match=message):
-        Encoder.fit({"click": [0, 1], "price": [1, 2], "user": users}, schema_file=SCHEMA_OF_USERS)
+        Encoder.fit({"click": [0, 1], "price": [1, 2], "user": users}, schema=SCHEMA_OF_USERS)
 
 
 @pytest.mark.parametrize("kind", ["single", "bags", "codes"])
@@ -120,7 +120,7 @@ def test_hashes_from_two_to_the_63_are_shown_as_they_were_stored(kind, tmp_path)
     column = pa.array(users, pa.list_(pa.uint64()) if kind == "bags" else pa.uint64())
     column = column.dictionary_encode() if kind == "codes" else column
     rows = pa.table({"click": [0, 1, 0], "price": [1.0, 2.0, 3.0], "user": column})
-    encoder = Encoder.fit(rows, schema_file=SCHEMA_OF_USERS, min_count=1)
+    encoder = Encoder.fit(rows, schema=SCHEMA_OF_USERS, min_count=1)
     assert sorted(encoder.values("user")[2:]) == sorted(HASHES)
     again = Encoder.from_state(*encoder.to_state())
     assert again.values("user") == encoder.values("user")
@@ -128,7 +128,7 @@ def test_hashes_from_two_to_the_63_are_shown_as_they_were_stored(kind, tmp_path)
     assert {value for value, _ in shown} == {str(value) for value in HASHES}
     pq.write_table(rows, tmp_path / "a.parquet")
     convert_files(
-        str(tmp_path / "a.parquet"), tmp_path / "out", schema_file=SCHEMA_OF_USERS, min_count=1
+        str(tmp_path / "a.parquet"), tmp_path / "out", schema=SCHEMA_OF_USERS, min_count=1
     )
     converted = Encoder.fit(str(tmp_path / "out"))
     assert converted.values("user") == encoder.values("user")
@@ -137,5 +137,5 @@ def test_hashes_from_two_to_the_63_are_shown_as_they_were_stored(kind, tmp_path)
 
 def test_signs_of_integers_stay():
     rows = {"click": [0, 1], "price": [1.0, 2.0], "user": [-5, 3]}
-    encoder = Encoder.fit(rows, schema_file=SCHEMA_OF_USERS, min_count=1)
+    encoder = Encoder.fit(rows, schema=SCHEMA_OF_USERS, min_count=1)
     assert sorted(encoder.values("user")[2:]) == [-5, 3]

@@ -18,6 +18,7 @@ from sparsetrain.data import (
     TextFormat,
     convert_files,
     open_source,
+    split_share,
 )
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.errors import ConfigError, DataError
@@ -65,13 +66,13 @@ def schema(tmp_path):
 
 def test_a_log_without_dense_columns_is_read_through_a_schema(tmp_path, schema):
     log = write_csv(tmp_path / "a.csv", avazu())
-    encoder = Encoder.fit(log, schema_file=schema)
+    encoder = Encoder.fit(log, schema=schema)
     assert (encoder.num_dense, encoder.rows[0], encoder.rows[3]) == (0, 26, 20)
     batch = joined(Dataset(log, encoder).batches(64))
     assert batch.dense.shape == (400, 0)
     assert batch.ids.min() >= 2
-    assert Encoder.fit(avazu(), schema_file=schema).rows == encoder.rows
-    convert_files(log, tmp_path / "out", schema_file=schema)
+    assert Encoder.fit(avazu(), schema=schema).rows == encoder.rows
+    convert_files(log, tmp_path / "out", schema=schema)
     converted = Encoder.fit(tmp_path / "out")
     assert converted.rows == encoder.rows
     for data in (tmp_path / "out", log):
@@ -205,15 +206,15 @@ def test_a_schema_that_means_nothing_is_refused_by_key(text, message, tmp_path):
 
 def test_a_column_that_the_schema_names_and_the_data_lack_is_named(schema):
     with pytest.raises(DataError, match=r"column hour_of_day: it is derived from hour, which is m"):
-        Encoder.fit(avazu().drop_columns(["hour"]), schema_file=schema)
+        Encoder.fit(avazu().drop_columns(["hour"]), schema=schema)
     with pytest.raises(DataError, match="column site_id: the category column is missing"):
-        Encoder.fit(avazu().drop_columns(["site_id"]), schema_file=schema)
+        Encoder.fit(avazu().drop_columns(["site_id"]), schema=schema)
 
 
 def test_nulls_may_be_written_as_words(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("label,I1,C1\n1,NULL,x\n0,4,NULL\n")
-    encoder = Encoder.fit(path, min_count=1, schema_file=Schema(text=TextFormat(null=("NULL",))))
+    encoder = Encoder.fit(path, min_count=1, schema=Schema(text=TextFormat(null=("NULL",))))
     batch = next(Dataset(path, encoder).batches(2))
     assert batch.ids[:, 0].tolist() == [2, 0]
     assert batch.dense[0, 0] == np.float32(np.log(3))
@@ -242,3 +243,12 @@ def test_names_may_come_in_whatever_holds_them():
     made = Schema(dense=["b"], categories=np.array(["a", "c"]))
     assert (made.dense, made.categories) == (("b",), ("a", "c"))
     assert {type(name) for name in made.categories} == {str}
+
+
+def test_a_path_is_taken_where_a_schema_is(tmp_path):
+    schema, file = Schema(label="y", dense=("a",), categories=("c",)), tmp_path / "schema.toml"
+    file.write_text(schema.to_toml())
+    rows = {"y": [0, 1] * 50, "a": [0.5, 1.0] * 50, "c": ["x", "z"] * 50}
+    assert Encoder.fit(rows, schema=file).schema == schema
+    by_value, by_path = (split_share(rows, 0.5, schema=given) for given in (schema, file))
+    assert [part.num_rows for part in by_path] == [part.num_rows for part in by_value]

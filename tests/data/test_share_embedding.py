@@ -80,10 +80,10 @@ def test_the_vocabulary_is_that_of_one_column_with_the_values_of_both(items, his
     cap, least = data.draw(st.sampled_from([None, 4, 7])), data.draw(st.integers(1, 3))
     rules = {"item": ColumnRule(min_count=least, max_rows=cap)}
     both = table(items, histories, (pa.int64, pa.int64))
-    shared = Encoder.fit(both, schema_file=schema(**rules))
+    shared = Encoder.fit(both, schema=schema(**rules))
     one = pa.table({"click": [0] * len(items), "history": both["history"], "item": both["item"]})
     together = pa.table({"item": pa.array([*items, *flat(histories)], pa.int64())})
-    alone = Encoder.fit(together, schema_file=Schema("click", (), ("item",), columns=rules))
+    alone = Encoder.fit(together, schema=Schema("click", (), ("item",), columns=rules))
     assert shared.features[1].values is shared.features[2].values
     assert shared.rows[1:] == alone.rows * 2
     assert shared.values("item") == shared.values("history") == alone.values("item")
@@ -96,7 +96,7 @@ def test_the_vocabulary_is_that_of_one_column_with_the_values_of_both(items, his
 @pytest.mark.parametrize("text", [False, True], ids=["numbers", "text"])
 def test_a_value_has_the_same_row_in_every_column(text):
     data = log(text=text)
-    encoder = Encoder.fit(data, schema_file=schema(), min_count=2)
+    encoder = Encoder.fit(data, schema=schema(), min_count=2)
     of_history, of_item = (encoder.encode(data).ids[i].ids for i in (1, 2))
     known = dict(zip(data["item"].to_pylist(), of_item.tolist(), strict=True))
     for value, row in zip(flat(data["history"].to_pylist()), of_history.tolist(), strict=True):
@@ -108,9 +108,7 @@ def test_a_value_has_the_same_row_in_every_column(text):
 
 
 def test_a_value_that_is_frequent_only_in_all_columns_together_has_a_row():
-    encoder = Encoder.fit(
-        table([7, 8, 9], [[7], [7, 8], [9, 9]]), schema_file=schema(), min_count=3
-    )
+    encoder = Encoder.fit(table([7, 8, 9], [[7], [7, 8], [9, 9]]), schema=schema(), min_count=3)
     assert encoder.values("history") == [None, None, 7, 9]
 
 
@@ -120,8 +118,8 @@ def test_a_schema_file_says_it_in_the_rule_of_a_column(tmp_path):
     read = Schema.read(path)
     assert read.share_embedding == {"history": "item"}
     assert Schema.from_dict(json.loads(json.dumps(read.to_dict()))) == read
-    encoder = Encoder.fit(log(), schema_file=path, min_count=50)
-    same = Encoder.fit(log(), schema_file=schema(), min_count=2)
+    encoder = Encoder.fit(log(), schema=path, min_count=50)
+    same = Encoder.fit(log(), schema=schema(), min_count=2)
     assert encoder.values("item") == same.values("item")  # the item's own rule holds for both
     assert np.diff(encoder.encode(log()).ids[1].offsets).max() == 3
     assert encoder.layout.endswith("1 of them lists, history shares the table of item")
@@ -131,7 +129,7 @@ def test_the_table_may_be_of_a_column_before_or_after_and_of_more_than_two():
     share = ColumnRule(share_embedding="b")
     three = Schema("y", (), ("a", "b", "c"), columns={"a": share, "c": share})
     data = {"y": [0, 1, 0], "a": [1, 2, 3], "b": [2, 2, 2], "c": [3, 3, 1]}
-    encoder = Encoder.fit(data, schema_file=three, min_count=1)
+    encoder = Encoder.fit(data, schema=three, min_count=1)
     assert encoder.owners == (1, 1, 1)
     assert encoder.encode(data).ids.tolist() == [[4, 2, 3], [2, 2, 3], [3, 2, 4]]
 
@@ -139,7 +137,7 @@ def test_the_table_may_be_of_a_column_before_or_after_and_of_more_than_two():
 def test_columns_found_by_criteos_names_share_and_torchrecs_are_read_alike():
     rules = Schema(columns={"C2": ColumnRule(share_embedding="C1")})
     rows = {"label": [0, 1], "I1": [1, 2], "C1": [5, 6], "C2": [6, 7]}
-    encoder = Encoder.fit(rows, schema_file=rules, min_count=1, treat_as="raw")
+    encoder = Encoder.fit(rows, schema=rules, min_count=1, treat_as="raw")
     other = {"int_0": [1, 2], "cat_0": [5, 6], "cat_1": [6, 7]}
     assert encoder.encode(other, require_label=False).ids.tolist() == [[3, 2], [2, 4]]
 
@@ -185,11 +183,11 @@ def test_a_column_that_the_data_lack_is_refused_where_names_are_criteos():
     rows = {"label": [0], "I1": [1], "C1": [5], "C2": [6]}
     lost = Schema(columns={"C2": ColumnRule(share_embedding="C3")})
     with pytest.raises(ConfigError, match="there is no category 'C3'; there are C1, C2"):
-        Encoder.fit(rows, schema_file=lost)
+        Encoder.fit(rows, schema=lost)
 
 
 def test_numbers_and_their_text_share_rows_and_nulls_do_with_both():
-    encoder = Encoder.fit(table([1, 2], [["1"], ["2"]]), schema_file=schema(), min_count=1)
+    encoder = Encoder.fit(table([1, 2], [["1"], ["2"]]), schema=schema(), min_count=1)
     assert encoder.rows[1:] == [4, 4]
     assert ids(encoder, [2], [None]) == ([], [3])
     floats = table([1.0, None], [[2], [1]], (pa.float64, pa.int8))
@@ -207,12 +205,12 @@ def test_text_of_a_file_and_a_derived_number_share_rows(tmp_path):
         derived={"weekday": Derived("day", modulo=7)},
         columns={"weekday": ColumnRule(share_embedding="hour")},
     )
-    encoder = Encoder.fit(tmp_path / "log.csv", schema_file=odd, min_count=1)
+    encoder = Encoder.fit(tmp_path / "log.csv", schema=odd, min_count=1)
     assert encoder.rows == [4, 4]
 
 
 def test_an_encoder_is_saved_with_the_values_once_and_read_the_same():
-    encoder = Encoder.fit(log(text=True), schema_file=schema(), min_count=2)
+    encoder = Encoder.fit(log(text=True), schema=schema(), min_count=2)
     manifest, arrays = encoder.to_state()
     assert len(arrays["text_ids"]) == encoder.rows[2] - 2
     read = Encoder.from_state(json.loads(json.dumps(manifest)), arrays)
@@ -245,7 +243,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage, message", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_saved_encoder_that_contradicts_itself_is_refused(damage, message):
-    manifest, arrays = Encoder.fit(log(), schema_file=schema(), min_count=2).to_state()
+    manifest, arrays = Encoder.fit(log(), schema=schema(), min_count=2).to_state()
     manifest = json.loads(json.dumps(manifest))
     damage(manifest)
     with pytest.raises(CheckpointError, match=message):
@@ -253,7 +251,7 @@ def test_a_saved_encoder_that_contradicts_itself_is_refused(damage, message):
 
 
 def test_new_values_of_any_column_get_rows_for_all():
-    known = Encoder.fit(table([1, 2, 2], [[2], [], None]), schema_file=schema(), min_count=1)
+    known = Encoder.fit(table([1, 2, 2], [[2], [], None]), schema=schema(), min_count=1)
     grown = known.extended(table([5, 1], [[9, 9, 5], [7]]), min_count=2)
     assert (known.values("item"), grown.values("item")) == (
         [None, None, 2, 1],
@@ -273,7 +271,7 @@ def test_conversion_learns_and_encodes_as_fitting_does(tmp_path, options, text):
     seen = {v for data in logs for v in data["item"].to_pylist()}
     seen |= {v for data in logs for v in flat(data["history"].to_pylist())}
     raw = str(tmp_path / "raw*.parquet")
-    asked = {"schema_file": schema(), "min_count": 3, **options}
+    asked = {"schema": schema(), "min_count": 3, **options}
     summary = convert_files(raw, tmp_path / "out", workers=2, **asked)
     expected, converted = Encoder.fit(raw, **asked), read_encoder(tmp_path / "out/_encoder.parquet")
     assert converted.fingerprint == expected.fingerprint == summary["fingerprint"]
@@ -296,15 +294,15 @@ def test_converted_data_share_what_they_were_converted_with(tmp_path):
     names = schema().categories
     for folder, columns in (("shared", schema().columns), ("apart", {})):
         asked = Schema("click", (), names, columns=columns)
-        convert_files(tmp_path / "raw.parquet", tmp_path / folder, schema_file=asked)
-    same = Encoder.fit(tmp_path / "shared", schema_file=schema())
+        convert_files(tmp_path / "raw.parquet", tmp_path / folder, schema=asked)
+    same = Encoder.fit(tmp_path / "shared", schema=schema())
     assert same.share_embedding == {"history": "item"}
     with pytest.raises(ConfigError, match="are converted with a table for each column; leave it"):
-        Encoder.fit(tmp_path / "apart", schema_file=schema())
+        Encoder.fit(tmp_path / "apart", schema=schema())
 
 
 def test_ids_that_are_encoded_already_have_one_table_of_the_largest(tmp_path):
-    asked = {"schema_file": schema(), "treat_as": "encoded"}
+    asked = {"schema": schema(), "treat_as": "encoded"}
     data = table([1, 2], [[7], [0, 3]])
     encoder = Encoder.fit(data, **asked)
     assert (encoder.rows, encoder.tables) == ([2, 8, 8], {"user": 2, "item": 8})
@@ -320,7 +318,7 @@ def test_ids_that_are_encoded_already_have_one_table_of_the_largest(tmp_path):
 
 
 def test_unseen_ids_are_counted_for_each_column():
-    encoder = Encoder.fit(table([1, 2], [[1], [2, 3]]), schema_file=schema(), min_count=1)
+    encoder = Encoder.fit(table([1, 2], [[1], [2, 3]]), schema=schema(), min_count=1)
     rows = Dataset(table([3, 9], [[9], [9, 1, 8]]), encoder)
     list(rows.batches(2))
     assert {share.column: share.unseen for share in rows.reserved}["item"] == 1

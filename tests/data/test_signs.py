@@ -67,7 +67,7 @@ def ids_of(encoder, data):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_code_below_0_is_one_value_in_every_form(form, tmp_path):
-    learnt = Encoder.fit(FORMS[form](tmp_path, CODES), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(FORMS[form](tmp_path, CODES), schema=SCHEMA, min_count=1)
     assert sorted(learnt.values("code")[2:]) == sorted(CODES)
     for number, other in enumerate(FORMS):
         folder = tmp_path / str(number)
@@ -79,13 +79,13 @@ def test_a_code_below_0_is_one_value_in_every_form(form, tmp_path):
 
 @pytest.mark.parametrize("type_", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32()])
 def test_minus_one_is_no_unsigned_number(type_):
-    learnt = Encoder.fit(table([2**32 - 1, 255, 65535]), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table([2**32 - 1, 255, 65535]), schema=SCHEMA, min_count=1)
     assert ids_of(learnt, table([-1], type_)) == [1]
 
 
 @pytest.mark.parametrize("value", [-1, -1.0, "-1", np.int32(-1)])
 def test_one_row_has_the_code_too(value):
-    learnt = Encoder.fit(table(CODES, pa.int32()), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table(CODES, pa.int32()), schema=SCHEMA, min_count=1)
     row = {"code": [value]}
     expected = learnt.values("code").index(-1)
     assert learnt.encode(row, require_label=False).ids.item() == expected
@@ -105,7 +105,7 @@ def test_one_row_has_the_code_too(value):
 def test_codes_in_lists_and_in_a_shared_table_are_the_same_values():
     schema = Schema("y", (), ("code", "past"), columns={"past": ColumnRule(share_embedding="code")})
     whole = pa.table({"y": [0] * 6, "code": pa.array(CODES, pa.int64()), "past": bags(CODES)})
-    learnt = Encoder.fit(whole, schema_file=schema, min_count=1)
+    learnt = Encoder.fit(whole, schema=schema, min_count=1)
     assert learnt.tables == {"code": 2 + len(CODES)}
     batch = learnt.encode(whole)
     np.testing.assert_array_equal(batch.ids[0].ids, batch.ids[1].ids)
@@ -113,9 +113,7 @@ def test_codes_in_lists_and_in_a_shared_table_are_the_same_values():
 
 def test_converted_codes_are_the_same_values(tmp_path):
     pq.write_table(table(CODES, pa.int32()), tmp_path / "raw.parquet")
-    convert_files(
-        tmp_path / "raw.parquet", tmp_path / "out", schema_file=SCHEMA, min_count=1, workers=1
-    )
+    convert_files(tmp_path / "raw.parquet", tmp_path / "out", schema=SCHEMA, min_count=1, workers=1)
     learnt = Encoder.fit(tmp_path / "out")
     assert sorted(learnt.values("code")[2:]) == sorted(CODES)
 
@@ -134,7 +132,7 @@ AS_HASHES = {
 
 @pytest.mark.parametrize("form", AS_HASHES)
 def test_hexadecimal_columns_take_numbers_below_0_as_wrapped_hashes(form):
-    learnt = Encoder.fit(AS_HASHES["text"], schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(AS_HASHES["text"], schema=SCHEMA, min_count=1)
     assert ids_of(learnt, AS_HASHES[form]) == ids_of(learnt, AS_HASHES["text"])
     assert learnt.extended(AS_HASHES[form], min_count=1).rows == learnt.rows
     few = encode_few(learnt, [{"code": -1}])
@@ -144,7 +142,7 @@ def test_hexadecimal_columns_take_numbers_below_0_as_wrapped_hashes(form):
 def test_a_column_learnt_as_text_and_as_int32_has_each_hash_once(tmp_path):
     for name in ("int32", "text"):
         pq.write_table(AS_HASHES[name], tmp_path / f"{name}.parquet")
-    learnt = Encoder.fit(sorted(tmp_path.iterdir()), schema_file=SCHEMA, min_count=2)
+    learnt = Encoder.fit(sorted(tmp_path.iterdir()), schema=SCHEMA, min_count=2)
     assert sorted(learnt.values("code")[2:]) == sorted(HASHES)
 
 
@@ -157,7 +155,7 @@ def of_version_2(encoder, hexadecimal, **more):
 
 @pytest.mark.parametrize("type_", [pa.int32(), pa.int64(), pa.float64()])
 def test_an_encoder_saved_before_signs_counted_reads_its_hashes(type_):
-    learnt = Encoder.fit(table(HASHES), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table(HASHES), schema=SCHEMA, min_count=1)
     old = Encoder.from_state(*of_version_2(learnt, None))
     wrapped = np.array(HASHES, np.uint32).view(np.int32)
     assert ids_of(old, table(wrapped.astype(type_.to_pandas_dtype()))) == [2, 4, 3]
@@ -180,7 +178,7 @@ OLD = {  # values, how text of 8 digits was read, whether numbers wrapped, and t
 def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
     values, hexadecimal, wraps, kind
 ):
-    learnt = Encoder.fit(table(values), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table(values), schema=SCHEMA, min_count=1)
     old = Encoder.from_state(*of_version_2(learnt, hexadecimal, wraps=wraps))
     assert old.features[0].known.kind == kind
     assert ids_of(old, table(values)) == ids_of(learnt, table(values))
@@ -188,7 +186,7 @@ def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
 
 def test_an_encoder_of_hex_digits_beside_other_text_gives_the_same_ids():
     values = ["68fd1e64", "unknown", "12345678", "00000001"]
-    learnt = Encoder.fit(table(values), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table(values), schema=SCHEMA, min_count=1)
     manifest, arrays = of_version_2(learnt, True)
     numbers = [0x00000001, 0x12345678, 0x68FD1E64]  # as it kept them
     arrays |= {"numbers": np.array(numbers), "number_ids": np.array([3, 4, 5])}
@@ -200,7 +198,7 @@ def test_an_encoder_of_hex_digits_beside_other_text_gives_the_same_ids():
 
 
 def test_an_encoder_whose_values_no_kind_tells_apart_is_refused():
-    learnt = Encoder.fit(table([0x12345678, 12345678]), schema_file=SCHEMA, min_count=1)
+    learnt = Encoder.fit(table([0x12345678, 12345678]), schema=SCHEMA, min_count=1)
     manifest, arrays = of_version_2(learnt, True)
     arrays |= {"texts": np.frombuffer(b"a", np.uint8), "text_offsets": np.array([0, 1])}
     arrays |= {"text_ids": np.array([3]), "text_starts": np.array([0, 1])}

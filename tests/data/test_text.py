@@ -16,7 +16,7 @@ from tests.data.criteo_tables import assert_batches_equal, joined, make_rows, ta
 
 ROWS = make_rows()
 NAMES = tuple(ROWS)
-ENCODER = Encoder.fit(table(ROWS), min_count=2, schema_file=Schema(text=TextFormat(names=NAMES)))
+ENCODER = Encoder.fit(table(ROWS), min_count=2, schema=Schema(text=TextFormat(names=NAMES)))
 PLAIN = Encoder.fit(table(ROWS), min_count=2)  # reads names from each file
 EXPECTED = ENCODER.encode(table(ROWS))
 
@@ -49,7 +49,7 @@ def test_a_header_names_the_columns(delimiter, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(lines(delimiter, header=True))
     schema = Schema(text=TextFormat(delimiter=delimiter))
-    encoder = Encoder.fit(path, min_count=2, schema_file=schema)
+    encoder = Encoder.fit(path, min_count=2, schema=schema)
     assert_batches_equal(joined(Dataset(path, encoder).batches(7)), EXPECTED)
 
 
@@ -209,5 +209,5 @@ def test_a_text_that_may_mean_missing_is_said_to_be_one_that_can(tmp_path, null)
     encoder = Encoder.fit(path)
     with pytest.raises(DataError, match=r"line 3, column I1.*\[text\] null"):
         list(Dataset(path, encoder).batches(2))
-    known = Encoder.fit(path, schema_file=Schema(text=TextFormat(null=(null,))))
+    known = Encoder.fit(path, schema=Schema(text=TextFormat(null=(null,))))
     assert len(next(Dataset(path, known).batches(2))) == 2

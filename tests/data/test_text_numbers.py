@@ -83,7 +83,7 @@ def test_numbers_are_encoded_as_their_text(case, ways, tmp_path):
     path = write(tmp_path / "a.tsv", case(columns(400)))
 
     def encode(_):
-        encoder = Encoder.fit(path, min_count=2, schema_file=SCHEMA)
+        encoder = Encoder.fit(path, min_count=2, schema=SCHEMA)
         return encoder.fingerprint, joined(Dataset(path, encoder).batches(64))
 
     (digest, batch), (other, expected) = ways(encode)
@@ -97,7 +97,7 @@ def test_numbers_are_converted_as_their_text(case, ways, tmp_path):
 
     def convert(way):
         out = tmp_path / f"out{way}"
-        summary = convert_files(path, out, min_count=2, schema_file=SCHEMA)
+        summary = convert_files(path, out, min_count=2, schema=SCHEMA)
         return summary, pq.read_table(out / "part-00000.parquet")
 
     (summary, table), (other, expected) = ways(convert)
@@ -111,7 +111,7 @@ def test_another_encoder_says_how_8_digits_are_read(known, ways, tmp_path):
     learnt = columns(400, seed=1)
     learnt[4] = np.array([f"{int(n):08x}" for n in range(400)]) if known else learnt[5]
     first, path = write(tmp_path / "a.tsv", learnt), write(tmp_path / "b.tsv", columns(400))
-    encoder = Encoder.fit(first, min_count=1, schema_file=SCHEMA)
+    encoder = Encoder.fit(first, min_count=1, schema=SCHEMA)
 
     def encode(_):
         grown = encoder.extended(path)
@@ -133,7 +133,7 @@ FORMS = {
 def test_every_form_of_text_gives_the_same(form, ways, tmp_path):
     path = write(tmp_path / ("a.csv" if form.get("header") else "a.tsv"), columns(400), **form)
     text = TextFormat(form.get("delimiter"), form.get("header"), NAMES)
-    encoder = Encoder.fit(path, schema_file=replace(SCHEMA, text=text))
+    encoder = Encoder.fit(path, schema=replace(SCHEMA, text=text))
     batch, expected = ways(lambda _: joined(Dataset(path, encoder).batches(64)))
     assert_batches_equal(batch, expected)
 
@@ -148,13 +148,13 @@ BAD = {
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
 def test_bad_rows_are_reported_as_of_text(case, ways, tmp_path):
     path = write(tmp_path / "a.tsv", case(columns(400)))
-    encoder = Encoder.fit(write(tmp_path / "b.tsv", columns(400)), schema_file=SCHEMA)
+    encoder = Encoder.fit(write(tmp_path / "b.tsv", columns(400)), schema=SCHEMA)
 
     def errors(way):
         out = tmp_path / f"out{way}"
         with pytest.raises(DataError) as read:
             list(Dataset(path, encoder).batches(64))
-        convert_files(path, out, min_count=2, schema_file=SCHEMA, bad_rows="quarantine")
+        convert_files(path, out, min_count=2, schema=SCHEMA, bad_rows="quarantine")
         noted = [json.loads(line) for line in (out / "_quarantine.jsonl").read_text().splitlines()]
         return str(read.value), noted
 

@@ -46,7 +46,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_numbers_as_they_are(form, tmp_path):
     given = rows(FORMS[form])
-    encoder = Encoder.fit(rows(VECTORS), schema_file=SCHEMA, min_count=1)
+    encoder = Encoder.fit(rows(VECTORS), schema=SCHEMA, min_count=1)
     assert encoder.num_dense == 1 + WIDTH
     tables = [given]
     if not (isinstance(FORMS[form], np.ndarray)):
@@ -61,7 +61,7 @@ def test_every_form_gives_the_numbers_as_they_are(form, tmp_path):
 
 def test_half_floats_and_whole_numbers_are_numbers():
     halves, whole = VECTORS.astype(np.float16), np.arange(COUNT * WIDTH).reshape(COUNT, WIDTH)
-    encoder = Encoder.fit(rows(VECTORS), schema_file=SCHEMA)
+    encoder = Encoder.fit(rows(VECTORS), schema=SCHEMA)
     for values in (halves, whole):
         np.testing.assert_array_equal(encoder.encode(rows([*values])).dense, dense(values))
 
@@ -72,7 +72,7 @@ def test_a_null_row_or_an_empty_list_is_zeros_and_has_no_flag():
     expected = VECTORS.copy()
     expected[[3, 9]] = 0
     fixed = pa.array([v or None for v in lists], pa.list_(pa.float32(), WIDTH))
-    encoder = Encoder.fit(rows(lists), schema_file=SCHEMA, missing_flags=True)
+    encoder = Encoder.fit(rows(lists), schema=SCHEMA, missing_flags=True)
     for values in (lists, pa.array(lists, pa.large_list(pa.float32())), fixed):
         found = encoder.encode(rows(values)).dense
         np.testing.assert_array_equal(found, dense(expected, flags=True))
@@ -97,13 +97,13 @@ BAD = {
 def test_what_is_no_such_vector_is_named_and_left_out_of_converted_data(case, tmp_path):
     value, message = BAD[case]
     lists = VECTORS.tolist()
-    encoder = Encoder.fit(rows(lists), schema_file=SCHEMA)
+    encoder = Encoder.fit(rows(lists), schema=SCHEMA)
     lists[6] = value
     pq.write_table(pa.table(rows(lists)), tmp_path / "rows.parquet")
     for table in (rows(lists), tmp_path / "rows.parquet"):
         with pytest.raises(DataError, match=message):
             [*Dataset(table, encoder).batches(COUNT)]
-    options = {"schema_file": SCHEMA, "bad_rows": "skip"}
+    options = {"schema": SCHEMA, "bad_rows": "skip"}
     summary = convert_files(tmp_path / "rows.parquet", tmp_path / "out", **options)
     assert (summary["rows"], summary["bad_rows_by_column"]) == (COUNT - 1, {"embedding": 1})
 
@@ -113,7 +113,7 @@ def test_what_is_no_such_vector_is_named_and_left_out_of_converted_data(case, tm
 )
 def test_a_column_without_lists_of_numbers_is_refused_by_its_type(values):
     with pytest.raises(DataError, match=r"column embedding: type .* is not for a vector: it takes"):
-        Encoder.fit(rows(values), schema_file=SCHEMA)
+        Encoder.fit(rows(values), schema=SCHEMA)
 
 
 def test_an_encoder_with_vectors_is_saved_and_converts_to_plain_columns(tmp_path):
@@ -122,7 +122,7 @@ def test_an_encoder_with_vectors_is_saved_and_converts_to_plain_columns(tmp_path
     expected = VECTORS.copy()
     expected[5] = 0
     pq.write_table(pa.table(rows(lists)), tmp_path / "raw.parquet", row_group_size=20)
-    options = {"schema_file": SCHEMA, "missing_flags": True, "min_count": 1}
+    options = {"schema": SCHEMA, "missing_flags": True, "min_count": 1}
     encoder = Encoder.fit(tmp_path / "raw.parquet", **options)
     manifest, arrays = encoder.to_state()
     again = Encoder.from_state(json.loads(json.dumps(manifest)), arrays)
@@ -143,13 +143,13 @@ def test_an_encoder_with_vectors_is_saved_and_converts_to_plain_columns(tmp_path
 
 def test_an_encoder_saved_without_vectors_is_read():
     schema = Schema("y", ("price",), ("site",))
-    manifest, arrays = Encoder.fit(rows(VECTORS), schema_file=schema).to_state()
+    manifest, arrays = Encoder.fit(rows(VECTORS), schema=schema).to_state()
     assert "vectors" not in manifest["schema"]
     assert Encoder.from_state(manifest, arrays).num_dense == 1
 
 
 def test_a_state_whose_vectors_are_damaged_is_refused():
-    manifest, arrays = Encoder.fit(rows(VECTORS), schema_file=SCHEMA).to_state()
+    manifest, arrays = Encoder.fit(rows(VECTORS), schema=SCHEMA).to_state()
     manifest["schema"]["vectors"]["embedding"] = "wide"
     with pytest.raises(CheckpointError, match="vectors.embedding"):
         Encoder.from_state(manifest, arrays)
@@ -157,7 +157,7 @@ def test_a_state_whose_vectors_are_damaged_is_refused():
 
 def test_already_encoded_data_may_have_vectors():
     table = rows(VECTORS) | {"site": [0, 1] * (COUNT // 2)}
-    encoder = Encoder.fit(table, schema_file=SCHEMA, treat_as="encoded")
+    encoder = Encoder.fit(table, schema=SCHEMA, treat_as="encoded")
     found = encoder.encode(table).dense
     np.testing.assert_array_equal(found, np.hstack([PRICE[:, None].astype("f4"), VECTORS]))
 
@@ -190,7 +190,7 @@ def test_a_schema_file_says_it(tmp_path):
     (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
     assert "[vectors]\nembedding = 5" in SCHEMA.to_toml()
     assert Schema.read(tmp_path / "s.toml") == SCHEMA
-    assert "5 numbers in embedding" in Encoder.fit(rows(VECTORS), schema_file=SCHEMA).layout
+    assert "5 numbers in embedding" in Encoder.fit(rows(VECTORS), schema=SCHEMA).layout
 
 
 def test_names_that_converted_data_could_not_tell_apart_are_refused(tmp_path):
@@ -198,4 +198,4 @@ def test_names_that_converted_data_could_not_tell_apart_are_refused(tmp_path):
     pq.write_table(pa.table(table), tmp_path / "raw.parquet")
     schema = Schema("y", ("embedding_1",), ("site",), vectors={"embedding": WIDTH})
     with pytest.raises(ConfigError, match="two columns 'embedding_1'"):
-        convert_files(tmp_path / "raw.parquet", tmp_path / "out", schema_file=schema)
+        convert_files(tmp_path / "raw.parquet", tmp_path / "out", schema=schema)

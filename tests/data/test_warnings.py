@@ -26,14 +26,14 @@ def read(encoder, data):
 
 def test_numbers_that_the_logarithm_makes_equal_are_warned_of():
     with pytest.warns(DataWarning, match=r"table: column x: 1\d% of the numbers are below -2, and"):
-        Encoder.fit(rows(low=-1.0), schema_file=SCHEMA)
+        Encoder.fit(rows(low=-1.0), schema=SCHEMA)
     linear = Schema("y", ("x",), ("c",), linear={"x": Linear(-1, 1)})
-    Encoder.fit(rows(low=-1.0), schema_file=linear)  # warnings are errors
-    Encoder.fit(rows(low=5.0), schema_file=SCHEMA)
+    Encoder.fit(rows(low=-1.0), schema=linear)  # warnings are errors
+    Encoder.fit(rows(low=5.0), schema=SCHEMA)
 
 
 def test_a_column_of_which_nothing_is_known_is_warned_of():
-    encoder = Encoder.fit(rows(low=5.0), schema_file=SCHEMA)
+    encoder = Encoder.fit(rows(low=5.0), schema=SCHEMA)
     with pytest.warns(DataWarning, match="column c: all of its 400 values .* such as 0, 1: is it"):
         read(encoder, rows(low=5.0, value=lambda n: f"v{n % 7}"))
     for fine in (lambda n: str(n % 7), lambda n: "v" if n else 1, lambda n: None):
@@ -41,7 +41,7 @@ def test_a_column_of_which_nothing_is_known_is_warned_of():
     with pytest.warns(DataWarning):
         read(encoder, rows(100, 5.0, lambda n: -1))
     read(encoder, rows(98, 5.0, lambda n: -1))
-    rare = Encoder.fit(rows(low=5.0, value=int), schema_file=SCHEMA)
+    rare = Encoder.fit(rows(low=5.0, value=int), schema=SCHEMA)
     read(rare, rows(low=5.0, value=lambda n: n + 1000))
 
 

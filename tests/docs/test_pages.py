@@ -36,7 +36,7 @@ def clicks(rows: int, items: int, seed: int) -> pd.DataFrame:
 def log() -> dict:
     """A trained model, what it was trained on, and newer rows with new items."""
     train, schema = clicks(1_000, 20, 0), st.data.Schema("click", ("price",), ("user", "item"))
-    encoder = st.data.Encoder.fit(train, schema_file=schema, min_count=2)
+    encoder = st.data.Encoder.fit(train, schema=schema, min_count=2)
     sizes = {"rows": encoder.rows, "names": encoder.columns, "num_dense": 1, "dim": 4}
     sizes |= {"bottom": (8,), "top": (8,)}
     trainer = st.Trainer(st.models.DLRM(**sizes), st.optim.adagrad(0.05), encoder=encoder)
@@ -147,7 +147,7 @@ def test_more_models(visited):
     encoder = visited["encoder"]
     exec(own, visited)
     schema = replace(encoder.schema, labels={"clicked": "binary", "bought": "binary"})
-    encoder = st.data.Encoder.fit(visited["visits"], schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(visited["visits"], schema=schema, min_count=1)
     model = visited["ESMM"](encoder.rows[0], encoder.rows[1])
     trainer = st.Trainer(model, st.optim.adam(0.02), encoder=encoder)
     trainer.fit(visited["visits"], epochs=10, batch_size=64, progress=None)

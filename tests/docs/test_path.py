@@ -60,7 +60,7 @@ def test_the_path_is_five_files_of_three_thousand_words():
 
 def test_the_path_from_a_value_to_an_id_leads_along_what_an_encoding_runs():
     rows = {"y": [0, 1], "user": ["a", "b"]}
-    encoder = st.data.Encoder.fit(rows, schema_file=st.data.Schema("y", categories=("user",)))
+    encoder = st.data.Encoder.fit(rows, schema=st.data.Schema("y", categories=("user",)))
     run = calls_of(lambda: encoder.encode(rows)).keys()
     built = calls_of(lambda: key_kernel("int32")).keys()
     assert set(VALUE) <= run | built and len(VALUE) <= 5

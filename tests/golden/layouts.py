@@ -65,7 +65,7 @@ def _ids_of_values(learnt: pa.Array) -> dict[str, list[int]]:
     schema = st.data.Schema(label="y", categories=("value",))
     rows = pa.table({"y": [0.0, 1.0] * (len(learnt) // 2) + [0.0] * (len(learnt) % 2)})
     encoder = st.data.Encoder.fit(
-        rows.append_column("value", learnt), schema_file=schema, min_count=1, treat_as="raw"
+        rows.append_column("value", learnt), schema=schema, min_count=1, treat_as="raw"
     )
     return {
         name: encoder.encode(pa.table({"value": met}), require_label=False).ids[:, 0].tolist()

@@ -67,7 +67,7 @@ def test_the_models_that_are_there_are_made_as_the_page_makes_them():
     train = _clicks(100).rename(columns={"click": "label"})
     rule = {"item": st.data.ColumnRule(share_embedding="user")}
     schema = st.data.Schema("label", ("price",), ("user", "item"), columns=rule)
-    names = {"st": st, "rows": [40, 30], "encoder": st.data.Encoder.fit(train, schema_file=schema)}
+    names = {"st": st, "rows": [40, 30], "encoder": st.data.Encoder.fit(train, schema=schema)}
     for block in OF_DLRM:
         exec(block, names)
     (tables,) = names["model"].tables().values()

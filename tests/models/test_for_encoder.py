@@ -24,7 +24,7 @@ SCHEMA = st.data.Schema(
 
 @pytest.fixture(scope="module")
 def encoder():
-    return st.data.Encoder.fit(ROWS, schema_file=SCHEMA, min_count=1)
+    return st.data.Encoder.fit(ROWS, schema=SCHEMA, min_count=1)
 
 
 def test_a_click_model_takes_all_that_an_encoder_knows(encoder):

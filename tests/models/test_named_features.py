@@ -74,7 +74,7 @@ def trainer_for(cls, rows, model_options=None, **options):
     shared = {"item": ColumnRule(share_embedding="history")} if "history" in categories else {}
     shared |= {"history": ColumnRule(weights="age")} if cls is HSTU else {}
     schema = Schema(categories=categories, labels=labels, columns=shared)
-    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1)
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
     if cls in (MMoE, ESMM):
         model = cls(encoder.rows, names=encoder.columns, labels=encoder.labels, **arguments)
@@ -357,12 +357,12 @@ def test_a_model_without_a_loss_is_refused():
 
 def test_an_encoder_without_the_columns_is_refused(rows):
     schema = Schema(categories=("user", "history", "item"))
-    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1)
     with pytest.raises(ConfigError, match="item has 4 rows, the encoder's item 30"):
         st.Trainer(Popularity(4), st.optim.sgd(0.1), encoder=encoder, target="cpu")
     with pytest.raises(ConfigError, match="history and item are ids of one table, but the encoder"):
         st.Trainer(SASRec({"item": 40}), st.optim.sgd(0.1), encoder=encoder, target="cpu")
-    lacking = st.data.Encoder.fit(rows, schema_file=Schema(categories=("item",)), min_count=1)
+    lacking = st.data.Encoder.fit(rows, schema=Schema(categories=("item",)), min_count=1)
     with pytest.raises(ConfigError, match="SASRec reads the column 'history'; the encoder has ite"):
         st.Trainer(SASRec({"item": 40}), st.optim.sgd(0.1), encoder=lacking, target="cpu")
 

@@ -28,7 +28,7 @@ FRAME = pd.DataFrame(
 
 def encoder_of(frame, **options):
     schema = Schema(categories=("user", "history", "item"), columns=LISTS)
-    return st.data.Encoder.fit(frame, schema_file=schema, **options)
+    return st.data.Encoder.fit(frame, schema=schema, **options)
 
 
 def drawn(made, encoder, batch, more=0):

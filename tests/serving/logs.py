@@ -75,7 +75,7 @@ def trained(schema: st.data.Schema, seed: int = 0) -> st.Trainer:
     """A model with fresh weights, which compiles no training step; its encoder saw 600 rows."""
     data = frame(rows_of(600, seed), schema)
     encoder = st.data.Encoder.fit(
-        data, schema_file=schema, min_count=2, missing_flags=schema is SCHEMA, dense_fill=1.5
+        data, schema=schema, min_count=2, missing_flags=schema is SCHEMA, dense_fill=1.5
     )
     pooling = {"pooling": "sum", "weighted": True} if encoder.has_bags else {}
     model = st.models.DLRM(

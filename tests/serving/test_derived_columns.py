@@ -45,7 +45,7 @@ def rows_of(count, seed):
 @pytest.fixture(scope="module")
 def made(exporting):
     rows = rows_of(200, 0)
-    encoder = st.data.Encoder.fit(rows, schema_file=SCHEMA, min_count=1)
+    encoder = st.data.Encoder.fit(rows, schema=SCHEMA, min_count=1)
     model = st.models.DLRM(**encoder.model_arguments, dim=4, bottom=(), top=(4,))
     trainer = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder, target="cpu")
     trainer.fit(rows, epochs=2, batch_size=50, progress=None)

@@ -197,7 +197,7 @@ def test_columns_of_any_name_can_be_asked(tmp_path):
     rng = np.random.default_rng(0)
     data = {name: rng.integers(0, 9, 50).tolist() for name in NAMES}
     schema = st.data.Schema(label="click", dense=NAMES[:2], categories=NAMES[2:])
-    encoder = st.data.Encoder.fit(data | {"click": [0, 1] * 25}, schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(data | {"click": [0, 1] * 25}, schema=schema, min_count=1)
     model = st.models.DLRM(encoder.rows, 4, (8,), (8,), 2, names=encoder.columns)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
     export(trainer, tmp_path / "out", cpu="native")
@@ -209,7 +209,7 @@ def test_columns_of_any_name_can_be_asked(tmp_path):
 def test_a_name_that_c_would_cut_is_refused(tmp_path):
     data = {"click": [0, 1], "I1": [0.0, 1.0], "a\0b": [1, 2], "a\0c": [1, 2]}
     schema = st.data.Schema(label="click", dense=("I1",), categories=("a\0b", "a\0c"))
-    encoder = st.data.Encoder.fit(data, schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(data, schema=schema, min_count=1)
     model = st.models.DLRM(encoder.rows, 2, (2,), (2,), 1, names=encoder.columns)
     with pytest.raises(ConfigError, match=r"'a\\x00b': there is a zero byte"):
         export(st.Trainer(model, st.optim.sgd(0.1), encoder=encoder), tmp_path / "out")

@@ -116,7 +116,7 @@ def test_a_missing_sequence_is_empty_alone_and_in_company(name, tmp_path):
 def test_an_encoder_that_takes_nan_for_missing_takes_it_for_an_empty_bag(tmp_path):
     schema = st.data.Schema(label="click", dense=("age",), categories=("history",))
     data = frame(features.rows_of(99, 0), schema)
-    encoder = st.data.Encoder.fit(data, schema_file=schema, min_count=1, nan="missing")
+    encoder = st.data.Encoder.fit(data, schema=schema, min_count=1, nan="missing")
     arguments = {"num_dense": 1, "pooling": "sum", "names": encoder.columns}
     model = st.models.DLRM(encoder.rows, 4, (8,), (8,), **arguments)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)

@@ -71,7 +71,7 @@ def trainer_of(name):
     """One with fresh weights, which compiles no training step."""
     schema = schema_of(name)
     data = frame(rows_of(300, 0), schema)
-    encoder = st.data.Encoder.fit(data, schema_file=schema, min_count=2)
+    encoder = st.data.Encoder.fit(data, schema=schema, min_count=2)
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     makers = {
         "din": lambda: st.models.DIN(rows, 4, (4,), (4,), length=5, label="click"),

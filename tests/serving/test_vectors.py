@@ -37,7 +37,7 @@ def rows_of(seed=0):
 def exported(request, exporting):
     schema = LAYOUTS[request.param]
     encoder = st.data.Encoder.fit(
-        rows_of(), schema_file=schema, min_count=1, missing_flags=bool(schema.dense)
+        rows_of(), schema=schema, min_count=1, missing_flags=bool(schema.dense)
     )
     model = st.models.DLRM(dim=4, bottom=(8,), top=(8,), **encoder.model_arguments)
     trainer = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder)

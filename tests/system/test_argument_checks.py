@@ -53,8 +53,8 @@ CALLS = {
     "min_count": (lambda: st.data.Encoder.fit(RAW, min_count="5"), "min_count is '5'; it must be"),
     "weights": (lambda: st.data.Encoder.fit(RAW, weights=3), "weights is 3; give the name of a co"),
     "schema": (
-        lambda: st.data.Encoder.fit(RAW, schema_file={"label": "y"}),
-        "schema_file is {'label': 'y'}; give a Schema, or the path of a file",
+        lambda: st.data.Encoder.fit(RAW, schema={"label": "y"}),
+        "schema is {'label': 'y'}; give a Schema, or the path of a file",
     ),
     "row_weights": (lambda: st.models.DLRM([5], row_weights="w"), "row_weights is 'w'; give True"),
     "folder": (lambda: st.load(None), "folder is None; give the path of a folder"),
@@ -228,7 +228,7 @@ def test_a_misspelt_column_is_told_the_nearest_of_all_there_are(make):
     schema = st.data.Schema(label="y", categories=("usr", "item"))
     table = make({"user": ["a", "b"], "item": [1, 2], "y": [0, 1]})
     with pytest.raises(DataError, match="column usr: .* the nearest name there is user"):
-        st.data.Encoder.fit(table, schema_file=schema)
+        st.data.Encoder.fit(table, schema=schema)
 
 
 def test_a_model_says_its_sizes():

@@ -421,7 +421,7 @@ def test_a_score_that_the_validation_does_not_have_is_refused_when_first_watched
 def test_a_ranking_without_wanted_items_is_refused_when_first_watched():
     rows = {"user": [1] * 12, "item": [*"abcdefghijkl"]}
     schema = st.data.Schema(categories=("user", "item"))
-    encoder = st.data.Encoder.fit(rows, schema_file=schema, min_count=1, treat_as="raw")
+    encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1, treat_as="raw")
     model = st.models.BPR(dict(zip(encoder.columns, encoder.rows, strict=True)), dim=2)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder, target="cpu")
     nothing = pa.table({"user": [1], "item": pa.array([None], pa.string())})

@@ -100,7 +100,7 @@ def test_new_rows_of_encoded_data_begin_as_those_of_a_fresh_table():
 def test_a_column_whose_name_has_a_colon_grows_as_any_other():
     first, newer = ({"y": [0, 1, 0], "user:id": users} for users in ([7, 7, 5], [9, 9, 8]))
     schema = st.data.Schema("y", (), ("user:id",))
-    encoder = st.data.Encoder.fit(first, schema_file=schema, min_count=1)
+    encoder = st.data.Encoder.fit(first, schema=schema, min_count=1)
     sizes = {"num_dense": 0, "dim": 4, "bottom": (4,), "top": (4,), "names": encoder.columns}
     model = st.models.DLRM(encoder.rows, **sizes)
     known = st.Trainer(model, st.optim.adagrad(0.1), encoder=encoder)

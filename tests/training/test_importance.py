@@ -30,7 +30,7 @@ SCHEMA = st.data.Schema(
 
 @pytest.fixture(scope="module")
 def trainer():
-    encoder = st.data.Encoder.fit(rows_of(4_000, 0), schema_file=SCHEMA, min_count=1)
+    encoder = st.data.Encoder.fit(rows_of(4_000, 0), schema=SCHEMA, min_count=1)
     arguments = {**encoder.model_arguments, "dim": 2, "bottom": (4,), "top": (4,)}
     model = st.models.DLRM(**arguments)
     trainer = st.Trainer(model, st.optim.adagrad(0.2), encoder=encoder, target="cpu")

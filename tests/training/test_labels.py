@@ -43,9 +43,7 @@ def drawn(rows=400, seed=0):
 
 
 def trainer_of(table, labels=None, **options):
-    encoder = Encoder.fit(
-        table, min_count=1, schema_file=Schema(**COLUMNS, labels=labels or LABELS)
-    )
+    encoder = Encoder.fit(table, min_count=1, schema=Schema(**COLUMNS, labels=labels or LABELS))
     model = st.models.DLRM(
         encoder.rows, 4, (8,), (8,), encoder.num_dense, names=encoder.columns, labels=encoder.labels
     )
@@ -184,7 +182,7 @@ def test_a_real_label_is_predicted_as_it_is_and_watched_by_its_error():
 
 def test_labels_come_in_the_order_of_the_schema_and_null_where_they_are_missing():
     table = drawn(5)
-    encoder = Encoder.fit(table, min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    encoder = Encoder.fit(table, min_count=1, schema=Schema(**COLUMNS, labels=LABELS))
     batch = encoder.encode(table[["stars", "x", "like", "item", "click", "user"]])
     wanted = table[["click", "like", "stars"]].to_numpy(np.float32)
     np.testing.assert_array_equal(batch.labels, wanted)
@@ -196,7 +194,7 @@ def test_converted_rows_have_the_labels_of_raw_ones(tmp_path):
     table.to_parquet(tmp_path / "raw.parquet")
     schema = Schema(**COLUMNS, labels=LABELS)
     done = st.data.convert_files(
-        tmp_path / "raw.parquet", tmp_path / "made", min_count=1, schema_file=schema
+        tmp_path / "raw.parquet", tmp_path / "made", min_count=1, schema=schema
     )
     assert done["labels"] == LABELS and done["positive"] is None
     raw, made = (
@@ -241,7 +239,7 @@ def test_the_command_trains_evaluates_predicts_and_draws(tmp_path, capsys):
 )
 def test_a_label_that_is_none_of_its_kind_is_named(column, value, message):
     table = drawn(6)
-    encoder = Encoder.fit(table, min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    encoder = Encoder.fit(table, min_count=1, schema=Schema(**COLUMNS, labels=LABELS))
     table.loc[3, column] = value
     with pytest.raises(DataError, match=message.replace("+", r"\+")):
         encoder.encode(table)
@@ -251,7 +249,7 @@ def test_a_label_that_is_none_of_its_kind_is_named(column, value, message):
 def test_a_class_that_is_none_is_named(value):
     table = drawn(6).assign(genre=[0, 1, 2, value, 0, 1])
     schema = Schema(**COLUMNS, labels={"genre": 3})
-    encoder = Encoder.fit(table, min_count=1, schema_file=schema)
+    encoder = Encoder.fit(table, min_count=1, schema=schema)
     message = f"row 3, column genre: the label is {value:g}; it must be a class below 3"
     with pytest.raises(DataError, match=message):
         encoder.encode(table)
@@ -283,7 +281,7 @@ def test_the_command_scores_and_predicts_classes(tmp_path, capsys):
 def test_a_single_label_may_not_be_missing():
     table = drawn(6)
     schema = Schema(**COLUMNS, labels={"stars": "real"})
-    encoder = Encoder.fit(table, min_count=1, schema_file=schema)
+    encoder = Encoder.fit(table, min_count=1, schema=schema)
     table.loc[2, "stars"] = np.nan
     with pytest.raises(DataError, match="row 2, column stars: the label is null; drop the row or"):
         encoder.encode(table)
@@ -330,7 +328,7 @@ def test_labels_of_another_model_are_refused(labels, message):
 
 
 def test_a_model_has_the_labels_of_its_encoder():
-    encoder = Encoder.fit(drawn(9), min_count=1, schema_file=Schema(**COLUMNS, labels=LABELS))
+    encoder = Encoder.fit(drawn(9), min_count=1, schema=Schema(**COLUMNS, labels=LABELS))
     model = st.models.DLRM(encoder.rows, num_dense=encoder.num_dense)
     with pytest.raises(ConfigError, match="DLRM: its labels are label .binary., those of the enc"):
         st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)

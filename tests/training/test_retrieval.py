@@ -33,7 +33,7 @@ def table(*rows: tuple[list, list]) -> pa.Table:
 @pytest.fixture(scope="module")
 def trainer() -> st.Trainer:
     learnt = table(([*KNOWN], [*KNOWN]), ([], [*RARE]))
-    encoder = st.data.Encoder.fit(learnt, schema_file=SCHEMA, min_count=2, treat_as="raw")
+    encoder = st.data.Encoder.fit(learnt, schema=SCHEMA, min_count=2, treat_as="raw")
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     model = BPR(rows, dim=2, history="history")
     made = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder, target="cpu")
@@ -102,7 +102,7 @@ def test_values_that_share_a_row_are_wanted_one_by_one():
     log = {"user": [1] * 40, "item": [str(n) for n in range(40)]}
     split = Interactions.read(log).split_random(0, 0)
     encoder = st.data.Encoder.fit(
-        split.whole, schema_file=split.schema, min_count=1, max_rows=10, treat_as="raw"
+        split.whole, schema=split.schema, min_count=1, max_rows=10, treat_as="raw"
     )
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     trainer = st.Trainer(BPR(rows, dim=2), st.optim.sgd(0.1), encoder=encoder, target="cpu")
@@ -117,9 +117,7 @@ def test_items_first_seen_after_the_split_count_against_recall():
         {"user": [1, 1, 1, 1, 1], "item": [10, 11, 12, 13, 10], "time": [1, 1, 2, 2, 2]}
     )
     split = log.split_time(2)
-    encoder = st.data.Encoder.fit(
-        split.train, schema_file=split.schema, treat_as="raw", min_count=1
-    )
+    encoder = st.data.Encoder.fit(split.train, schema=split.schema, treat_as="raw", min_count=1)
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     trainer = st.Trainer(BPR(rows, dim=2), st.optim.sgd(0.1), encoder=encoder, target="cpu")
     found = trainer.evaluate(split.valid, k=2)
@@ -224,7 +222,7 @@ def test_bpr_recommends_no_item_of_a_history_that_the_encoder_knows(trainer):
 def test_two_towers_recommend_no_reserved_row_either():
     rows = {"user": [1, 2], "history": [["a", "b"], ["c"]], "item": ["c", "a"]}
     frame = pd.DataFrame(rows)
-    encoder = st.data.Encoder.fit(frame, schema_file=SCHEMA, min_count=1, treat_as="raw")
+    encoder = st.data.Encoder.fit(frame, schema=SCHEMA, min_count=1, treat_as="raw")
     model = TwoTowers(dict(zip(encoder.columns, encoder.rows, strict=True)), dim=2, hidden=(2,))
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder, target="cpu")
     ids, _ = trainer.recommend(frame, k=3)

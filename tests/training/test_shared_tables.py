@@ -222,7 +222,7 @@ SCHEMA = st.data.Schema(
 
 
 def fitted(optimizer=None, **given) -> st.Trainer:
-    encoder = st.data.Encoder.fit(log(), schema_file=SCHEMA, min_count=1)
+    encoder = st.data.Encoder.fit(log(), schema=SCHEMA, min_count=1)
     share = given.pop("share_embedding", encoder.share_embedding)
     options = {"num_dense": 0, "names": encoder.columns, "pooling": "sum", "dim": WIDTH}
     made = st.models.DLRM(encoder.rows, **options, bottom=(4,), top=(8,), share_embedding=share)

@@ -38,10 +38,10 @@ def test_values_are_numbers_or_texts_and_none_where_several_share_a_row():
     items = ["b", "b", "b", 'ä"', 'ä"', "c", "d", "e", "f"]
     rows = {"y": [0] * len(items), "item": items}
     fit = st.data.Encoder.fit
-    assert fit(rows, schema_file=schema, min_count=2).values("item") == [None, None, "b", 'ä"']
-    shared = fit(rows, schema_file=schema, min_count=1, max_rows=5)
+    assert fit(rows, schema=schema, min_count=2).values("item") == [None, None, "b", 'ä"']
+    shared = fit(rows, schema=schema, min_count=1, max_rows=5)
     assert shared.values("item") == [None, None, "b", 'ä"', None]
-    plain = fit({"y": [0], "item": [3]}, schema_file=schema, treat_as="encoded")
+    plain = fit({"y": [0], "item": [3]}, schema=schema, treat_as="encoded")
     with pytest.raises(ConfigError, match="item: it was encoded already, so an id is the number"):
         plain.values("item")
     with pytest.raises(ConfigError, match="no category column 'itm'; there are item"):

@@ -158,7 +158,8 @@ class DataSettings(Section):
 
     def encoding(self) -> dict[str, Any]:
         """Return the keyword arguments of `Encoder.fit` and `convert_files`."""
-        return self.model_dump(exclude=_NOT_ENCODING)
+        options = self.model_dump(exclude=_NOT_ENCODING)
+        return {"schema": options.pop("schema_file"), **options}
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""

@@ -54,7 +54,7 @@ def convert_files(
     missing_flags: bool = False,
     nan: str = "error",
     treat_as: str = "auto",
-    schema_file: Schema | str | Path | None = None,
+    schema: Schema | str | Path | None = None,
     weights: str | None = None,
     bad_rows: str = "error",
     memory: int = 2 << 30,
@@ -77,7 +77,7 @@ def convert_files(
         and the schema are then its own.
     label : bool
         Whether there is a label column to convert; rows to be scored need none.
-    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema_file, weights
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights
         As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
         What happens at a bad row: the run ends, or the row is left out and counted; with
@@ -102,10 +102,10 @@ def convert_files(
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
     files, known = _inputs(paths, Path(out)), _known(encoder)
-    schema = Schema.read(schema_file, weights)
+    described = Schema.read(schema, weights)
     if known is not None:
-        check_row_weights(schema, known.schema, "the encoder is fitted", "fit it")
-    blank = known or _blank(files, settings, schema)
+        check_row_weights(described, known.schema, "the encoder is fitted", "fit it")
+    blank = known or _blank(files, settings, described)
     check_converted_names(blank)
     progress = progress or (lambda what, rows, done: None)
     job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress)

@@ -85,7 +85,7 @@ class Encoder(Rules):
         missing_flags: bool = False,
         nan: str = "error",
         treat_as: str = "auto",
-        schema_file: Schema | str | Path | None = None,
+        schema: Schema | str | Path | None = None,
         weights: str | None = None,
         sizes: Sizes | None = None,
     ) -> Encoder:
@@ -112,7 +112,7 @@ class Encoder(Rules):
             What a NaN in a raw column is. A null is always missing.
         treat_as : {"auto", "raw", "encoded"}
             Overrides the rule that recognises already encoded data.
-        schema_file : Schema or path, optional
+        schema : Schema or path, optional
             Names the columns where they are not Criteo's; see `Schema`.
         weights : str, optional
             The column with a factor of 0 or more for each row's loss; for models with
@@ -132,7 +132,7 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        schema = Schema.read(schema_file, weights)
+        schema = Schema.read(schema, weights)
         opened = open_rows(source, schema)
         known = cls.read_converted(opened.parts[0])
         if known is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sparsetrain.data.batch import Batch
@@ -18,7 +19,7 @@ from sparsetrain.errors import DataError
 
 
 def open_source(
-    data: Any, schema: Schema | None = None, optional: Collection[str] = ()
+    data: Any, schema: Schema | str | Path | None = None, optional: Collection[str] = ()
 ) -> Source | BatchSource:
     """Open anything that rows can be read from.
 
@@ -33,7 +34,7 @@ def open_source(
         Arrow data will do. A pyarrow dataset, a relation of DuckDB's and a streamed data set of
         Hugging Face's are read piece by piece, anew in each epoch.
     data : Batch or iterable of Batch
-    schema : Schema, optional
+    schema : Schema or path, optional
         Names the columns where they are not Criteo's, and says how text is written.
     optional : collection of str
         Columns of it that frames, dicts and rows may lack.
@@ -49,7 +50,7 @@ def open_source(
     """
     if isinstance(data, (Source, BatchSource)):
         return data
-    schema = schema or _criteo()
+    schema = _criteo() if schema is None else Schema.read(schema)
     if are_paths(data):
         files = list_files(data)
         parts = tuple(part for file in files for part in file_parts(file, schema))
@@ -77,7 +78,7 @@ def open_source(
     )
 
 
-def open_rows(data: Any, schema: Schema | None = None) -> Source:
+def open_rows(data: Any, schema: Schema | str | Path | None = None) -> Source:
     """Open anything that has rows, which batches have not."""
     opened = open_source(data, schema)
     if isinstance(opened, Source):

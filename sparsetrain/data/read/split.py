@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ Rule = Callable[[Any, Location, int], Array]
 
 
 def split_share(
-    source: Any, share: float, *, seed: int = 0, schema: Schema | None = None
+    source: Any, share: float, *, seed: int = 0, schema: Schema | str | Path | None = None
 ) -> tuple[Source, Source]:
     """Split by chance: the second source gets about `share` of the rows.
 
@@ -48,7 +49,7 @@ def split_share(
         Between 0 and 1.
     seed : int
         Another seed is another split.
-    schema : Schema, optional
+    schema : Schema or path, optional
         As `open_source` takes it.
 
     Returns
@@ -88,7 +89,11 @@ def split_share(
 
 
 def split_time(
-    source: Any, column: str, at: float | str | datetime, *, schema: Schema | None = None
+    source: Any,
+    column: str,
+    at: float | str | datetime,
+    *,
+    schema: Schema | str | Path | None = None,
 ) -> tuple[Source, Source]:
     """Split by a time column: the second source gets the rows at `at` and later.
 
@@ -101,7 +106,7 @@ def split_time(
         A column of numbers, such as Avazu's `hour`, or of dates or timestamps.
     at : float, datetime or str
         The first moment of the second source; a text is one such as ``2014-10-30T12:00``.
-    schema : Schema, optional
+    schema : Schema or path, optional
         As `open_source` takes it.
 
     Returns
@@ -117,7 +122,7 @@ def split_time(
         If the column is missing or a value of it is, or one side has no rows.
     """
     moment = timestamp(at)
-    opened = open_rows(source, replace(schema or Schema(), time=column))
+    opened = open_rows(source, replace(Schema.read(schema), time=column))
     halves = []
     for later in (False, True):
         parts = [half for part in opened.parts for half in of_part(part, column, moment, later)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -31,7 +32,7 @@ _YEARS = 9999 * 366 * _DAY  # seconds that have a date
 
 
 def split_windows(
-    source: Any, column: str, unit: Unit, *, schema: Schema | None = None
+    source: Any, column: str, unit: Unit, *, schema: Schema | str | Path | None = None
 ) -> list[tuple[str, Source]]:
     """Split by windows of a time column, in the order of time; windows without rows are left out.
 
@@ -43,7 +44,7 @@ def split_windows(
     unit : {"hour", "day", "week", "month"} or float
         Of numbers "day" reads seconds since 1970. A number is a span of the column's own units, as
         100 for days of Avazu's YYMMDDHH.
-    schema : Schema, optional
+    schema : Schema or path, optional
         As `open_source` takes it.
 
     Returns
@@ -65,7 +66,7 @@ def split_windows(
     [('14102100', 2), ('14102200', 1)]
     """
     require_unit(unit)
-    opened = open_rows(source, replace(schema or Schema(), time=column))
+    opened = open_rows(source, replace(Schema.read(schema), time=column))
     starts: set[float] = set()
     for part in opened.parts:
         if part.is_stream:

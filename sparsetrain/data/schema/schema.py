@@ -196,7 +196,7 @@ class Schema:
         ConfigError
             If the file is missing, not well formed, or holds something a schema has not.
         """
-        require_type("schema_file", given, (Schema, str, Path), "a Schema, or the path of a file")
+        require_type("schema", given, (Schema, str, Path), "a Schema, or the path of a file")
         require_type("weights", weights, str, "the name of a column")
         schema = given if isinstance(given, Schema) else cls()
         if isinstance(given, (str, Path)):
