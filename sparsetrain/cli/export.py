@@ -15,11 +15,11 @@ from sparsetrain.cli.saved_model import (
     ModelClass,
     ModelFolder,
     Precision,
-    import_class,
     load_by,
     require_export,
     require_no_export,
 )
+from sparsetrain.cli.settings.model_class import import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.cores import default_level

@@ -9,7 +9,8 @@ import typer
 
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_share, format_table
-from sparsetrain.cli.saved_model import ModelClass, import_class
+from sparsetrain.cli.saved_model import ModelClass
+from sparsetrain.cli.settings.model_class import import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved models of `evaluate`, `predict`, `quantize` and `inspect`: options, loading, warnings.
+"""Saved models of `evaluate`, `predict`, `quantize` and `inspect`: options, loading, warnings."""
 
-`--model MODULE:CLASS` names the class of a model that is not part of this package. It is imported
-because the user names it; nothing stored in a folder ever is. Modules are found as Python finds
-them, then in the current folder.
-"""
-
-import os
-import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparsetrain.cli.output import note
-from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.cli.settings.model_class import import_class
+from sparsetrain.errors import CheckpointError
 
 if TYPE_CHECKING:
     import sparsetrain as st
@@ -96,26 +89,6 @@ def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
             f"{folder} was trained with early stopping: this is its best checkpoint, of step "
             f"{step:,} (--checkpoint latest: the last one)"
         )
-
-
-def import_class(named: str | None) -> Any:
-    """Import the class that `--model` names; None without the option."""
-    if named is None:
-        return None
-    module_name, colon, name = named.partition(":")
-    if not (module_name and colon and name):
-        raise ConfigError(f"--model {named}: write MODULE:CLASS, such as my_models:DeepFM")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
-    except (Exception, SystemExit) as error:  # a module may raise anything
-        raise ConfigError(f"--model {named}: {module_name} raises {error!r}") from error
-    if not hasattr(module, name):
-        raise ConfigError(f"--model {named}: {module_name} has no {name}")
-    return getattr(module, name)
 
 
 def warn_unseen(

@@ -76,6 +76,8 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
         schema = st.data.Schema.from_dict(inferred)
     else:
         schema = schema_of(data, whole)
+    if data.label is not None and inferred is None:
+        schema = settings.model.completed(schema)
     labels = settings.model.has_labels
     trained = _opened(whole, schema, labels)
     for name, path in files.held_out.items():

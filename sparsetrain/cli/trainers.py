@@ -74,6 +74,7 @@ def load(run: EarlierRun, checkpoint: str) -> st.Trainer:
         checkpoint=checkpoint,
         target=settings.train.target,
         optimizer=make_optimizer(settings) if changed else None,
+        model=settings.model.own_class,
         parallel=_group(settings),
         **settings.train.arithmetic,
     )
@@ -124,7 +125,7 @@ def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> s
     import sparsetrain as st
 
     return st.Trainer(
-        settings.model.build(**encoder.model_arguments, interactions=interactions),
+        settings.model.for_encoder(encoder, interactions),
         optimizer=make_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,

@@ -15,7 +15,8 @@ import typer
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit, format_table, note
 from sparsetrain.cli.output_files import replace_file, require_writable
-from sparsetrain.cli.saved_model import ModelClass, import_class
+from sparsetrain.cli.saved_model import ModelClass
+from sparsetrain.cli.settings.model_class import import_class
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.training.progress import format_count, format_seconds

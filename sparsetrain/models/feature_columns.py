@@ -16,6 +16,19 @@ def column_of(name: str, feature: Feature) -> str:
     return getattr(feature, "column", None) or name
 
 
+def shared_columns(features: Mapping[str, Feature]) -> dict[str, str]:
+    """Return, of each column looked up in the table of one before it, that column."""
+    first: dict[str, str] = {}  # table -> its first column
+    found = {}
+    for name, feature in features.items():
+        for table in feature.tables:
+            column = column_of(name, feature)
+            owner = first.setdefault(table, column)
+            if owner != column:
+                found[column] = owner
+    return found
+
+
 def find_features(
     cls: str, features: Mapping[str, Feature], rows: Mapping[str, int], encoder: Encoder
 ) -> dict[str, Any]:

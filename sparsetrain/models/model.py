@@ -28,7 +28,7 @@ from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels import Labels
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.feature_columns import column_of, find_features
+from sparsetrain.models.feature_columns import column_of, find_features, shared_columns
 from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
@@ -485,6 +485,11 @@ class Model(nn.Module):
                 "the batch has weights of rows, which this model would not read: make it with "
                 "row_weights=True"
             )
+
+    @property
+    def shared_columns(self) -> dict[str, str]:
+        """Columns whose ids are those of another, such as a history's of items -> that other."""
+        return shared_columns(self.features)
 
     def table_of(self, column: str) -> str:
         """Name of the parameter that is the table of a column."""

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.feature_columns import column_of
 from sparsetrain.models.model_checks import config_of
-from sparsetrain.system.argument_checks import require_type
+from sparsetrain.system.argument_checks import is_int, require_type
 from sparsetrain.tables.growth import RARE, copy_grown_
 from sparsetrain.training.processes import known, same_processes
 
@@ -54,13 +56,40 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)
-    rows = config.get("rows", ())
+    if "rows" not in config:
+        return type(model)(**{**config, **_arguments_of_rows(model, config, known, encoder)})
+    rows = config["rows"]
     before, after = ([each.rows, _by_column(each, rows)] for each in (known, encoder))
     if rows not in before:
         raise ConfigError(
             f"extended: the rows of this {type(model).__name__} are not its encoder's"
         )
     return type(model)(**{**config, "rows": after[before.index(rows)]})
+
+
+def _arguments_of_rows(
+    model: Any, config: Mapping[str, Any], known: Encoder, encoder: Encoder
+) -> dict[str, int]:
+    """The whole numbers among a constructor's arguments that tables follow, as they grow.
+
+    Which these are is found by trying: with one more, a table has one more row.
+    """
+    tables = {name: feature for name, feature in model.features.items() if feature.tables}
+    place = {name: known.columns.index(column_of(name, tables[name])) for name in tables}
+    more = {name: encoder.rows[at] - known.rows[at] for name, at in place.items()}
+    found: dict[str, int] = {}
+    for argument, value in config.items():
+        with suppress(Exception):  # whatever the constructor raises: it is no number of rows then
+            tried = type(model)(**{**config, argument: value + 1}) if is_int(value) else model
+            rows = {n: tried.rows_of(tried.features[n]) - model.rows_of(tables[n]) for n in tables}
+            if longer := [more[name] for name, change in rows.items() if change == 1]:
+                found[argument] = value + max(longer)
+    if not found:
+        raise ConfigError(
+            f"extended: no argument of {type(model).__name__} decides how many rows its tables "
+            "have: name it rows, or give each table's as a whole number"
+        )
+    return found
 
 
 def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands with a schema whose columns are learnt quantiles, and vectors."""
+"""Commands with a schema of learnt quantiles and vectors, or inferred with shared tables."""
 
 import numpy as np
 import pyarrow as pa
@@ -62,3 +62,33 @@ def test_converted_data_train_evaluate_and_predict_as_raw_ones(folder, capsys):
     assert found["dense"][0]["column"] == "embedding"
     told(capsys, "predict", folder / "run", out, "--out", folder / "predictions.parquet")
     assert "embedding" in told(capsys, "inspect", out / "_encoder.parquet")["dense"]
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory):
+    """Rows with the items of a history and a wanted item, which have values in common."""
+    path = tmp_path_factory.mktemp("visits") / "visits.parquet"
+    rows = {
+        "click": [row % 2 for row in range(300)],
+        "item": [1000 + row % 7 for row in range(300)],
+        "history": [[1000 + row % 5] * (row % 3) for row in range(300)],
+    }
+    pq.write_table(pa.table(rows), path)
+    return path
+
+
+def test_tables_that_the_model_needs_to_share_are_inferred(visits, capsys):
+    out = visits.parent / "run"
+    asked = ["train", str(visits), "--label", "click", "--model", "din", "--out", str(out)]
+    assert main(asked) == 0
+    assert "history shares the table of item" in capsys.readouterr().err
+    encoder = st.load(out).encoder
+    assert encoder.share_embedding == {"history": "item"} and encoder.tables == {"item": 9}
+
+
+def test_a_column_that_the_model_lacks_is_told_with_the_setting(visits, capsys):
+    asked = ["train", str(visits), "--label", "click", "--model", "din", "--ignore", "item"]
+    assert main(asked) == 2
+    assert "model.item is 'item', which is not a category column" in capsys.readouterr().err
+    assert main([*asked[:-2], "--set", "model.history=hist"]) == 2
+    assert "model.history is 'hist', which is not a category" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--model MODULE:CLASS`: commands read runs of a class that the package does not have."""
+"""`--model MODULE:CLASS`: commands train and read a class that the package does not have."""
 
 import json
 import re
@@ -30,6 +30,21 @@ TEXT = """
         def forward(self, dense, embedded):
             flat = nn.op.reshape(embedded, (dense.shape[0], -1))
             return self.last(nn.op.concat([dense, flat], dim=1)) * self.scale
+
+    class Factors(st.models.Model):
+        def __init__(self, users, items, dim=4):
+            super().__init__()
+            self.user = st.embedding.Embedding(users, dim)
+            self.item = st.embedding.Embedding(items, dim)
+            self.features = {"user": st.models.Ids("user"), "item": st.models.Ids("item")}
+            self.labels = {"click": "binary"}
+
+        @classmethod
+        def for_encoder(cls, encoder, **options):
+            return cls(encoder.tables["user"], encoder.tables["item"], **options)
+
+        def forward(self, user, item):
+            return nn.op.sum(self.user(user) * self.item(item), axis=1, keepdims=True)
 
     NUMBER = 5
 """
@@ -109,3 +124,52 @@ def test_what_is_no_class_of_the_model_is_refused(here, case, capsys):
 def test_of_data_there_is_no_class(here, capsys):
     assert main(["inspect", "rows.parquet", *OWN]) == 2
     _assert_one_line(capsys.readouterr().err, "--model: rows.parquet is not a saved model")
+
+
+def _visits(first: int) -> pd.DataFrame:
+    """Rows whose users and items are numbered from `first` on."""
+    return pd.DataFrame(
+        {
+            "user": [first + row % 40 for row in range(400)],
+            "item": [first + row % 7 for row in range(400)],
+            "click": [row % 2 for row in range(400)],
+        }
+    )
+
+
+FACTORS = ["--model", f"{MODULE}:Factors"]
+
+
+def test_a_class_without_an_argument_rows_is_trained_resumed_and_started_from(here, capsys):
+    _visits(0).to_parquet("first.parquet")
+    _visits(5).to_parquet("second.parquet")
+    new = ["train", "first.parquet", "--label", "click", "--out", "first"]
+    assert main([*new, *FACTORS, "--set", "model.dim=8"]) == 0
+    assert main(["train", "--resume", "first", *FACTORS, "--set", "train.epochs=2"]) == 0
+    start = ["train", "second.parquet", "--start-from", "first", "--out", "second"]
+    assert main([*start, *FACTORS]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "second", "--json", *FACTORS]) == 0
+    assert json.loads(capsys.readouterr().out)["config"] == {"users": 47, "items": 14, "dim": 8}
+
+
+NOT_TRAINED = {
+    "no such class": (["--model", f"{MODULE}:Facors"], "linear_of_a_test has no Facors"),
+    "no model": (["--model", f"{MODULE}:NUMBER"], "it is 5, not a subclass of st.models.Model"),
+    "no option": ([*FACTORS, "--set", "model.dims=8"], "'model.dims'; did you mean 'model.dim'"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_TRAINED)
+def test_what_cannot_be_trained_is_told_before_data_are_read(here, case, capsys):
+    options, message = NOT_TRAINED[case]
+    assert main(["train", "nowhere.parquet", "--label", "click", *options]) == 2
+    _assert_one_line(capsys.readouterr().err, message)
+
+
+def test_a_class_that_a_file_names_is_not_imported(here, capsys):
+    (here / "settings.toml").write_text(f'[model]\nname = "{MODULE}:Factors"\n')
+    asked = ["train", "rows.parquet", "--config", "settings.toml"]
+    assert main(asked) == 2
+    _assert_one_line(capsys.readouterr().err, f"class of your own, .*: add --model {MODULE}:Fact")
+    assert MODULE not in sys.modules

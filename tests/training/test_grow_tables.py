@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain.errors import ConfigError
@@ -125,3 +126,25 @@ def test_other_parameters_that_depend_on_the_rows_are_refused(shape):
     source = {"first.weight": np.zeros((1, 77), np.float32)}
     with pytest.raises(ConfigError, match=r"'first.weight'.*\(1, 77\)"):
         copy_grown_({"first.weight": np.zeros(shape, np.float32)}, source, [], {}, 0)
+
+
+class Fixed(st.models.Model):
+    """A model none of whose arguments decides the rows of its tables."""
+
+    def __init__(self, dim=4):
+        super().__init__()
+        self.user = st.embedding.Embedding(50, dim)
+        self.features = {"user": st.models.Ids("user")}
+        self.labels = {"label": "binary"}
+
+    def forward(self, user):
+        return nn.op.sum(self.user(user), axis=1, keepdims=True)
+
+
+def test_a_model_whose_arguments_do_not_decide_its_rows_is_refused():
+    rows = {"user": [1, 2] * 20, "label": [0, 1] * 20}
+    schema = st.data.Schema(categories=("user",))
+    encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1, treat_as="raw")
+    trainer = st.Trainer(Fixed(), encoder=encoder)
+    with pytest.raises(ConfigError, match="no argument of Fixed decides how many rows its tables"):
+        trainer.extended(encoder.extended({**rows, "user": [1, 3] * 20}))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsetrain.cli.output import note
+from sparsetrain.cli.settings.model_class import model_class
 from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.train_files import Files, Rows
 from sparsetrain.errors import ConfigError, DataError
@@ -31,17 +32,18 @@ def read_interactions(
     """Read a log, and return it with the arguments of its splits that the model decides."""
     import sparsetrain as st
 
-    models, name = st.models.MODELS, settings.model.name
     if settings.model.has_labels:
-        ranking = (n for n, model in models.items() if model.forward is st.models.Model.forward)
+        models = st.models.MODELS.items()
+        ranking = ", ".join(n for n, m in models if m.forward is st.models.Model.forward)
         raise ConfigError(
-            f"--task ranking: {name} learns from labels; --model {', '.join(ranking)}"
+            f"--task ranking: {settings.model.name} learns from labels; --model {ranking}"
         )
     log = read_log(settings, [str(path) for path in files.train])
     note(f"{len(log):,} interactions of {len(log.users):,} users")
     ages = getattr(settings.model, "ages", False)
     by_user = getattr(settings.model, "history_of", "rows") == "users"
-    return log, {"each": "item" if by_user else models[name].training_rows, "ages": ages}
+    each = "item" if by_user else model_class(settings.model.name).training_rows
+    return log, {"each": each, "ages": ages}
 
 
 def find_interactions(settings: Settings, files: Files) -> Rows:

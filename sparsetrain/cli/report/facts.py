@@ -16,7 +16,7 @@ import numpy as np
 from sparsetrain.cli.options import SettingOptions
 from sparsetrain.cli.output import note
 from sparsetrain.cli.ranking import rows_to_rank
-from sparsetrain.cli.saved_model import import_class
+from sparsetrain.cli.settings.model_class import import_class
 from sparsetrain.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from sparsetrain.cli.output import by_label, flat
 from sparsetrain.cli.report.facts import Facts
 from sparsetrain.cli.settings import Settings, settings_of
 from sparsetrain.cli.settings.fields import flags_of
+from sparsetrain.cli.settings.model_class import is_own
 from sparsetrain.cli.settings.resolve import parse_text
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count
@@ -57,10 +58,10 @@ def command(run: Facts) -> str | None:
         if files.get(name):
             words += [f"--{name}", str(files[name])]
     default = at_default(run.manifest)
-    flags = flags_of(_declared(settings))
+    flags, known = flags_of(_declared(settings)), flat(_declared(settings)().to_dict())
     options = {flag.key: flag.name for flag in flags if flag.type is not bool}
     for key, value in flat(settings).items():
-        if key in default:
+        if key in default or (value is None and key not in known):
             continue
         text = _as_text(value)
         plain = key in options and not isinstance(value, (list, dict))
@@ -88,9 +89,10 @@ def _files(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _declared(settings: Mapping[str, Any]) -> type[Settings]:
+    name = (settings.get("model") or {}).get("name")
     try:
-        return settings_of((settings.get("model") or {}).get("name"))
-    except ConfigError:  # a class of the user's
+        return Settings if is_own(str(name)) else settings_of(name)
+    except ConfigError:  # no model of this package
         return Settings
 
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparsetrain.cli.settings.fields import fields_of
+from sparsetrain.cli.settings.model_class import is_own
 from sparsetrain.cli.settings.schema import ModelSettings, Settings, settings_of
 from sparsetrain.errors import ConfigError, meant
 from sparsetrain.system.regular_files import read_regular_file
@@ -85,9 +86,17 @@ def _winners(entries: Iterable[Entry]) -> dict[str, Entry]:
 def _kind_of(winners: Mapping[str, Entry]) -> type[Settings]:
     """Return the settings of the model that is named."""
     named = winners.get(MODEL)
+    name = ModelSettings().name if named is None else str(named.value)
+    if named and is_own(name) and named.origin not in ("--model", "--set"):
+        raise ConfigError(
+            f"{named.origin}: {MODEL} is {name!r}, a class of your own, which is imported only if "
+            f"you name it: add --model {name}"
+        )
     try:
-        return settings_of(ModelSettings().name if named is None else str(named.value))
+        return settings_of(name)
     except ConfigError as error:
+        if is_own(name):  # which the message names
+            raise
         raise ConfigError(f"{named.origin if named else MODEL}: {error}") from None
 
 

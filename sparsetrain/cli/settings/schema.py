@@ -9,15 +9,17 @@ import re
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
+from sparsetrain.cli.output import note
 from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
+from sparsetrain.cli.settings.model_class import is_own, model_class
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
-from sparsetrain.errors import ConfigError, meant
+from sparsetrain.errors import ConfigError
 
 
 def _as_tuple(value: Any) -> Any:
@@ -188,7 +190,11 @@ class ModelSettings(Section):
     """The model, and the arguments of its constructor, which `settings_of` adds."""
 
     name: str = setting(
-        "dlrm", "Model, as `sparsetrain models` lists them with their settings.", flag="--model"
+        "dlrm",
+        "Model, as `sparsetrain models` lists them with their settings; or MODULE:CLASS of your "
+        "own, in a module that is installed or in the current folder.",
+        flag="--model",
+        metavar="NAME|MODULE:CLASS",
     )
     table_dtype: Literal["float32", "bfloat16", "float16", "int8"] = setting(
         "float32",
@@ -203,7 +209,35 @@ class ModelSettings(Section):
         """Whether the model learns from labels; others rank items."""
         import sparsetrain as st
 
-        return st.models.MODELS[self.name].forward is not st.models.Model.forward
+        return model_class(self.name).forward is not st.models.Model.forward
+
+    @property
+    def own_class(self) -> Any:
+        """The class of the model if it is not one of this package, which `st.load` needs."""
+        return model_class(self.name) if is_own(self.name) else None
+
+    def for_encoder(self, encoder: Any, interactions: int = 1) -> Any:
+        """Construct the model for an encoder; one of one's own by its `for_encoder`."""
+        if self.own_class is None:
+            return self.build(**encoder.model_arguments, interactions=interactions)
+        options = self.model_dump(exclude={"name"}, exclude_unset=True)
+        try:
+            return self.own_class.for_encoder(encoder, **options)
+        except TypeError as error:  # of Python, about arguments
+            raise ConfigError(
+                f"--model {self.name}: for_encoder fails: {error}; define it where the constructor "
+                "takes no rows, or set arguments by --set model.NAME=VALUE"
+            ) from error
+
+    def completed(self, schema: Any) -> Any:
+        """Return a schema that was inferred with the tables that the model lets columns share."""
+        if self.own_class is not None or not self._columns():
+            return schema
+        columns = schema.categories or ()
+        shared = self.build([2] * len(columns), columns).shared_columns
+        for name, other in shared.items():
+            note(f"{name} shares the table of {other}")
+        return schema.with_shared(shared)
 
     def build(
         self, rows: Sequence[int], names: Sequence[str], interactions: int = 1, **arguments: Any
@@ -211,7 +245,7 @@ class ModelSettings(Section):
         """Construct the model; one that is not a click model takes rows by name alone."""
         import sparsetrain as st
 
-        options, cls = self.model_dump(exclude={"name"}), st.models.MODELS[self.name]
+        options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
             return cls(rows, names=names, **options, **arguments)
         if (dtype := options.pop("table_dtype")) != "float32":
@@ -224,7 +258,8 @@ class ModelSettings(Section):
         if lacking:
             raise ConfigError(
                 f"model.{lacking[0]} is {named[lacking[0]]!r}, which is not a category column; "
-                f"there are {', '.join(sizes)}"
+                f"there are {', '.join(sizes)}; --set model.{lacking[0]}=COLUMN names another, "
+                "--category COLUMN makes one of a number"
             )
         made: Any = cls
         if "interactions" in signature(cls).parameters:
@@ -235,12 +270,14 @@ class ModelSettings(Section):
         """Return the arguments that name columns, which are text of any kind."""
         import sparsetrain as st
 
-        options = st.models.options_of(st.models.MODELS[self.name])
+        options = st.models.options_of(model_class(self.name))
         of_text = {n for n, option in options.items() if option.type in (str, str | None)}
         return {n: v for n, v in self if n in of_text and isinstance(v, str)}
 
     def check(self) -> None:
         """Raise `ConfigError` for arguments that do not go together."""
+        if self.own_class is not None:
+            return
         columns = [*self._columns().values()]
         weights = getattr(self, "label_weights", None)
         labels: Any = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
@@ -381,13 +418,14 @@ def settings_of(model: str) -> type[Settings]:
     """
     import sparsetrain as st
 
-    if model not in st.models.MODELS:
-        names = [*st.models.MODELS]
-        listed = f"models are {', '.join(names)}{meant(model, names)}"
-        raise ConfigError(f"there is no model {model!r}; {listed}")
     fields: dict[str, Any] = {
-        name: (_type_of(option.type), setting(option.default, option.description))
-        for name, option in st.models.options_of(st.models.MODELS[model]).items()
+        name: (
+            Any if is_own(model) else _type_of(option.type),
+            setting(
+                None if option.default is Parameter.empty else option.default, option.description
+            ),
+        )
+        for name, option in st.models.options_of(model_class(model)).items()
         if name not in ModelSettings.model_fields
     }
     section = create_model("ModelSettings", __base__=ModelSettings, **fields)

@@ -50,7 +50,7 @@ def open_source(
     """
     if isinstance(data, (Source, BatchSource)):
         return data
-    schema = _criteo() if schema is None else Schema.read(schema)
+    schema = Schema.read(schema) if isinstance(schema, (str, Path)) else schema or _criteo()
     if are_paths(data):
         files = list_files(data)
         parts = tuple(part for file in files for part in file_parts(file, schema))

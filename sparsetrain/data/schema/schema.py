@@ -203,6 +203,14 @@ class Schema:
             schema = cls.from_dict(parse(Path(given)), str(given))
         return schema if weights is None else replace(schema, weights=weights)
 
+    def with_shared(self, columns: Mapping[str, str]) -> Schema:
+        """Return a schema in which columns look up the tables of others: column -> that other."""
+        share = {
+            name: replace(self.columns.get(name, ColumnRule()), share_embedding=other)
+            for name, other in columns.items()
+        }
+        return replace(self, columns={**self.columns, **share})
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""

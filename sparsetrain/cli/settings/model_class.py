@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes of models by name: one of this package, or of one's own by MODULE:CLASS.
+
+A module is imported because the user names it on the command line; nothing stored in a folder or
+in a file of settings ever is. It is found as Python finds it, then in the current folder.
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+from sparsetrain.errors import ConfigError, meant
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is that of a class of the user's."""
+    return ":" in name
+
+
+def model_class(name: str) -> Any:
+    """Return the class of the model that `train --model` names.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such model.
+    """
+    import sparsetrain as st
+
+    known = st.models.MODELS
+    found = import_class(name) if is_own(name) else known.get(name)
+    if found is None:
+        listed = f"models are {', '.join(known)}{meant(name, [*known])}"
+        raise ConfigError(f"there is no model {name!r}; {listed}, or MODULE:CLASS of your own")
+    if not (isinstance(found, type) and issubclass(found, st.models.Model)):
+        raise ConfigError(f"--model {name}: it is {found!r:.60}, not a subclass of st.models.Model")
+    return found
+
+
+def import_class(named: str | None) -> Any:
+    """Import the class that `--model` names; None without the option."""
+    if named is None:
+        return None
+    module_name, colon, name = named.partition(":")
+    if not (module_name and colon and name):
+        raise ConfigError(f"--model {named}: write MODULE:CLASS, such as my_models:DeepFM")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
+    except (Exception, SystemExit) as error:  # a module may raise anything
+        raise ConfigError(f"--model {named}: {module_name} raises {error!r}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"--model {named}: {module_name} has no {name}")
+    return getattr(module, name)
