@@ -27,6 +27,7 @@ from sparsetrain.embedding.layer import Embedding
 from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels import Labels
+from sparsetrain.models import summary
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import column_of, find_features, shared_columns
 from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
@@ -166,6 +167,15 @@ class Model(nn.Module):
     def __reduce__(self) -> Any:
         # A model holds no values, and pickling its TVM objects ends the process.
         return partial(type(self), **self.config()), ()
+
+    def __repr__(self) -> str:
+        return f"<{summary.title_of(self)}>"
+
+    def __str__(self) -> str:
+        return summary.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return summary.as_html(self)
 
     # --- What a subclass may define -----------------------------------------------------------
 

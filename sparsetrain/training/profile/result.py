@@ -10,6 +10,7 @@ from typing import Any
 
 from sparsetrain.errors import CheckpointError
 from sparsetrain.system.html import escape, table
+from sparsetrain.system.text import aligned
 
 _HEAD = ("kernel", "calls", "ms", "share", "GFLOP/s", "GB/s")
 
@@ -118,7 +119,7 @@ class StepProfile:
             raise CheckpointError("the saved profile is damaged: its fields are others") from None
 
     def __str__(self) -> str:
-        return "\n".join([self._title, *_aligned([_HEAD, *self._lines]), *self._notes])
+        return "\n".join([self._title, *aligned([_HEAD, *self._lines]), *self._notes])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"\n<p>{escape(note)}</p>" for note in self._notes)
@@ -189,15 +190,3 @@ def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
 def longest_first(kernels: Iterable[KernelTime]) -> tuple[KernelTime, ...]:
     """Sort by time."""
     return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell; the first is aligned left."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
