@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsetrain.cli.curves import Chart, Series
 from sparsetrain.cli.options import AsJson, setting_type
 from sparsetrain.cli.output import emit, format_table, note
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.cli.plot import check_plot, draw
 from sparsetrain.cli.stop import StopSignals
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.chart import Chart, Series
 from sparsetrain.training.progress import format_count, format_seconds
 
 if TYPE_CHECKING:

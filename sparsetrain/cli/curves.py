@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
 
+from sparsetrain.system.chart import Chart, Series
+
 # Score of a validation -> its panel.
 _SCORES = {
     **{"loss": "loss", "logloss": "logloss", "auc": "AUC", "gauc": "gAUC", "rmse": "RMSE"},
@@ -24,25 +26,6 @@ class Curve(NamedTuple):
     label: str
     kind: str
     points: list[tuple[float, float]]  # step, value
-
-
-class Series(NamedTuple):
-    """A curve of a chart."""
-
-    label: str
-    color: int | None  # a number of those in use, or grey
-    kind: str  # as of a `Curve`, or "area"
-    points: Sequence[tuple[float, float]]
-
-
-class Chart(NamedTuple):
-    """Curves with the same axes."""
-
-    title: str
-    x_name: str
-    series: Sequence[Series]
-    from_zero: bool = False  # whether the vertical axis begins at 0
-    is_log: bool = False  # whether both axes are logarithmic
 
 
 def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsetrain.cli.curves import Chart, charts_of
+from sparsetrain.cli.curves import charts_of
 from sparsetrain.cli.options import AsJson
 from sparsetrain.cli.output import emit
 from sparsetrain.cli.output_files import replace_file, require_writable
 from sparsetrain.errors import CheckpointError, ConfigError
+from sparsetrain.system.chart import Chart
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _STYLES: dict[str, dict[str, Any]] = {

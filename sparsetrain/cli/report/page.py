@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsetrain.cli.curves import SPEED, Chart, Series, charts_of, steady
+from sparsetrain.cli.curves import SPEED, charts_of, steady
 from sparsetrain.cli.output import by_label, escape_controls, flat
-from sparsetrain.cli.report.chart import svg
 from sparsetrain.cli.report.facts import Facts, Predicted
 from sparsetrain.cli.report.repeat import at_default, command, sentence
 from sparsetrain.cli.report.style import STYLE
+from sparsetrain.system.chart import Chart, Series, svg
 from sparsetrain.system.html import Markup, escape, table
 
 MOST_RUNS = 8  # as many as there are colors

@@ -3,14 +3,33 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from sparsetrain.cli.curves import Chart, Series
 from sparsetrain.system.html import Markup, escape
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = 460, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 448, 8, 198  # of the area of the curves
 _MOST_POINTS = 200  # of a curve; more are averaged
+
+
+class Series(NamedTuple):
+    """A curve of a chart."""
+
+    label: str
+    color: int | None  # a number of those in use, or grey
+    kind: str  # "training", "validation", "constant" or "area"
+    points: Sequence[Point]
+
+
+class Chart(NamedTuple):
+    """Curves with the same axes."""
+
+    title: str
+    x_name: str
+    series: Sequence[Series]
+    from_zero: bool = False  # whether the vertical axis begins at 0
+    is_log: bool = False  # whether both axes are logarithmic
 
 
 def svg(chart: Chart) -> Markup:
