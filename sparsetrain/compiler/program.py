@@ -32,6 +32,7 @@ from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.runtime.workspace import BufferLifetime, Workspace, parse_lifetimes
 from sparsetrain.system.argument_checks import require_mapping
+from sparsetrain.system.html import escape, table
 from sparsetrain.system.locks import new_lock
 
 _SHAPE = attrgetter("shape")
@@ -89,6 +90,13 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join([repr(self), *describe(self.spared)])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, " x ".join(map(str, argument.shape or ())), argument.dtype)
+            for name, argument in self.arguments.by_name.items()
+        ]
+        return f"<b>{escape(str(self))}</b>\n{table(rows, ('argument', 'shape', 'dtype'))}"
 
     def flops_spared(self, inputs: Mapping[str, Any]) -> int:
         """Multiplications and additions of products in the forward pass, not done for `inputs`."""

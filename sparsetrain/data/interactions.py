@@ -24,6 +24,7 @@ from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
+from sparsetrain.system.html import escape, table
 
 Each = Literal["event", "user", "pair", "item"]
 TRAIN, VALID, TEST = range(3)
@@ -54,6 +55,11 @@ class Split(NamedTuple):
     def __repr__(self) -> str:
         sizes = (f"{name}={len(rows):,}" for name, rows in zip(self._fields, self, strict=True))
         return f"<Split: {', '.join(sizes)} rows>"
+
+    def _repr_html_(self) -> str:
+        rows = ((name, len(part)) for name, part in zip(self._fields, self, strict=True))
+        columns = ", ".join(self.train.column_names)
+        return f"<b>Split: {escape(columns)}</b>\n{table(rows, ('part', 'rows'))}"
 
     @property
     def schema(self) -> Schema:

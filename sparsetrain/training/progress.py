@@ -2,16 +2,19 @@
 """Progress of a long run on stderr: rows per second, loss and time left.
 
 A `Progress` is told of every batch; it decides by the clock alone when to show something, so that
-a call costs about a microsecond. On a terminal it is a bar, elsewhere one line every few seconds.
+a call costs about a microsecond. On a terminal and in a notebook it is a bar, elsewhere one line
+every few seconds.
 """
 
 import math
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Literal, TextIO
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.system.html import escape
 
 # The loss shown is a moving average whose memory is about this many batches.
 _SMOOTHING_BATCHES = 50
@@ -173,6 +176,52 @@ class Bar(Lines):
         self._bar.refresh()
 
 
+class Notebook(Lines):
+    """A bar that is updated in its place, and notes as plain output: for notebooks.
+
+    Parameters
+    ----------
+    display : callable
+        ``IPython.display.display``.
+    """
+
+    _cell: Any = None
+
+    def __init__(self, display: Callable[..., Any], **options: Any) -> None:
+        super().__init__(sys.stdout, 0.2, **options)
+        self._display = display
+
+    def start(self, total: int | None, title: str = "") -> None:
+        """Show the empty bar."""
+        super().start(total, title)
+        self._cell = self._display(self._bundle(title), raw=True, display_id=True)
+
+    def finish(self) -> None:
+        """Show the last state; safe to call twice."""
+        if self._cell is not None:
+            self._loss = self._loss_sum / max(self._rows, 1)
+            took = format_seconds(self._clock() - self._began)
+            text, _ = self._line(self._done(), 0, self._began)
+            self._cell.update(self._bundle(f"{text}, took {took}"), raw=True)
+            self._cell = None
+
+    def _show(self) -> None:
+        self._cell.update(self._bundle(self._state()), raw=True)
+
+    def _bundle(self, text: str) -> dict[str, str]:
+        share = f' value="{self._rows}" max="{self._total}"' if self._total else ""
+        return {"text/plain": text, "text/html": f"<progress{share}></progress> {escape(text)}"}
+
+
+def _notebook() -> Callable[..., Any] | None:
+    """Return IPython's function that displays, if this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if not hasattr(shell, "kernel"):
+        return None
+    display: Callable[..., Any] = import_module("IPython.display").display
+    return display
+
+
 def make_progress(
     progress: Progress | Literal["auto"] | None = "auto", stream: TextIO | None = None
 ) -> Progress:
@@ -181,8 +230,8 @@ def make_progress(
     Parameters
     ----------
     progress : Progress, "auto" or None
-        An object is returned as it is; None is silent; "auto" is a bar on a terminal and lines
-        elsewhere.
+        An object is returned as it is; None is silent; "auto" is a bar on a terminal and in a
+        notebook, and lines elsewhere.
     stream : text stream, optional
         Where "auto" writes; stderr by default.
     """
@@ -195,6 +244,9 @@ def make_progress(
                 f"{', '.join(_CALLS)}"
             )
         return progress
+    display = _notebook() if stream is None else None
+    if display is not None:
+        return Notebook(display)
     stream = stream if stream is not None else sys.stderr
     return Bar(stream) if stream.isatty() else Lines(stream)
 

@@ -247,6 +247,9 @@ def test_objects_show_as_tables_in_a_notebook(folder):
         "taken for": st.data.infer(folder / "rows.parquet", "label"),
         "distinct": st.data.profile(folder / "rows.parquet", schema=trainer.encoder.schema),
         "outside kernels": st.StepProfile.from_dict(st.Run(folder / "a").profile()),
+        "argument": st.Program(trainer.model.export(), "logits"),
+        "whole": st.data.Interactions.read({"user": [1] * 4, "item": [1, 2, 3, 4]}).leave_one_out(),
+        "parameters": trainer.model,
         "5 x 4": st.RowSparse.from_numpy([2, 0], np.ones((2, 4), "float32"), num_rows=5),
     }
     for text, value in shown.items():

@@ -121,3 +121,16 @@ def test_objects_of_arrays_say_how_they_are_made():
         st.RowSparse(np.array([1]), np.ones((1, 2), "float32"), 3)
     with pytest.raises(ConfigError, match=r"tables is a list; give model.tables\(\)"):
         st.optim.sgd(0.1).init({}, tables=["a"])
+
+
+def test_a_history_draws_its_losses_and_scores_by_epoch():
+    batch = small_dlrm.batch(64)
+    history = small_dlrm.trainer().fit([batch], validation=batch, epochs=3, progress=None)
+    plot = history.plot()
+    assert repr(plot) == "<Plot: loss, valid auc, valid logloss>"
+    assert plot.scores["loss"] == [(n, e["loss"]) for n, e in enumerate(history["epochs"], 1)]
+    html = plot._repr_html_()
+    assert html.count("<svg") == 3 and html.count("<circle") == 9
+    assert [*history.plot("seconds").scores] == ["seconds"]
+    with pytest.raises(ConfigError, match="no score 'valid acu'; did you mean 'valid auc'"):
+        history.plot("valid acu")

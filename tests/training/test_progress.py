@@ -3,17 +3,22 @@
 
 import io
 import math
+import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from sparsetrain.training.progress import (
     Bar,
     Lines,
+    Notebook,
     Silent,
     format_count,
     format_seconds,
     make_progress,
 )
+from tests import small_dlrm
 
 
 class Clock:
@@ -166,3 +171,50 @@ def test_a_note_after_the_end_is_printed_where_the_bar_was():
         stream = Terminal()
         shown(stream).note("said last")
         assert stream.getvalue() == "said last\n"
+
+
+class Shell:
+    """A stand-in for IPython: a kernel, and cells whose contents are updated."""
+
+    def __init__(self, monkeypatch, kernel=True):
+        self.cells = []
+        shell = SimpleNamespace(**({"kernel": None} if kernel else {}))
+        package = ModuleType("IPython")
+        package.get_ipython = lambda: shell
+        package.display = ModuleType("IPython.display")
+        package.display.display = self.display
+        monkeypatch.setitem(sys.modules, "IPython", package)
+        monkeypatch.setitem(sys.modules, "IPython.display", package.display)
+
+    def display(self, bundle, *, raw, display_id):
+        assert raw and display_id
+        cell = [bundle]
+        self.cells.append(cell)
+        return SimpleNamespace(update=lambda bundle, raw: cell.append(bundle))
+
+
+def test_a_notebook_has_a_bar_in_place_of_lines_on_stderr(monkeypatch, capsys):
+    shell = Shell(monkeypatch)
+    trainer, batches = small_dlrm.trainer(), [small_dlrm.batch(8)] * 3
+    trainer.fit(batches, validation=batches[0], epochs=2)
+    assert [cell[0]["text/plain"] for cell in shell.cells] == ["epoch 1 of 2", "epoch 2 of 2"]
+    last = shell.cells[1][-1]
+    assert re.match("epoch 2 of 2: .*24 rows.*, loss 0.*, took", last["text/plain"])
+    assert last["text/html"].startswith("<progress")
+    out, err = capsys.readouterr()
+    assert err == "" and "epoch 2 is over, step 6: valid auc" in out
+
+
+def test_the_bar_of_a_notebook_shows_the_share_that_is_done(monkeypatch):
+    shell, clock = Shell(monkeypatch), Clock()
+    progress = Notebook(shell.display, clock=clock)
+    progress.start(100, "epoch <1>")
+    clock.now += 1
+    progress.advance(40, 0.5)
+    html = shell.cells[0][-1]["text/html"]
+    assert html.startswith('<progress value="40" max="100"></progress> epoch &lt;1&gt;: 40 of 100')
+
+
+def test_a_shell_without_a_notebook_has_lines(monkeypatch):
+    Shell(monkeypatch, kernel=False)
+    assert type(make_progress(stream=None)) is Lines

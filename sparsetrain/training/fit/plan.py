@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.errors import ConfigError, DataError, nearest
 from sparsetrain.labels.label import LABELS
 from sparsetrain.labels.label_metrics import gains, score_names
 from sparsetrain.labels.labels import Labels
@@ -19,6 +19,7 @@ from sparsetrain.system.argument_checks import (
     require_non_negative,
     require_type,
 )
+from sparsetrain.training.fit.plot import Plot, plot_of
 from sparsetrain.training.run import Run
 
 
@@ -220,7 +221,7 @@ _SHOWN = {"loss", "auc", "hr", "ndcg", *(label.watched for label in LABELS.value
 class History(dict[str, Any]):
     """The result of a run; `Trainer.fit` describes its entries.
 
-    ``print`` and a notebook show `frame`.
+    ``print`` and a notebook show `frame`; `plot` draws its columns.
     """
 
     @property
@@ -228,11 +229,33 @@ class History(dict[str, Any]):
         """A row for each epoch: rows, seconds, the loss, and the validation scores."""
         import pandas
 
-        rows = [
+        rows = self._rows
+        return pandas.DataFrame(rows, index=pandas.RangeIndex(1, len(rows) + 1, name="epoch"))
+
+    def plot(self, *scores: str) -> Plot:
+        """Return charts by epoch that a notebook shows, of columns of `frame`.
+
+        By default these are the losses, and the validation scores that one looks at.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such column.
+        """
+        rows = self._rows
+        known = [*dict.fromkeys(name for row in rows for name in row)]
+        for name in scores:
+            if name not in known:
+                raise ConfigError(f"plot: there is no score {name!r}; {nearest(name, known)}")
+        usual = [name for name in known if base_name(name.removeprefix("valid ")) in _SHOWN]
+        return plot_of(rows, scores or usual)
+
+    @property
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
             {**{k: v for k, v in epoch.items() if k != "valid"}, **_named(epoch.get("valid") or {})}
             for epoch in self["epochs"]
         ]
-        return pandas.DataFrame(rows, index=pandas.RangeIndex(1, len(rows) + 1, name="epoch"))
 
     def __str__(self) -> str:
         return str(self.frame)
