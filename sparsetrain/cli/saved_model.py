@@ -23,7 +23,7 @@ Checkpoint = Annotated[
         "--checkpoint",
         metavar="latest|best|auto",
         help="Checkpoint of a run: latest; best on the validation rows; auto: best if trained with "
-        "--early-stopping, else latest.",
+        "--patience, else latest.",
     ),
 ]
 Precision = Annotated[

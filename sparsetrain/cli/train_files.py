@@ -125,7 +125,7 @@ def _check_validation(settings: Settings, files: Files) -> None:
     if len(used) > 1:
         raise ConfigError(f"{' and '.join(sorted(used))}: use one of them")
     for option, value in (
-        ("--early-stopping (train.patience)", settings.train.patience),
+        ("--patience (train.patience)", settings.train.patience),
         ("--validate-every (train.validate_every)", settings.train.validate_every),
         ("train.reduce_lr", settings.train.reduce_lr),
     ):

@@ -202,7 +202,7 @@ def _check(settings: Settings, files: Files) -> None:
     for option, value in {
         "--valid": files.valid,
         "--test": files.test,
-        "--early-stopping": train.patience,
+        "--patience": train.patience,
         "--validate-every": train.validate_every,
         "train.reduce_lr": train.reduce_lr,
         "train.parts": train.parts,

@@ -453,7 +453,7 @@ def test_instructions_that_are_missing_are_found_before_data_are_read(library, c
     assert library.calls == []
 
 
-@pytest.mark.parametrize("option", ["--early-stopping", "--validate-every"])
+@pytest.mark.parametrize("option", ["--patience", "--validate-every"])
 def test_what_validation_decides_needs_rows_to_validate_on(library, capsys, option):
     assert main(["train", "a", option, "2"]) == 2
     assert f"{option} (train." in (said := capsys.readouterr().err)

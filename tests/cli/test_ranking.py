@@ -170,12 +170,12 @@ def test_a_preset_split_has_the_scores_that_numpy_gives(model, preset, tmp_path,
 def test_validations_are_every_few_epochs_and_any_score_stops(preset, capsys):
     command = [preset / "train.txt", "--valid", preset / "test.txt", "--task", "ranking", *BRIEF]
     command += ["--model", "bpr", "--k", "2,4", "--epochs", 5, "--validate-epochs", 2]
-    assert run(*command, "--monitor", "recall@4", "--early-stopping", 3, "--json") == 0
+    assert run(*command, "--monitor", "recall@4", "--patience", 3, "--json") == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert ["valid" in epoch for epoch in found["epochs"]] == [False, True, False, True, True]
     values = [epoch["valid"]["recall@4"] for epoch in found["epochs"] if "valid" in epoch]
     assert found["best"]["value"] == max(values)
-    assert run(*command, "--monitor", "recall@3", "--early-stopping", 3) == 2
+    assert run(*command, "--monitor", "recall@3", "--patience", 3) == 2
     assert "these labels have hr@2" in capsys.readouterr().err
 
 

@@ -99,7 +99,7 @@ def test_items_of_a_window_are_ranked_before_they_are_learnt(model, tmp_path, ca
 BAD = {
     "unit": (["--window", "year"], "--window"),
     "both": (["--window", "day", "--valid-share", 0.1], "--window: it holds out each window"),
-    "valid": (["--window", "day", "--early-stopping", 2], "--window scores each window itself"),
+    "valid": (["--window", "day", "--patience", 2], "--window scores each window itself"),
     "one": (["--window", "month"], "all rows are in one window"),
     "column": (["--window", "day", "--time-column", "when"], "column when: the time column is mi"),
 }

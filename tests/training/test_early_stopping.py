@@ -354,14 +354,14 @@ def train(folder, *options: str) -> int:
 
 def test_commands_score_and_predict_with_the_best(overfitted, tmp_path, capsys):
     run = str(tmp_path / "run")
-    assert train(overfitted, "--early-stopping", "2", "--out", run) == 0
+    assert train(overfitted, "--patience", "2", "--out", run) == 0
     said = capsys.readouterr().out
     assert "stopped early: weights and scores are those of step " in said
     result = evaluated(capsys, run, overfitted)
     latest = evaluated(capsys, run, overfitted, "--checkpoint", "latest")
     best = min(line["logloss"] for line in st.Run(run).log() if line["split"] == "valid")
     assert result["logloss"] == pytest.approx(best, rel=1e-6) and best < latest["logloss"]
-    assert train(overfitted, "--early-stopping", "2", "--json") == 0  # without a folder, too
+    assert train(overfitted, "--patience", "2", "--json") == 0  # without a folder, too
     unsaved = json.loads(capsys.readouterr().out)
     assert (unsaved["scored"], unsaved["stopped_early"]) == ("best", True)
     assert unsaved["valid"]["logloss"] == pytest.approx(best, rel=1e-6)

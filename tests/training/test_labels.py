@@ -214,7 +214,7 @@ def test_the_command_trains_evaluates_predicts_and_draws(tmp_path, capsys):
     run, data, out = (str(tmp_path / name) for name in ("run", "d.parquet", "p.parquet"))
     options = ["--schema", str(tmp_path / "s.toml"), "--out", run, "--epochs", "2"]
     small = ["--set", "model.dim=4", "--set", "model.top=8", "--set", "model.bottom=8"]
-    watched = ["--early-stopping", "1", "--set", "train.monitor=click.auc"]
+    watched = ["--patience", "1", "--set", "train.monitor=click.auc"]
     assert main(["train", data, "--valid", data, *options, *small, *watched]) == 0
     printed = capsys.readouterr().out
     assert "valid click.AUC  valid click.logloss  valid like.AUC" in printed

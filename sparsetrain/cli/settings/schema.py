@@ -352,7 +352,7 @@ class TrainSettings(Section):
     patience: Count | None = setting(
         None,
         "Stop after this many validations without a better score.",
-        flag="--early-stopping",
+        flag="--patience",
     )
     reduce_lr: Annotated[float, Field(gt=0, lt=1)] | None = setting(
         None, "Factor of the learning rate where validations give no better score."
