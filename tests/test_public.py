@@ -50,9 +50,9 @@ PUBLIC = {
     "metrics": ("ClassMetrics ClickMetrics GroupedAUC RankingMetrics RegressionMetrics rank_items"),
     "models": (
         "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
-        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Draws Dropout EASE ESMM FM FieldAttention "
+        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Dropout EASE ESMM FM FieldAttention "
         "FinalMLP FwFM HSTU Ids ItemKNN LR LightGCN MLP MMoE MODELS MatrixFactorization Model "
-        "Places Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock "
+        "Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock "
         "TwoTowers WideDeep XDeepFM dot_interaction "
         "fm_sum options_of"
     ),
@@ -66,9 +66,7 @@ PUBLIC = {
     "precision": (
         "BFLOAT16 FLOAT16 LossScale Policy Precision Scaling lacks policy_for scaling_for to_half"
     ),
-    "runtime": (
-        "NDArray as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"
-    ),
+    "runtime": ("as_numpy as_tensor empty num_threads set_num_threads single_threaded_blas zeros"),
     "tables": "OnDisk",
     **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (

@@ -14,12 +14,10 @@ from sparsetrain.models.dcn import DCNv2 as DCNv2
 from sparsetrain.models.deepfm import DeepFM as DeepFM
 from sparsetrain.models.din import DIN as DIN
 from sparsetrain.models.dlrm import DLRM as DLRM
-from sparsetrain.models.draws import Draws as Draws
 from sparsetrain.models.ease import EASE as EASE
 from sparsetrain.models.esmm import ESMM as ESMM
 from sparsetrain.models.features import Dense as Dense
 from sparsetrain.models.features import Ids as Ids
-from sparsetrain.models.features import Places as Places
 from sparsetrain.models.features import Sequence as Sequence
 from sparsetrain.models.finalmlp import BilinearFusion as BilinearFusion
 from sparsetrain.models.finalmlp import FinalMLP as FinalMLP

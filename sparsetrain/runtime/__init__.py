@@ -19,4 +19,4 @@ from sparsetrain.runtime.threads import set_num_threads as set_num_threads
 from sparsetrain.system.blas_threads import single_threaded_blas as single_threaded_blas
 from sparsetrain.system.exports import public_names as _public_names
 
-__all__, __dir__ = _public_names(globals())
+__all__, __dir__ = _public_names(globals(), "NDArray")

@@ -8,11 +8,16 @@ from types import ModuleType
 from typing import Any
 
 
-def public_names(names: Mapping[str, Any]) -> tuple[list[str], Callable[[], list[str]]]:
-    """Return ``__all__`` and ``__dir__`` of the package with these globals."""
+def public_names(
+    names: Mapping[str, Any], *internal: str
+) -> tuple[list[str], Callable[[], list[str]]]:
+    """Return ``__all__`` and ``__dir__`` of the package with these globals.
+
+    `internal` names are for modules of this package alone.
+    """
     public = sorted(
         name
         for name, value in names.items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+        if not (name.startswith("_") or name in internal or isinstance(value, ModuleType))
     )
     return public, lambda: public

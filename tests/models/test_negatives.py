@@ -8,7 +8,8 @@ import pytest
 import sparsetrain as st
 from sparsetrain.data import ColumnRule, Schema
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import BPR, HSTU, BERT4Rec, Draws, SASRec, TwoTowers
+from sparsetrain.models import BPR, HSTU, BERT4Rec, SASRec, TwoTowers
+from sparsetrain.models.draws import Draws
 
 LISTS = {"item": ColumnRule(share_embedding="history")}
 MODELS = {

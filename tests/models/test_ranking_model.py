@@ -9,7 +9,8 @@ from scipy.sparse import csr_array
 import sparsetrain as st
 from sparsetrain.data import Interactions
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.models import BPR, EASE, Draws, ItemKNN, LightGCN, Pop, TwoTowers
+from sparsetrain.models import BPR, EASE, ItemKNN, LightGCN, Pop, TwoTowers
+from sparsetrain.models.draws import Draws
 from sparsetrain.training.chosen_items import chosen_items
 from sparsetrain.training.step import loss_inputs
 
