@@ -25,10 +25,7 @@ rows = walks()
 train, test = (
     {name: values[part] for name, values in rows.items()} for part in (slice(500), slice(500, None))
 )
-schema = st.data.Schema(
-    categories=("history", "item"),
-    columns={"item": st.data.ColumnRule(share_embedding="history")},
-)
+schema = st.data.Schema(categories=("history", "item")).with_shared({"item": "history"})
 encoder = st.data.Encoder.fit(train, schema=schema, min_count=1)
 model = st.models.SASRec.for_encoder(encoder, dim=32, dropout=0.1)
 trainer = st.Trainer(model, st.optim.adam(0.01, mode="exact"), encoder=encoder)

@@ -80,7 +80,7 @@ def _check_sharing(
                 raise ConfigError(
                     f"{cls}: {columns[0]} and {columns[1]} are ids of one table, but the encoder "
                     f"numbers them apart: give {columns[1]} share_embedding = {columns[0]!r} in "
-                    "the schema"
+                    f"the schema, as schema.with_shared({{{columns[1]!r}: {columns[0]!r}}}) does"
                 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args, get_type_hints
 
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, meant
 from sparsetrain.optim.average import Average
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.param_groups import ParamGroup
@@ -60,7 +60,7 @@ def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
     if not isinstance(given, Optimizer):
         raise ConfigError(
             f"optimizer is {given!r:.60}; give one of {', '.join(known)}, or a value such as "
-            "sparsetrain.optim.adagrad(0.02)"
+            f"sparsetrain.optim.adagrad(0.02){meant(str(given), [*known])}"
         )
     return given
 
@@ -106,7 +106,10 @@ def make_optimizer(
     for name in options:
         if name not in shared.__annotations__:
             known = ", ".join(options_of(formula.name))
-            raise ConfigError(f"{formula.name} has no option {name!r}; its options are {known}")
+            raise ConfigError(
+                f"{formula.name} has no option {name!r}; its options are {known}"
+                f"{meant(name, options_of(formula.name))}"
+            )
     return Optimizer(formula, hyper, **options, **(fixed or {}))
 
 

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 
 from sparsetrain import models, optim
 from sparsetrain.data import Encoder
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, meant
 from sparsetrain.models.options import check_options, is_own, require_options
 from sparsetrain.optim.options import optimizer_of
 from sparsetrain.training.trainer import Trainer
@@ -42,7 +42,10 @@ class Trained(BaseEstimator):
         self._optimizer()
         made, given = models.MODELS.get(self.model, self.model), dict(self.model_options or {})
         if not isinstance(made, type):
-            raise ConfigError(f"model is {made!r:.60}; give a class or one of {[*models.MODELS]}")
+            known = [*models.MODELS]
+            raise ConfigError(
+                f"model is {made!r:.60}; give a class or one of {known}{meant(str(made), known)}"
+            )
         if "dim" in given:
             raise ConfigError(
                 "model_options has 'dim', which is an argument of the estimator itself"

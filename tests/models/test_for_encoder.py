@@ -56,7 +56,10 @@ def test_a_trainer_makes_a_model_of_a_class_or_a_name(encoder, model):
     ("arguments", "said"),
     [
         (("dlmr",), "there is no model 'dlmr'; did you mean 'dlrm'"),
-        (("dlrm", "adan"), "optimizer is 'adan'; give one of sgd, momentum, .* or a value such"),
+        (
+            ("dlrm", "adan"),
+            "optimizer is 'adan'; give one of sgd, momentum, .*; did you mean 'adam'",
+        ),
     ],
 )
 def test_a_name_that_does_not_exist_is_told(encoder, arguments, said):

@@ -19,7 +19,6 @@ from sparsetrain.models import (
     ESMM,
     HSTU,
     BERT4Rec,
-    Draws,
     Ids,
     MatrixFactorization,
     MMoE,
@@ -28,6 +27,7 @@ from sparsetrain.models import (
     Sequence,
     TwoTowers,
 )
+from sparsetrain.models.draws import Draws
 from sparsetrain.training.step import loss_inputs
 from sparsetrain.verify.widen import widen_function
 from tests.helpers import slow_except

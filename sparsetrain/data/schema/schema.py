@@ -204,7 +204,18 @@ class Schema:
         return schema if weights is None else replace(schema, weights=weights)
 
     def with_shared(self, columns: Mapping[str, str]) -> Schema:
-        """Return a schema in which columns look up the tables of others: column -> that other."""
+        """Return a schema in which columns look up the tables of others.
+
+        Parameters
+        ----------
+        columns : mapping from str to str
+            Column -> the one whose table, and whose values, it has.
+
+        Examples
+        --------
+        >>> Schema(categories=("item", "history")).with_shared({"history": "item"}).share_embedding
+        {'history': 'item'}
+        """
         share = {
             name: replace(self.columns.get(name, ColumnRule()), share_embedding=other)
             for name, other in columns.items()
