@@ -30,7 +30,7 @@ def model_for(model: Any, encoder: Encoder | None) -> Any:
     Raises
     ------
     ConfigError
-        If no model has the name, or a class is given without an encoder.
+        If no model has the name, a class is given without an encoder, or it needs more than that.
     """
     if isinstance(model, str) and model not in MODELS:
         raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
@@ -42,7 +42,12 @@ def model_for(model: Any, encoder: Encoder | None) -> Any:
             f"model is the class {made.__name__}, made for an encoder: add encoder=..., or make "
             f"one: {made.__name__}(rows)"
         )
-    return made.for_encoder(encoder)
+    try:
+        return made.for_encoder(encoder)
+    except TypeError as error:  # of Python, about an argument without a default
+        raise ConfigError(
+            f"{made.__name__}.for_encoder(encoder) fails: {error}; make the model with it"
+        ) from error
 
 
 def require_model(model: Any) -> None:

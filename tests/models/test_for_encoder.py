@@ -55,6 +55,7 @@ def test_a_trainer_makes_a_model_of_a_class_or_a_name(encoder, model):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("lightgcn",), "LightGCN.for_encoder.encoder. fails: .*'interactions'; make the model"),
         (("dlmr",), "there is no model 'dlmr'; did you mean 'dlrm'"),
         (
             ("dlrm", "adan"),
