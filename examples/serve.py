@@ -18,7 +18,7 @@ rng, folder = np.random.default_rng(0), tempfile.mkdtemp()
 times = pd.Timestamp("2026-11-01") + pd.to_timedelta(rng.integers(0, 864_000, 2_000), "s")
 clicks = rng.random(2_000) < np.where(times.hour >= 18, 0.8, 0.1)  # in the evening
 log = pd.DataFrame({"click": clicks, "site": rng.integers(0, 50, 2_000), "time": times})
-encoder = st.data.Encoder.fit(log, schema_file=st.data.infer(log, "click").schema)
+encoder = st.data.Encoder.fit(log, schema=st.data.infer(log, "click").schema)
 trainer = st.Trainer(st.models.FM.for_encoder(encoder), st.optim.adagrad(0.1), encoder=encoder)
 trainer.fit(log, epochs=5, progress=None)
 trainer.save(f"{folder}/run")

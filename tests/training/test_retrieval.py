@@ -195,7 +195,7 @@ def test_encoded_rows_need_no_column_of_wanted_items_either(tmp_path):
     rng = np.random.default_rng(0)
     ids = {"user": rng.integers(0, 9, 50), "item": rng.integers(0, 20, 50)}
     rows = pa.table({**ids, "history": pa.array(rng.integers(0, 20, (50, 3)).tolist())})
-    encoder = st.data.Encoder.fit(rows, schema_file=SCHEMA, treat_as="encoded")
+    encoder = st.data.Encoder.fit(rows, schema=SCHEMA, treat_as="encoded")
     made = st.Trainer(
         BPR.for_encoder(encoder, dim=2), st.optim.sgd(0.1), encoder=encoder, target="cpu"
     )
