@@ -190,22 +190,38 @@ class EmbeddingBagCollection(nn.Module):
             for start in [self.placements[table.width].starts[table.name]]
         }
 
-    def locate(self, ids: np.ndarray | Sequence[Any]) -> dict[int, tuple[np.ndarray, ...]]:
+    def locate(
+        self, ids: np.ndarray | Sequence[Any], weighted: bool | None = None
+    ) -> dict[int, tuple[np.ndarray, ...]]:
         """Rows of each storage from checked ids of each feature.
 
         Parameters
         ----------
         ids : (B, F) integer array, or F bags with `ids`, `offsets` and `weights`
             Table-local ids, already checked against the rows of each table.
+        weighted : bool, optional
+            Whether bags must have weights; by default they may.
 
         Returns
         -------
         dict
             Width -> ``(rows (B, F),)`` without pooling, or ``(rows (N,), offsets (F * B + 1,))``
             with ``weights (N,)`` as a third array if the bags have them.
+
+        Raises
+        ------
+        ConfigError
+            If weights are missing or unexpected.
         """
         find = _locate_single if self.pooling is None else _locate_bags
-        return {width: find(placement, ids) for width, placement in self.placements.items()}
+        located = {width: find(placement, ids) for width, placement in self.placements.items()}
+        has = any(len(arrays) == 3 for arrays in located.values())
+        if weighted is not None and has != weighted:
+            raise ConfigError(
+                f"the batch {'has' if has else 'lacks'} per-sample weights, but the model's "
+                f"weighted is {weighted}"
+            )
+        return located
 
 
 def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:

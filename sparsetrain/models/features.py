@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features of a model: what it reads of a row, and how that becomes arguments of its functions.
 
-`Ids`, `Sequence` and `Dense` are what a `Model` declares by name. On the host a feature is read
+`Ids`, `Sequence` and `Dense` (and `Fields`, in a file of its own) are what a `Model` declares by
+name. On the host a feature is read
 from a batch and checked against its table; in the model it is a tensor, or a `RaggedTensor`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.ragged import Ragged, one_each
 from sparsetrain.embedding.ragged import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.runtime.tensors import reshape_view
 
 Specs = dict[str, nn.spec.Tensor]
 Arrays = dict[str, Any]  # of NumPy, or tensors that a kernel wrote
@@ -41,8 +46,61 @@ def bags_of(batch: Batch, column: int) -> Ragged:
     return one_each(np.ascontiguousarray(batch.ids[:, column]))
 
 
+def column_of(name: str, feature: Feature) -> str:
+    """Return the column of a feature, which has its name unless it names another."""
+    return getattr(feature, "column", None) or name
+
+
+class Feature(ABC):
+    """Base class of features. Its methods get the name that the `Model` gave it."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Attributes of the model that are its `Embedding`."""
+        return ()
+
+    @abstractmethod
+    def specs(self, name: str, rows: int) -> Specs:
+        """Types of the arguments of a program."""
+
+    @abstractmethod
+    def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> Any:
+        """What a method of the model gets, from the arguments of a program."""
+
+    @abstractmethod
+    def read(self, name: str, batch: Batch, column: Any) -> Any:
+        """Its values in a batch, on the host."""
+
+    @abstractmethod
+    def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
+        """The arguments of a program, checked, from what `read` gave."""
+
+    def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> Any:
+        """Its place in a batch of an encoder, which `read` gets as `column`."""
+        return None
+
+    def storages(self, rows_of: Callable[[str], int]) -> dict[str, dict[str, slice]]:
+        """Parameter name of each storage -> the rows of each table in it."""
+        return {f"{t}.weight": {t: slice(0, rows_of(t))} for t in self.tables}
+
+    def rows_read(self, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """For each storage, the rows that the functions read."""
+        if name not in inputs:
+            return {}
+        return {f"{table}.weight": _flat(inputs[name]) for table in self.tables}
+
+    def table_of(self, name: str, column: str) -> str | None:
+        """Name of the parameter that is the table of a column, if it is this feature's."""
+        own = self.tables and column == column_of(name, self)
+        return f"{self.tables[0]}.weight" if own else None
+
+    def single_ids(self, name: str) -> list[str]:
+        """Names by which `Model.read` gives one id for each row."""
+        return []
+
+
 @dataclass(frozen=True)
-class Ids:
+class Ids(Feature):
     """One id of each row, or a fixed number of them.
 
     Parameters
@@ -89,6 +147,14 @@ class Ids:
             )
         return bags.ids
 
+    def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> int:
+        """Number of its column."""
+        return _category(cls, self.tables[0], column_of(name, self), rows, encoder)
+
+    def single_ids(self, name: str) -> list[str]:
+        """Its name."""
+        return [name]
+
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         ids = _integers(name, value)
@@ -100,7 +166,7 @@ class Ids:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class Sequence(Feature):
     """The ids of a list column, in order, any number in each row.
 
     Parameters
@@ -153,6 +219,10 @@ class Sequence:
             )
         return bags if self.length is None else bags.last(self.length)
 
+    def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> int:
+        """Number of its column."""
+        return _category(cls, self.tables[0], column_of(name, self), rows, encoder)
+
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
         value = _bags(name, value)
@@ -171,15 +241,13 @@ class Sequence:
 
 
 @dataclass(frozen=True)
-class Places:
+class Places(Feature):
     """Places of some tokens within the rows of a sequence, which only `Model.prepare` can give.
 
     Notes
     -----
     In the model: `RaggedTensor` of M integers in B rows, for `RaggedTensor.take`.
     """
-
-    tables: tuple[str, ...] = ()
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
@@ -202,13 +270,13 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Feature):
     """Numbers of each row.
 
     Parameters
     ----------
     width : int
-        How many.
+        How many. With 0 the model gets a column of ones.
     columns : tuple of str, optional
         Which of the encoder's dense columns; by default all.
 
@@ -219,15 +287,32 @@ class Dense:
 
     width: int
     columns: tuple[str, ...] | None = None
-    tables: tuple[str, ...] = ()
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
-        return {name: nn.spec.Tensor(["B", self.width], "float32")}
+        return {name: nn.spec.Tensor(["B", max(self.width, 1)], "float32")}
 
     def read(self, name: str, batch: Batch, column: Any) -> np.ndarray:
         """The numbers of a batch."""
-        return batch.dense if column is None else batch.dense[:, column]
+        if column is not None:
+            return batch.dense[:, column]
+        if batch.dense.shape[1] != self.width:
+            raise DataError(
+                f"the batch has {batch.dense.shape[1]} dense features, the model {self.width}"
+            )
+        return batch.dense
+
+    def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> list[int] | None:
+        """Numbers of its columns; None for all of them."""
+        if self.columns is None:
+            return None
+        known = list(encoder.dense_columns)
+        missing = [name for name in self.columns if name not in known]
+        if missing:
+            raise ConfigError(
+                f"{cls} reads the dense column {missing[0]!r}; the encoder has {', '.join(known)}"
+            )
+        return [known.index(name) for name in self.columns]
 
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
         """The arguments, checked."""
@@ -236,14 +321,31 @@ class Dense:
             raise DataError(
                 f"feature {name}: its shape is {array.shape}, but the model reads (B, {self.width})"
             )
-        return {name: array}
+        return {name: array if self.width else np.ones((len(array), 1), np.float32)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
         """What a method of the model gets."""
         return tensors[name]
 
 
-Feature = Ids | Sequence | Places | Dense
+def _category(cls: str, table: str, column: str, rows: int, encoder: Encoder) -> int:
+    columns = list(encoder.columns)
+    if column not in columns:
+        raise ConfigError(
+            f"{cls} reads the column {column!r}; the encoder has {', '.join(columns)}"
+        )
+    place = columns.index(column)
+    if encoder.rows[place] > rows:
+        raise ConfigError(
+            f"{cls}: {table} has {rows} rows, the encoder's {column} {encoder.rows[place]}: make "
+            "the model with as many"
+        )
+    return place
+
+
+def _flat(ids: Any) -> Any:
+    """Ids in one axis, an array or a tensor; none is copied."""
+    return ids.reshape(-1) if isinstance(ids, np.ndarray) else reshape_view(ids, (prod(ids.shape),))
 
 
 def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from sparsetrain.models.features import Specs
 from sparsetrain.models.layers import FIRST_ROW, KEY, training
 
 OF_LOSS = ("labels", "row_weights")  # what a loss may take besides features
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 # Exported function -> the method that it is.
 METHODS = {"loss": "loss", "logits": "forward", "query": "query", "items": "items"}
 
@@ -42,10 +43,10 @@ def method_spec(model: Any, function: str) -> nn.spec.MethodSpec:
     for name in names:
         if name in kinds:
             specs |= kinds[name].specs(name, model.rows_of(kinds[name]))
-    if "labels" in names:
-        specs["labels"] = label_spec(model)
-    if "row_weights" in names and model.row_weights:
-        specs["row_weights"] = nn.spec.Tensor(["B"], "float32")
+        elif name == "labels":
+            specs["labels"] = label_spec(model)
+        elif model.row_weights:
+            specs["row_weights"] = nn.spec.Tensor(["B"], "float32")
     if function == "loss" and model.has_dropout:
         specs |= dict.fromkeys((KEY, FIRST_ROW), nn.spec.Tensor([1], "int64"))
 
@@ -67,11 +68,11 @@ def arguments_of(model: Any, function: str) -> list[str]:
     method = METHODS[function]
     if function == "loss" and not model.defines("loss"):
         more = ["row_weights"] if model.row_weights else []
-        return ["labels", *more, *arguments_of(model, "logits")]
+        return ["labels", *arguments_of(model, "logits"), *more]
     parameters = signature(getattr(model, method)).parameters.values()
     known = {*model.features, *model.prepared, *(OF_LOSS if function == "loss" else ())}
     variable = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
-    named = (p for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
+    named = (p for p in parameters if p.kind not in _VARIABLE)
     names = [p.name for p in named if p.default is Parameter.empty or p.name in known]
     if variable:
         names += [name for name in model.features if name not in names]

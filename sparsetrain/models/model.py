@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import Parameter, signature
-from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,13 +28,13 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels import Labels
 from sparsetrain.models import summary
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.feature_columns import column_of, find_features, shared_columns
-from sparsetrain.models.features import Feature, Ids, bags_of, require_alike
+from sparsetrain.models.feature_columns import find_features, shared_columns
+from sparsetrain.models.features import Feature, bags_of, require_alike
+from sparsetrain.models.fields import Fields
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
 from sparsetrain.models.labels import loss_of_labels
 from sparsetrain.models.layers import has_dropout, named_modules
 from sparsetrain.models.options import check_arguments, plain_value
-from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 
@@ -128,6 +127,7 @@ class Model(nn.Module):
         self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
         self._all_labels: Labels | None = None
         self._encoder: Encoder | None = None  # by which features were found
+        self._read_by: dict[str, list[str]] = {}  # function -> the features that it takes
 
     @classmethod
     def for_encoder(cls, encoder: Encoder, **options: Any) -> Self:
@@ -183,15 +183,17 @@ class Model(nn.Module):
         """Features -> (B, S) logits."""
         raise ConfigError(f"{type(self).__name__} has no forward, so that it gives no scores")
 
-    def loss(self, *_: Any, **inputs: Any) -> nn.Tensor:
+    def loss(self, *labels: Any, **inputs: Any) -> nn.Tensor:
         """Weighted sum of the mean losses of all labels, each row's times its weight, a () tensor.
 
         The kind of a label tells its loss, such as cross-entropy. A mean is over all rows; where
-        several labels are, the loss of one that a row lacks is 0.
+        several labels are, the loss of one that a row lacks is 0. `labels` (B,) or (B, T),
+        `row_weights` (B,) and the features come by their names.
         """
-        labels, row_weights = inputs.pop("labels"), inputs.pop("row_weights", None)
+        (given,) = labels or (inputs.pop("labels"),)
+        row_weights = inputs.pop("row_weights", None)
         logits = exported.check_logits(self, self.forward(**inputs), *exported.batch_extent(inputs))
-        return loss_of_labels(logits, labels, self.all_labels, row_weights, self.label_weights)
+        return loss_of_labels(logits, given, self.all_labels, row_weights, self.label_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """Return the `prepared` features of a training batch, from those that were read.
@@ -264,10 +266,13 @@ class Model(nn.Module):
         Parameters
         ----------
         batch : Batch
-        threads
-            Nothing here, where NumPy converts ids as fast; see `ClickModel`.
-        room
-            Where a kernel writes ids, if they are sent to a device; see `ClickModel`.
+        threads : bool
+            Whether a kernel may convert `Fields` on all threads, for the thread that runs the
+            functions; the results are then tensors. NumPy converts other features as fast.
+        room : callable, optional
+            (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
+            thread alone, for arguments that are sent to a device. Arguments that no kernel writes
+            are arrays.
         draws : Draws, optional
             For what is `prepared`, if anything is.
         function : str
@@ -278,9 +283,14 @@ class Model(nn.Module):
         DataError
             If an id is outside its table, or a feature is missing.
         """
+        arrays, done = self._of_rows(batch), frozenset[str]()
+        if (threads or room) and self._placed is not None:
+            placed = self._placed.placed(batch, arrays, room)
+            if placed is not None:
+                arrays, done = placed, self._placed.covers
         trains = function == "loss"
-        names = [*self.features] if trains else exported.arguments_of(self, function)
-        values = {n: self.read(n, batch) for n in names}
+        names = self.features if trains else self._features_of(function)
+        values = {n: self.read(n, batch) for n in names if n not in done}
         kinds: Mapping[str, Feature] = self.features
         if not trains:
             values |= self.prepare_scores(values)
@@ -288,13 +298,22 @@ class Model(nn.Module):
             assert draws is not None
             values |= self.prepare(values, draws)
             kinds = {**self.features, **self.prepared}
-        arrays: dict[str, Any] = {}
         by_kernel = [partial(self._id_placing.ids, room=room)] if room else []
         for name, feature in kinds.items():
             if name in values:
                 require_alike(name, feature, values)
                 arrays |= feature.arrays(name, values[name], self.rows_of(feature), *by_kernel)
-        return {**arrays, **self._of_rows(batch)}
+        return arrays
+
+    @cached_property
+    def _placed(self) -> Fields | None:
+        """`Fields` that one kernel writes; None where methods of the model read them first."""
+        return None if self.prepared or self.defines("prepare_scores") else self.all_fields
+
+    def _features_of(self, function: str) -> list[str]:
+        if function not in self._read_by:
+            self._read_by[function] = exported.arguments_of(self, function)
+        return self._read_by[function]
 
     @cached_property
     def _id_placing(self) -> ColumnPlacing:
@@ -305,6 +324,8 @@ class Model(nn.Module):
 
         With `whole` a sequence is not cut to its `length`, and ids may be several in a row.
         """
+        if name not in self.features and self.all_fields is not None:
+            return self.all_fields.read_one(name, batch)
         feature, place = self.features[name], self._place(name, batch)
         if whole and feature.tables:
             return bags_of(batch, place)
@@ -337,7 +358,7 @@ class Model(nn.Module):
 
     def single_ids(self) -> list[str]:
         """Names of the features with one id in each row, by which rows can be grouped."""
-        return [name for name, feature in self.features.items() if isinstance(feature, Ids)]
+        return [n for name, each in self.features.items() for n in each.single_ids(name)]
 
     def _place(self, name: str, batch: Batch) -> Any:
         """Where a feature stands in a batch; without an encoder, in the order of `features`."""
@@ -365,14 +386,25 @@ class Model(nn.Module):
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each table, the rows that the functions read for what `inputs` returned."""
         read: dict[str, list[Any]] = {}
-        for name, feature in {**self.features, **self.prepared}.items():
-            for table in feature.tables if name in inputs else ():
-                read.setdefault(f"{table}.weight", []).append(_flat(inputs[name]))
+        for name, feature in self._with_tables:
+            for storage, ids in feature.rows_read(name, inputs).items():
+                read.setdefault(storage, []).append(ids)
         return {
             name: ids[0] if len(ids) == 1 else np.concatenate([*map(_as_array, ids)])
             for name, ids in read.items()
             if name not in self.densify
         }
+
+    @cached_property
+    def _with_tables(self) -> list[tuple[str, Feature]]:
+        each = {**self.features, **self.prepared}.items()
+        return [(name, feature) for name, feature in each if feature.storages(self._rows_of_table)]
+
+    @cached_property
+    def all_fields(self) -> Fields | None:
+        """The feature that is all category columns together, if one is."""
+        found = (each for each in self.features.values() if isinstance(each, Fields))
+        return next(found, None)
 
     def rows_of(self, feature: Feature) -> int:
         """Rows of the smallest of a feature's tables; 0 without any."""
@@ -416,8 +448,10 @@ class Model(nn.Module):
         if "loss" not in functions and self.defines("score_items"):
             return tvm.IRModule()
         if "loss" not in functions:
+            names = ", ".join(self.features) or "..."
             raise ConfigError(
-                f"{type(self).__name__} has no loss: define loss(...), or forward(...) and labels"
+                f"{type(self).__name__} has no loss: define loss(...), or forward({names}) and "
+                "labels"
             )
         module, _ = self.export_tvm({name: exported.method_spec(self, name) for name in functions})
         return module
@@ -448,7 +482,7 @@ class Model(nn.Module):
         Raises
         ------
         ConfigError
-            If the seed is not an integer of 0 or more.
+            If the seed is not an integer of 0 or more, or tables cannot be trained.
         ResourceError
             If there is no memory for a parameter.
         """
@@ -466,12 +500,10 @@ class Model(nn.Module):
 
     def tables(self) -> Mapping[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
-        features = {**self.features, **self.prepared}.values()
-        return {
-            f"{table}.weight": {table: slice(0, self._rows_of_table(table))}
-            for table in dict.fromkeys(table for feature in features for table in feature.tables)
-            if f"{table}.weight" not in self.densify
-        }
+        found: dict[str, dict[str, slice]] = {}
+        for feature in {**self.features, **self.prepared}.values():
+            found |= feature.storages(self._rows_of_table)
+        return {storage: rows for storage, rows in found.items() if storage not in self.densify}
 
     def check_labelled(self, batch: Batch) -> None:
         """Refuse a batch that this model cannot be trained on.
@@ -503,17 +535,12 @@ class Model(nn.Module):
 
     def table_of(self, column: str) -> str:
         """Name of the parameter that is the table of a column."""
-        tables = {column_of(n, f): f.tables for n, f in self.features.items() if f.tables}
-        return f"{tables.get(column, [column])[0]}.weight"
+        found = (feature.table_of(n, column) for n, feature in self.features.items())
+        return next(filter(None, found), f"{column}.weight")
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
         """Names as in the exported functions, and the parameters."""
         return super().named_parameters(prefix)
-
-
-def _flat(ids: Any) -> Any:
-    """Ids in one axis, an array or a tensor; none is copied."""
-    return ids.reshape(-1) if isinstance(ids, np.ndarray) else reshape_view(ids, (prod(ids.shape),))
 
 
 def _as_array(ids: Any) -> np.ndarray:

@@ -248,7 +248,7 @@ def unused_parameters_error(model: Model, names: Sequence[str]) -> ConfigError:
                 f"{cls}: {one} and {other} are one parameter under two names: keep one attribute, "
                 "and use that wherever it is needed"
             )
-    if isinstance(model, ClickModel) and not model.tables().keys().isdisjoint(names):
+    if model.all_fields is not None and not model.tables().keys().isdisjoint(names):
         return ConfigError(
             f"{cls}: the loss does not depend on embedded, so that no table would learn: "
             "forward(dense, embedded) has to use embedded"

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import ClickModel, Model
+from sparsetrain.models import Model
 from sparsetrain.models.initialize import drawn_rows
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.cut import Lookups
@@ -113,7 +113,7 @@ class Shards:
             If the model draws its parameters by a rule of its own.
         """
         own = type(self._model)
-        if fill and not {own.initialize} <= {Model.initialize, ClickModel.initialize}:
+        if fill and own.initialize is not Model.initialize:
             raise ConfigError(
                 f"parallel: {own.__name__}.initialize draws weights by a rule of its own, of which "
                 "a rank cannot draw its rows alone: save() them in one process, and load that"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a model's program, in terms of the encoder's columns.
 
-A `ClickModel` takes the ids of all columns together, as rows of one storage. Any other `Model`
-takes those of each feature apart, with the ends of rows where they are lists.
+`Fields` take the ids of all columns together, as rows of one storage. Other features take their
+own, with the ends of rows where they are lists.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.feature_columns import column_of
-from sparsetrain.models.features import Dense, Feature, Ids, Sequence
+from sparsetrain.models.features import Dense, Feature, Ids, Sequence, column_of
 from sparsetrain.models.model import Model
 from sparsetrain.serving.manifest import Record
 
@@ -78,8 +76,7 @@ def function_of(model: Model) -> str:
     """
     name = type(model).__name__
     for method in _IN_PYTHON:
-        known = [getattr(base, method, None) for base in (Model, ClickModel)]
-        if getattr(type(model), method) not in known:
+        if getattr(type(model), method) is not getattr(Model, method):
             raise ConfigError(f"export: {name}.{method} is Python, which no export runs")
     for label, own in model.all_labels.items():
         if not own.is_exported:
@@ -92,13 +89,6 @@ def function_of(model: Model) -> str:
     return function
 
 
-def first_rows(model: ClickModel) -> list[int]:
-    """Row of the storage at which each feature's table begins."""
-    starts = {name: s.start for part in model.tables().values() for name, s in part.items()}
-    names = model.config()["names"]
-    return [starts[names[owner]] for owner in model.owners()]
-
-
 def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> ModelInputs:
     """Read the names of a program's inputs.
 
@@ -109,8 +99,8 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
     """
     dense = list(encoder.dense_columns)
     flags, vectors = encoder.settings.missing_flags, encoder.schema.vectors
-    if isinstance(model, ClickModel):
-        places = zip(encoder.columns, first_rows(model), strict=True)
+    if model.all_fields is not None:
+        places = zip(encoder.columns, model.all_fields.first_rows, strict=True)
         features = [ReadFeature(column, first) for column, first in places]
         return ModelInputs(
             [("input", name, -1) for name in arguments], features, dense, flags, vectors

@@ -19,7 +19,6 @@ from tvm import relax, tirx
 from sparsetrain import runtime
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
-from sparsetrain.serving.model_inputs import first_rows
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
@@ -176,7 +175,7 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
         raise ConfigError(
             f"ONNX: the model reads {', '.join(inputs)}; one id for each feature is known, no bags"
         )
-    starts = graph.constant(first_rows(trained.model))
+    starts = graph.constant(trained.model.all_fields.first_rows)
     names = ["dense", graph.add("Add", "ids", starts)]
     for param, name in zip(function.params, names, strict=False):
         graph.names[param] = name

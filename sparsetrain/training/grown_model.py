@@ -9,7 +9,7 @@ from typing import Any
 
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.feature_columns import column_of
+from sparsetrain.models.features import column_of
 from sparsetrain.models.model_checks import config_of
 from sparsetrain.system.argument_checks import is_int, require_type
 from sparsetrain.tables.growth import RARE, copy_grown_

@@ -14,7 +14,7 @@ from sparsetrain import runtime
 from sparsetrain.backend import backend_of, host
 from sparsetrain.compiler.free_rows import reads_of, values_of, with_rows
 from sparsetrain.errors import ConfigError
-from sparsetrain.models import ClickModel, Model
+from sparsetrain.models import Model
 from sparsetrain.models.initialize import drawn_rows
 from sparsetrain.optim import Optimizer
 from sparsetrain.runtime import NDArray
@@ -45,7 +45,7 @@ class DiskTables(OneProcess):
     Parameters
     ----------
     place : OnDisk
-    model : ClickModel
+    model : Model
     optimizer, target, accumulate
         As in `Trainer`.
     alone : bool
@@ -71,9 +71,8 @@ class DiskTables(OneProcess):
         params = dict(model.named_parameters())
         other = {str(params[name].dtype) for name in model.tables()} - {"float32"}
         refused = {
-            "are for models of clicks, which read rows of a batch's ids alone": not isinstance(
-                model, ClickModel
-            ),
+            "are for models of clicks, which read rows of a batch's ids alone": model.all_fields
+            is None,
             "are float32: rows in half precision are rounded by where they lie": other,
             "are for a CPU: give target='cpu'": backend_of(target) is not host(),
             "are for one process: leave parallel out": not alone,
@@ -99,7 +98,7 @@ class DiskTables(OneProcess):
             If the model draws its parameters by a rule of its own.
         """
         own = type(model)
-        if fill and not {own.initialize} <= {Model.initialize, ClickModel.initialize}:
+        if fill and own.initialize is not Model.initialize:
             raise ConfigError(
                 f"tables on disk: {own.__name__}.initialize draws all weights at once: define "
                 "draw_of_table in its place"

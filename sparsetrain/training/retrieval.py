@@ -18,7 +18,7 @@ from sparsetrain.data.columns.vocabulary import MISSING
 from sparsetrain.errors import ConfigError, NumericalError
 from sparsetrain.metrics import RankingMetrics
 from sparsetrain.models.draws import Draws
-from sparsetrain.models.feature_columns import column_of
+from sparsetrain.models.features import column_of
 from sparsetrain.models.functions import arguments_of
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.ranking_floor import Floor

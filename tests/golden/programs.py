@@ -19,6 +19,7 @@ from sparsetrain.runtime import compiling
 from tests import small_dlrm
 from tests.models import test_field_models as fields
 from tests.models import test_named_features as named
+from tests.models import test_ranking_model as ranking
 
 
 def _cpu(name: str) -> Target:
@@ -31,7 +32,7 @@ FULL = {
     "dlrm, full, AVX2": {"target": AVX2},
     "dlrm, full, AVX512, bf16": {"target": AVX512, "precision": "bf16"},
 }
-NAMES = [*st.models.MODELS, *FULL]
+NAMES = [name for name, cls in st.models.MODELS.items() if cls not in ranking.MODELS] + [*FULL]
 QUICK = ("dlrm", "din", "dlrm, full, AVX2")
 
 
