@@ -133,6 +133,18 @@ class Ragged:
         ones = np.ones(len(self.ids), np.float32)
         return self if self.weights is not None else Ragged(self.ids, self.offsets, ones)
 
+    def changes(self) -> Array:
+        """Return whether each bag differs from the one before, (B,) bool; the first does."""
+        lengths = np.diff(self.offsets)
+        arrays = [self.ids] if self.weights is None else [self.ids, self.weights]
+        if len(lengths) and (lengths == lengths[0]).all():  # a tenth of the time
+            return np.any([changes(each.reshape(len(self), lengths[0])) for each in arrays], axis=0)
+        rows, differ = self.rows(), changes(lengths)
+        before = np.arange(len(rows)) - lengths[rows]  # the same place in a row before as long
+        for bits in map(_as_bits, arrays):
+            differ[rows[bits != bits[before]]] = True
+        return differ
+
     def as_lists(self, values: Any) -> pa.Array:
         """Return a list column of these bags with other values (N,) in place of the ids."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
@@ -219,3 +231,17 @@ def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
         row, shown = owned.row_of(where[0]), bags.ids[where]
         raise DataError(f"ids: row {row}, feature {feature}: id {shown} is not in 0..2**63-1")
     return owned
+
+
+def changes(rows: Array) -> Array:
+    """Return whether each row of an array (B, ...) differs from the one before; the first does."""
+    bits = _as_bits(rows.reshape(len(rows), -1))
+    differ = np.ones(len(bits), bool)
+    differ[1:] = (bits[1:] != bits[:-1]).any(axis=1)
+    return differ
+
+
+def _as_bits(values: Array) -> Array:
+    """Return what tells 0.0 from -0.0."""
+    is_float = values.dtype == np.float32
+    return np.ascontiguousarray(values).view(np.int32) if is_float else values

@@ -37,6 +37,7 @@ from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.step import LocalStep, ShardedStep
 from sparsetrain.parallel.traffic import Watch
 from sparsetrain.tables.growth import last_step
+from sparsetrain.training.equal_rows import distinct_inputs, rows_of
 from sparsetrain.training.fit import History
 from sparsetrain.training.processes import OneProcess
 from sparsetrain.training.run import Run
@@ -175,17 +176,17 @@ class Ranks(Shards, OneProcess):
         Vectors of all items take the memory of their whole table, as long as the call lasts.
         """
         with self.comm.guard():
+            inputs, numbers = distinct_inputs(predictor.model, function, batch)
             if batch is None:
-                program, inputs = predictor._program(function), {}
+                program = predictor._program(function)
                 with predictor._lock:
                     weights = self.whole(predictor._weights({}), program.arguments.by_name)
             else:
                 require_same([batch], self.comm)
                 program, lookups = self._cut_program(predictor, function)
-                inputs = predictor.model.inputs(batch, function=function)
                 with predictor._lock:
                     weights = self.fetch(predictor._weights, [inputs], lookups)
-            return runtime.as_numpy(program(weights, inputs)).copy()
+            return rows_of(runtime.as_numpy(program(weights, inputs)), numbers)
 
     def scored(
         self, predictor: Any, batches: Iterable[Batch]

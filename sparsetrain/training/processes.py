@@ -22,6 +22,7 @@ from sparsetrain.models.model_checks import initialize_checked
 from sparsetrain.runtime import NDArray, as_numpy
 from sparsetrain.tables.growth import last_step
 from sparsetrain.tables.table import FOREVER
+from sparsetrain.training.equal_rows import distinct_inputs, rows_of
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _UNGUARDED = nullcontext()
@@ -107,12 +108,14 @@ class OneProcess:
             yield batch, predictor._score(batch)
 
     def vectors(self, predictor: Any, function: str, batch: Batch | None = None) -> np.ndarray:
-        """Vectors that a function of the model gives for the rows of a batch, or of all items."""
-        model = predictor.model
-        inputs = {} if batch is None else model.inputs(batch, function=function)
+        """Vectors that a function of the model gives for the rows of a batch, or of all items.
+
+        Of equal rows that follow each other one is computed.
+        """
+        inputs, numbers = distinct_inputs(predictor.model, function, batch)
         with predictor._lock:
-            weights = predictor._weights(model.rows_read(inputs))
-            return as_numpy(predictor._program(function)(weights, inputs)).copy()
+            weights = predictor._weights(predictor.model.rows_read(inputs))
+            return rows_of(as_numpy(predictor._program(function)(weights, inputs)), numbers)
 
     def write(
         self, folder: str | Path, arrays: dict[str, np.ndarray], manifest: dict[str, Any]

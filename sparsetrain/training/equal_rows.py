@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal rows that follow each other, such as those of a user who is scored with many items.
+
+Kernels compute a row without its neighbours, so the first of such rows has the bits of all. Cost
+where rows differ: a comparison of neighbours, up to the feature that tells all apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sparsetrain.data import Batch, Ragged
+from sparsetrain.data.ragged import changes
+from sparsetrain.models.features import Sequence
+
+
+def distinct_inputs(
+    model: Any, function: str, batch: Batch | None
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Arguments of a function, without rows that equal the one before; none without a batch.
+
+    Returns
+    -------
+    inputs : dict from str to ndarray
+        As of `Model.inputs`.
+    numbers : (B,) int64 or None
+        Which of their rows each row of the batch is; None if they are the same rows.
+    """
+    whole = {} if batch is None else model.inputs(batch, function=function)
+    if batch is None or len(batch) == 1:
+        return whole, None
+    return distinct_rows(model.features, whole)
+
+
+def rows_of(vectors: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
+    """Copy the rows that have these numbers, or all."""
+    return vectors.copy() if numbers is None else np.take(vectors, numbers, axis=0)
+
+
+def distinct_rows(
+    features: Mapping[str, Any], inputs: dict[str, Any]
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """As `distinct_inputs`, from the arguments of two rows or more."""
+    values = {
+        name: _ragged(name, feature, inputs) if isinstance(feature, Sequence) else inputs[name]
+        for name, feature in features.items()
+        if name in inputs
+    }
+    differ = _differ(values)
+    if differ.all():
+        return inputs, None
+    rows, kept = np.flatnonzero(differ), {}
+    for name, value in values.items():
+        if not isinstance(value, Ragged):
+            kept[name] = value[rows]
+            continue
+        taken = value.take(rows)
+        kept |= {name: taken.ids, f"{features[name].like or name}_ends": taken.offsets[1:]}
+        if taken.weights is not None:
+            kept[f"{name}_weights"] = taken.weights
+    return kept, np.cumsum(differ) - 1
+
+
+def _ragged(name: str, feature: Sequence, inputs: Mapping[str, Any]) -> Ragged:
+    ends = inputs[f"{feature.like or name}_ends"]
+    return Ragged(inputs[name], np.concatenate([[0], ends]), inputs.get(f"{name}_weights"))
+
+
+def _differ(values: Mapping[str, Any]) -> np.ndarray:
+    """Whether a row differs from the one before, (B,) bool; the first does."""
+    differ = np.zeros(1, bool)
+    for value in sorted(values.values(), key=lambda each: isinstance(each, Ragged)):
+        differ = differ | (value.changes() if isinstance(value, Ragged) else changes(value))
+        if differ.all():
+            break
+    return differ
