@@ -16,6 +16,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.ad.gradient import gradient
+from sparsetrain.compiler.dead_rows import eliminate_dead_rows
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.optim import StepResult
 from sparsetrain.optim.gradients import nonfinite, problem_of
@@ -41,15 +42,17 @@ class ShardedStep:
     @cached_property
     def _cut(self) -> tuple[GradientProgram, Lookups]:
         trainer = self._trainer
+        with trainer.target:
+            module, spared = eliminate_dead_rows(trainer._module, "loss", trains=True)
         found = gradient(
-            trainer._module,
+            module,
             "loss",
             densify=trainer.model.densify,
             scaled=True,
             buffers=trainer.model.buffers(),
         )
         cut, lookups = cut_gradient(found, self._shards.plan)
-        return GradientProgram(cut, trainer.target, trainer.arithmetic), lookups
+        return GradientProgram(cut, trainer.target, trainer.arithmetic, spared), lookups
 
     def compile(self) -> None:
         """Compile the program of a step, first on one rank of each machine: others find it."""

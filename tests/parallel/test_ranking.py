@@ -92,6 +92,22 @@ def test_two_ranks_give_the_bits_of_one(tmp_path, name):
     same(answers(st.load(first)), found)
 
 
+def test_ranks_compute_no_dead_rows(monkeypatch):
+    def step(comm):
+        model = MODELS["masked sequences, every item a class"]()
+        trainer = st.Trainer(model, ADAM, seed=3, parallel=Group(comm, "row", 2))
+        losses = [float(trainer.step(batch)) for batch in batches(model)]
+        return losses[0], losses, trainer.training_step._cut[0].spared
+
+    (one,), (two, other) = (all_of(run_ranks(size, step)) for size in (1, 2))
+    assert one[:2] == two[:2] == other[:2]
+    assert "relax.matmul" in {each.operator for each in two[2]}
+    monkeypatch.setenv("SPARSETRAIN_KEEP_DEAD_ROWS", "1")
+    ((first, _, none),) = all_of(run_ranks(1, step))
+    assert first == one[0]
+    assert not none
+
+
 def test_a_run_validates_by_ranking_alike_on_one_and_two_ranks():
     split = st.data.Interactions(
         np.repeat(np.arange(20), 6), np.random.default_rng(0).zipf(1.3, 120) % 30, np.arange(120)
