@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tvm.relax.frontend import nn
@@ -16,8 +16,11 @@ from sparsetrain.models import losses
 from sparsetrain.models.attention import Positions
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Places, Sequence
+from sparsetrain.models.options import check_options
 from sparsetrain.models.sasrec import SASRec, transformer
 from sparsetrain.system.argument_checks import is_number
+
+_SOFTMAX = {"full": losses.full_softmax, "tiled": losses.tiled_softmax}
 
 
 class BERT4Rec(SASRec):
@@ -37,6 +40,9 @@ class BERT4Rec(SASRec):
         Rate of the dropout of the input and in the blocks.
     hidden : float
         Share of the items that are hidden.
+    softmax : {"full", "tiled"}
+        Whether the scores of all items are held at once, or never (CPU), as a million items need:
+        see `losses.tiled_softmax`.
     """
 
     kind = "bert4rec"
@@ -56,12 +62,14 @@ class BERT4Rec(SASRec):
         length: int = 50,
         dropout: float = 0.2,
         hidden: float = 0.2,
+        softmax: Literal["full", "tiled"] = "full",
         history: str = "history",
         item: str = "item",
     ) -> None:
         super().__init__(rows, dim, 0, heads, length, dropout, history, item)
         if not (is_number(hidden) and 0 <= hidden < 1):
             raise ConfigError(f"BERT4Rec: hidden is {hidden!r}; it must be at least 0 and below 1")
+        self.softmax = check_options(type(self), {"softmax": softmax})["softmax"]
         self.mask, self.hidden = rows[item], hidden
         self.item = Embedding(rows[item] + 1, dim, deviation=0.02)
         self.positions = Positions(length + 1, dim)
@@ -91,4 +99,4 @@ class BERT4Rec(SASRec):
     ) -> nn.Tensor:
         """The mean over all hidden items."""
         x = self.encode(history).take(places).values
-        return losses.mean(losses.full_softmax(x, self.item.weight, wanted.values))
+        return losses.mean(_SOFTMAX[self.softmax](x, self.item.weight, wanted.values))

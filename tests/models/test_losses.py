@@ -164,3 +164,23 @@ def test_a_tiled_softmax_over_many_rows_is_that_of_float64_on_any_threads():
     finally:
         st.set_num_threads(before)
     assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_bert4rec_learns_the_same_from_a_softmax_in_tiles():
+    ends, rng = np.arange(21), np.random.default_rng(0)
+    items = [st.data.Ragged(rng.integers(0, V, 20 * n), ends * n) for n in (4, 1)]
+    batch, found = st.Batch(np.empty((20, 0)), items), []
+    for softmax in ("full", "tiled"):
+        model = st.models.BERT4Rec(dict(history=V, item=V), dim=8, blocks=1, softmax=softmax)
+        trainer = st.Trainer(model, st.optim.sgd(0.1), seed=1, target="cpu")
+        taken = [float(trainer.step(batch)) for _ in range(3)]
+        tiles = "tiled_softmax_loss" in str(trainer.program.module)
+        assert (tiles, model.config()["softmax"]) == (softmax == "tiled", softmax)
+        found.append((taken, trainer.query_vectors([batch])))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-3, atol=1e-6)
+
+
+def test_a_softmax_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match="BERT4Rec: softmax is 'half'; it is 'full' or 'tiled'"):
+        st.models.BERT4Rec({"history": V, "item": V}, softmax="half")
