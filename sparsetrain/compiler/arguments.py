@@ -277,7 +277,7 @@ _LOOKUPS = {
 _RAGGED = {
     f"relax.sparsetrain.ragged_{name}": places
     for name, places in {
-        **dict.fromkeys(("sum", "max", "last", "positions"), [(0, 1)]),
+        **dict.fromkeys(("sum", "max", "last", "positions", "distances"), [(0, 1)]),
         "expand": [(2, 1)],
         "take": [(0, 1), (2, 3)],
         "attention": [(0, 3)],

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend import nn
 from tvm.relax.op.grad import no_grad
@@ -79,9 +78,8 @@ class RaggedTensor:
 
     def distances(self) -> nn.Tensor:
         """Number of tokens behind each in its row, 0 for the last: (N,) int64."""
-        lengths = nn.op.reshape(self.expand(self.lengths()), (self.values.shape[0],))
-        one = nn.wrap_nested(relax.const(1, "int64"), "one")
-        return nn.op.astype(lengths, "int64") - self.positions() - one
+        found = ragged.ragged_distances(self._columns()._expr, self.ends._expr)
+        return nn.wrap_nested(found, "distances")
 
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
         """A number for each token by its row and place, (N,) int64; `first_row` (1,) numbers row 0.

@@ -7,6 +7,7 @@ from tvm.relax.frontend import nn
 
 import sparsetrain as st
 from sparsetrain import ad
+from sparsetrain.embedding import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.ops import ragged
 from sparsetrain.ops.ragged import operators
@@ -68,6 +69,10 @@ CASES = {
     "sum": (lambda a: ragged.ragged_sum(a["x"], a["ends"]), of_rows(lambda r: r.sum(axis=0))),
     "max": (lambda a: ragged.ragged_max(a["x"], a["ends"]), of_rows(lambda r: r.max(axis=0))),
     "last": (lambda a: ragged.ragged_last(a["x"], a["ends"]), of_rows(lambda r: r[-1])),
+    "nonempty": (
+        lambda a: ragged.ragged_nonempty(a["rows"], a["ends"]),
+        lambda rows, **_: rows * (np.array(COUNTS) > 0)[:, None],
+    ),
     "take": (
         lambda a: ragged.ragged_take(a["x"], a["ends"], a["places"], a["place_ends"]),
         lambda x, **_: x[np.repeat(STARTS, np.diff(PLACE_ENDS, prepend=0)) + PLACES],
@@ -158,7 +163,7 @@ def program_of(name):
     specs += [nn.spec.Tensor(s, "int64") for s in INTEGERS.values()]
     method = nn.spec.MethodSpec(module.loss, [*FLOATS, *INTEGERS], specs, "plain", "plain")
     exported, _ = module.export_tvm({"loss": method})
-    wrt = ["rows"] if name == "expand" else ["x", *"kv" * ("attention" in name)]
+    wrt = ["rows"] if name in ("expand", "nonempty") else ["x", *"kv" * ("attention" in name)]
     wrt += ["bias"] * ("silu" in name)
     return st.value_and_grad(exported, "loss", wrt, target=UNOPTIMIZED), wrt
 
@@ -175,6 +180,23 @@ def test_operators_on_ragged_rows_and_their_derivatives(name):
     assert float(loss.numpy()) == pytest.approx((wanted * np.cos(wanted)).sum(), rel=1e-12)
     inputs = {n: v for n, v in floats.items() if n not in wrt} | integers
     ad.check_grads(program, {n: floats[n] for n in wrt}, inputs)
+
+
+def test_tokens_know_how_many_are_before_and_behind_them_in_their_row():
+    class Module(nn.Module):
+        def places(self, x, ends):
+            tokens = RaggedTensor(x, ends)
+            both = [each()._expr for each in (tokens.positions, tokens.distances)]
+            return nn.wrap_nested(op.stack(both), "places")
+
+    module = Module()
+    specs = [nn.spec.Tensor(["N"], "float32"), nn.spec.Tensor(["B"], "int64")]
+    method = nn.spec.MethodSpec(module.places, ["x", "ends"], specs, "plain", "plain")
+    exported, _ = module.export_tvm({"places": method})
+    found = st.Program(exported, "places", UNOPTIMIZED)({}, {"x": np.ones(N, "f4"), "ends": ENDS})
+    before = np.concatenate([np.arange(count) for count in COUNTS])
+    behind = np.concatenate([np.arange(count)[::-1] for count in COUNTS])
+    np.testing.assert_array_equal(found.numpy(), [before, behind])
 
 
 def test_ends_that_do_not_fit_their_tokens_are_refused():

@@ -34,6 +34,11 @@ def _last(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     return [ragged.last_cotangent(*call.args, cotangent), None]
 
 
+def _nonempty(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
+    """Backward: 0 for a row without tokens, too."""
+    return [ragged.ragged_nonempty(cotangent, call.args[1]), None]
+
+
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: to the tokens that were taken."""
     return [ragged.take_cotangent(*call.args, cotangent), None, None, None]
@@ -70,6 +75,7 @@ RULES = {
     f"{_NAME}expand": _expand,
     f"{_NAME}max": _max,
     f"{_NAME}last": _last,
+    f"{_NAME}nonempty": _nonempty,
     f"{_NAME}take": _take,
     **{f"{_NAME}{name}": _attention for name in _ATTENTION},
     f"{_NAME}silu_attention": _silu_attention,

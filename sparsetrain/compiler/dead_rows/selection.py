@@ -124,18 +124,14 @@ class Last(Tokens):
         return rows
 
     @cached_property
-    def _lengths(self) -> relax.Expr:
-        return emit(op.subtract(self.ends, starts_of(self.ends)))
-
-    @cached_property
     def places(self) -> relax.Expr:
         """-1 in a row without any."""
-        return emit(op.subtract(self._lengths, _number(1)))
+        return emit(op.subtract(self.numbers, starts_of(self.ends)))
 
     @cached_property
     def place_ends(self) -> relax.Expr:
         """One for each row."""
-        return emit(op.add(emit(op.arange(0, self.count, 1, "int64")), _number(1)))
+        return emit(op.arange(1, self.count + 1, 1, "int64"))
 
     @cached_property
     def numbers(self) -> relax.Expr:
@@ -144,8 +140,7 @@ class Last(Tokens):
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
         """What was computed of zeros, in rows without tokens, becomes 0."""
-        some = emit(op.greater(self._lengths, _number(0)))
-        return op.where(emit(op.expand_dims(some, 1)), rows, relax.const(0, rows.ty.dtype))
+        return ragged.ragged_nonempty(rows, self.ends)
 
 
 class Taken(Tokens):
@@ -181,10 +176,8 @@ class Taken(Tokens):
 
 def starts_of(ends: relax.Expr) -> relax.Expr:
     """Where each row begins, (B,) int64, of where it ends."""
-    number = emit(op.arange(0, ends.ty.shape[0], 1, "int64"))
-    before = emit(op.maximum(emit(op.subtract(number, _number(1))), _number(0)))
-    ends_before = emit(op.take(ends, before, 0, "clip"))
-    return emit(op.where(emit(op.greater(number, _number(0))), ends_before, _number(0)))
+    others = emit(op.strided_slice(ends, [0], [0], [ends.ty.shape[0] - 1], assume_inbound=True))
+    return emit(op.concat([relax.const([0], "int64"), others], 0))
 
 
 def _number(value: int) -> relax.Expr:

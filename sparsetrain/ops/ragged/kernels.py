@@ -99,6 +99,16 @@ def positions_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimF
 
 
 @cache
+def distances_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
+    """For each token of `width` numbers, how many are behind it in its row."""
+    with _kernel("ragged_distances", width, dtype) as (built, values, ends):
+        out = buffer("out", (values.shape[0],), "int64")
+        with each_row(ends, loops) as (_, first, count), T.serial(0, count) as n:
+            T.buffer_store(out, count - 1 - n, [first + n])
+    return built.get()
+
+
+@cache
 def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
     """``out[b] = max of values[n]`` over the tokens of row b, column by column; 0 without any."""
     with _kernel("ragged_max", width, dtype) as (built, values, ends):
@@ -145,6 +155,17 @@ def last_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
         with _each_row_of(values, ends, loops) as (b, _, count, columns):
             last, none = ends[b] - 1, const(0, dtype)
             columns(lambda c: put(out, b, c, tirx.if_then_else(count > 0, values[last, c], none)))
+    return built.get()
+
+
+@cache
+def nonempty_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
+    """``out[b] = values[b]``, one for each row; 0 for a row without tokens."""
+    with _kernel("ragged_nonempty", width, dtype) as (built, values, ends):
+        out = buffer("out", (ends.shape[0], width), dtype)
+        with _each_row_of(values, ends, loops) as (b, _, count, columns):
+            none = const(0, dtype)
+            columns(lambda c: put(out, b, c, tirx.if_then_else(count > 0, values[b, c], none)))
     return built.get()
 
 
@@ -214,10 +235,12 @@ KERNELS = {
     "ragged_sum": sum_kernel,
     "ragged_max": max_kernel,
     "ragged_last": last_kernel,
+    "ragged_nonempty": nonempty_kernel,
     "ragged_expand": expand_kernel,
     "ragged_max_cotangent": max_cotangent_kernel,
     "ragged_last_cotangent": last_cotangent_kernel,
     "ragged_take": take_kernel,
     "ragged_take_cotangent": take_cotangent_kernel,
     "ragged_positions": positions_kernel,
+    "ragged_distances": distances_kernel,
 }

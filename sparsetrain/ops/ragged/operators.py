@@ -66,6 +66,8 @@ def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr
 ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _legalize)
+# Rows (B, D) and ends (B,) -> the same, 0 for a row without tokens.
+ragged_nonempty = define_op("ragged_nonempty", ("rows", "ends"), _like(0, 1), _legalize)
 # Rows (B, D), ends (B,) and tokens (N, ...) to count -> the row of each token, (N, D).
 ragged_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
 max_cotangent = define_op(
@@ -97,12 +99,13 @@ take_cotangent = define_op(
 
 
 def _positions_type(call: Any) -> relax.Type:
-    _check("ragged_positions", *call.args)
+    _check(call.op.name.rpartition(".")[-1], *call.args)
     return relax.TensorType((call.args[0].ty.shape[0],), "int64")
 
 
-# Tokens (N, D) and ends (B,) -> the number of each within its row, (N,) int64 from 0.
+# Tokens (N, D) and ends (B,) -> how many of its row are before, and behind, each: (N,) int64.
 ragged_positions = define_op("ragged_positions", ("tokens", "ends"), _positions_type, _legalize)
+ragged_distances = define_op("ragged_distances", ("tokens", "ends"), _positions_type, _legalize)
 
 
 def _attention_of(call: Any) -> Attention:
