@@ -16,6 +16,12 @@ def test_random_programs_lose_their_dead_rows_and_keep_their_bits(first, monkeyp
     assert sum(spared) > 5
 
 
+def test_a_slice_of_an_axis_of_unknown_length_keeps_its_length(monkeypatch):
+    """Rows that are computed stand beside others, which are taken from all."""
+    monkeypatch.setattr(random_rows, "TARGET", UNOPTIMIZED)
+    assert compared(draw(12042), gradients=False)[0]
+
+
 def test_a_fault_is_found_and_shrunk_to_what_it_needs(monkeypatch, capsys):
     """Rows are read of another place than those that were asked for."""
     wrong = random_rows.eliminate_dead_rows

@@ -49,14 +49,14 @@ class Selection(ABC):
 class Slice(Selection):
     """``x[begin:end:stride]``."""
 
-    def __init__(self, begin: int, end: int, stride: int, count: int) -> None:
-        self.key, self.count = ("slice", begin, end, stride), count
-        self._bounds = begin, end, stride
+    def __init__(self, begin: int, end: int, stride: int, count: int, inside: bool) -> None:
+        self.key, self.count = ("slice", begin, end, stride, inside), count
+        self._bounds, self._inside = (begin, end, stride), inside
 
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
         """See `Selection`."""
-        begin, end, stride = self._bounds
-        return op.strided_slice(x, [axis], [begin], [end], [stride])
+        bounds = ([bound] for bound in self._bounds)
+        return op.strided_slice(x, [axis], *bounds, assume_inbound=self._inside)
 
 
 class Places(Selection):
@@ -203,7 +203,8 @@ def _slice(call: Any) -> tuple[Selection, int] | None:
     count = _fewer(x, axis, call.ty.shape[axis])
     if count is None or stride < 1:
         return None
-    return Slice(begin, end, stride, count), axis % x.ty.ndim
+    inside = bool(call.attrs["assume_inbound"])  # by which a length that is not known is no bound
+    return Slice(begin, end, stride, count, inside), axis % x.ty.ndim
 
 
 def _take(call: Any) -> tuple[Selection, int] | None:
