@@ -27,6 +27,7 @@ from sparsetrain.compiler.precision.arithmetic import Rounding, rewritten
 from sparsetrain.embedding.take import take_as_lookup
 from sparsetrain.kernels.relax_op import callees, find_function
 from sparsetrain.runtime.compiling import compile_relax
+from sparsetrain.runtime.object_files import TOGETHER
 from sparsetrain.runtime.pool import limit_pool
 from sparsetrain.runtime.targets import device_of, resolve_target
 from sparsetrain.runtime.tensors import to_device
@@ -113,12 +114,14 @@ class Program:
         """The virtual machine that runs the function; compiles it."""
         return program_cache.load_or_build(self._compiled_from, self.target, self.executable)
 
-    def executable(self, place: Path | None = None, hoists: bool = True) -> relax.VMExecutable:
+    def executable(
+        self, place: Path | None = None, hoists: bool = True, together: int = TOGETHER
+    ) -> relax.VMExecutable:
         """Compile the function, see `compile_relax`; unless it hoists, it allocates for itself."""
         kept = self._kept if hoists else None
         module, pipeline = self._compiled_from, schedule.pipeline(self.target, kept)
         with naming_operators(module, self.target):
-            return compile_relax(module, self.target, pipeline, place)
+            return compile_relax(module, self.target, pipeline, place, together)
 
     @property
     def _compiled_from(self) -> tvm.IRModule:

@@ -16,7 +16,7 @@ from sparsetrain.backend import backend_of
 from sparsetrain.runtime import library_cache, lowering, threads
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.kernel_names import name_by_content
-from sparsetrain.runtime.object_files import CrossKernelCallError, compile_objects
+from sparsetrain.runtime.object_files import TOGETHER, CrossKernelCallError, compile_objects
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.system.locks import with_builder_lock
 
@@ -139,17 +139,18 @@ def compile_relax(
     target: tvm.target.Target,
     pipeline: tvm.transform.Pass | None = None,
     folder: Path | None = None,
+    together: int = TOGETHER,
 ) -> relax.VMExecutable:
     """Compile a Relax module by a pass pipeline, `vm_pipeline` by default.
 
-    With a cache `folder`, a CPU's kernels are compiled one by one and kept there; the result then
-    has to be linked by `library_cache.store` before it runs.
+    With a cache `folder`, a CPU's kernels are kept there, so many `together` in a file; the result
+    then has to be linked by `library_cache.store` before it runs.
     """
     with target:
         module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).plain_passes()))
         if folder is not None:
             with suppress(OSError, CrossKernelCallError):
-                return _build_by_kernel(module, target, folder)
+                return _build_by_kernel(module, target, folder, together)
         return relax.build(module, target, relax_pipeline=None, tir_pipeline=lowering.PIPELINE)
 
 
@@ -159,12 +160,12 @@ def _run_passes(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModul
 
 
 def _build_by_kernel(
-    module: tvm.IRModule, target: tvm.target.Target, folder: Path
+    module: tvm.IRModule, target: tvm.target.Target, folder: Path, together: int
 ) -> relax.VMExecutable:
-    """As `relax.build`, with kernels compiled one by one."""
+    """As `relax.build`, with kernels from object files."""
     builder = relax.ExecBuilder()
     kernels = relax.vm_build._vmcodegen(builder, name_by_content(module))
-    objects = compile_objects(kernels, target, folder)
+    objects = compile_objects(kernels, target, folder, together)
     return relax.vm_build._vmlink(builder, target, ext_libs=objects)
 
 

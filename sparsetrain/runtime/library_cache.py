@@ -39,7 +39,7 @@ KERNEL_PREFIX = "kernel-"  # of the key of a kernel that is called outside a pro
 # Files that are kept; the least recently used go first.
 MAX_PROGRAMS = 200  # of a few hundred kilobytes
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
-MAX_OBJECTS = 2000  # to be linked into programs; 35 kilobytes on average
+MAX_OBJECTS = 2000  # names of kernels to be linked into programs; 35 kilobytes each on average
 _ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
 _CLOCK_STEP = 60  # seconds that a file may be ahead, as of a server in the network
 _METADATA = 'metadata["'
@@ -47,6 +47,8 @@ _METADATA = 'metadata["'
 # most of the time that linking takes.
 _C_LIBRARIES = ("-lm", "-lc", "-lgcc")
 _NO_CPP = ("-nodefaultlibs",)
+# Two processes at once may have kept a kernel in two files, among different others.
+_FIRST_OF_EQUALS = ("-Wl,--allow-multiple-definition",)
 
 
 def cache_folder() -> Path | None:
@@ -187,7 +189,9 @@ def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
     """Link a library against C alone, or as the compiler does by default if that fails."""
     with suppress(RuntimeError):
         # After the objects: some linkers ignore a library before its callers.
-        cc.create_shared(file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP])
+        cc.create_shared(
+            file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP, *_FIRST_OF_EQUALS]
+        )
         return
     cc.create_shared(file, objects, options=list(options))
 
@@ -217,6 +221,14 @@ def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any])
         shutil.copyfile(written, draft)
         draft.chmod(0o600)
         return draft.replace(folder / f"{key}-{_digest_files([draft])[:16]}{suffix}")
+
+
+def link_under(keys: Iterable[str], file: Path) -> None:
+    """Keep a file of the cache under other keys, too; raises OSError if that fails."""
+    content = file.name.rpartition("-")[2]
+    for key in keys:
+        with suppress(FileExistsError):  # another process was faster
+            os.link(file, file.with_name(f"{key}-{content}"))
 
 
 def _require_room(file: Path) -> None:

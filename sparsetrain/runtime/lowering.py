@@ -18,13 +18,20 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.target import Target
 
 from sparsetrain.runtime.exponential import inline_exp
 
 PIPELINE = "sparsetrain"  # the name it is registered by
+LEVEL = 2  # of LLVM; 3 takes a quarter longer, and steps are no faster: it unrolls more
 SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel without asserts of its own
 MAX_STACK_BYTES = 4096  # of an array; half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
+
+
+def for_llvm(target: Target) -> Target:
+    """The target with LLVM's level of optimization, unless it names one."""
+    return Target({"kind": target.kind.name, "opt-level": LEVEL, **dict(target.attrs)})
 
 
 @tvm.tirx.transform.prim_func_pass(opt_level=0)

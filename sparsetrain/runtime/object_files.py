@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Object files of a program's kernels, each compiled by itself and kept on disk.
+"""Object files of a program's kernels, compiled a few at a time and kept on disk.
 
-With a different optimizer or table size nearly all kernels of a program stay the same. LLVM takes
-most of the compile time, so kernels that were compiled before are only linked. If kernels call each
-other, the program is compiled as a whole, to the same code. A separate kernel costs about 30 ms
-more on one core of an EPYC (Zen 3).
+With another optimizer, or tables of other sizes, nearly all kernels of a program stay the same.
+LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
+kernels call each other, the program is compiled as a whole, to the same code.
 
-All cores compile; each kernel has its own TVM module and LLVM context, so its code does not depend
-on the number of threads. Most of LLVM's work releases Python's lock. Each thread has the caller's
-target and a pass context like the caller's, since TVM keeps both by thread. Passes with instruments
-run on the caller's thread: an instrument expects one at a time.
+A module for LLVM costs some 25 ms on one core of an EPYC (Zen 5), whatever is in it: TVM puts
+conversions of half floats and a description for debuggers into each. So a few kernels share one,
+and its object file has a name for each of them. A program links the files that have its kernels,
+and with them a few kernels that it does not call.
+
+All cores compile; each module has its own LLVM context, so its code does not depend on the number
+of threads. Most of LLVM's work releases Python's lock. Each thread has the caller's target and a
+pass context like the caller's, since TVM keeps both by thread. Passes with instruments run on the
+caller's thread: an instrument expects one at a time.
 """
 
 from __future__ import annotations
@@ -36,8 +40,16 @@ class CrossKernelCallError(Exception):
     """A kernel calls a function of its module."""
 
 
-def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Path) -> list[Any]:
-    """Compile each kernel to a static library, or load it from `folder`.
+TOGETHER = 4  # kernels of a module; with 16, LLVM takes a few percent less on fewer cores
+
+
+def compile_objects(
+    kernels: tvm.IRModule, target: tvm.target.Target, folder: Path, together: int = TOGETHER
+) -> list[Any]:
+    """Static libraries with each kernel, compiled or loaded from `folder`.
+
+    Files of one kernel each depend on nothing but it: they are the same whatever was compiled
+    before.
 
     Raises
     ------
@@ -48,57 +60,77 @@ def compile_objects(kernels: tvm.IRModule, target: tvm.target.Target, folder: Pa
     """
     keys = {
         var: library_cache.digest(
-            "object", var.name_hint, library_cache.kernel_text(kernel), str(target)
+            f"object of {together}",
+            var.name_hint,
+            library_cache.kernel_text(kernel),
+            str(target),
         )
         for var, kernel in kernels.functions.items()
     }
     files = library_cache.list_files(folder, ".o", keys.values())
-    libraries = {var: _load(files[key], key, var.name_hint) for var, key in keys.items()}
-    missing = [var for var, library in libraries.items() if library is None]
+    found = {var: _load(files[key], key, var.name_hint) for var, key in keys.items()}
+    # By name: a module keeps its functions in the order of addresses.
+    missing = sorted(
+        (var for var, library in found.items() if library is None), key=lambda var: var.name_hint
+    )
     for var in missing:
         _require_alone(kernels[var])
-    host = target.host or target
+    host = lowering.for_llvm(target.host or target)
 
-    def compile_(var: tvm.ir.GlobalVar) -> Any:
-        code = codegen_build(_lower(var, kernels[var], target), host)
-        file = library_cache.write_file(folder, keys[var], ".o", code.write_to_file)
-        return _load_static(file, var.name_hint)
+    def compile_(group: list[tvm.ir.GlobalVar]) -> tuple[str, Any]:
+        code = codegen_build(_lower({var: kernels[var] for var in group}, target), host)
+        first, *others = (keys[var] for var in group)
+        file = library_cache.write_file(folder, first, ".o", code.write_to_file)
+        library_cache.link_under(others, file)
+        return file.name, _load_static(file, *(var.name_hint for var in group))
 
-    libraries.update(zip(missing, _compile_each(compile_, missing, host), strict=True))
-    return list(libraries.values())
+    # What a kernel brings along as LLVM IR may have a name that another one's has, too.
+    own = [var for var in missing if library_cache.imported_llvm(kernels[var])]
+    groups = [[var] for var in own]
+    groups += _groups([var for var in missing if var not in own], together)
+    libraries = [library for library in found.values() if library is not None]
+    libraries += _compile_each(compile_, groups, host)
+    return list({name.rpartition("-")[2]: library for name, library in libraries}.values())
+
+
+def _groups(kernels: list[Any], size: int) -> list[list[Any]]:
+    """Deal kernels into groups of at most this size, all of about the same number."""
+    count = -(-len(kernels) // size)
+    return [kernels[first::count] for first in range(count)]
 
 
 def _compile_each(
-    compile_: Callable[[Any], Any], kernels: list[Any], host: tvm.target.Target
+    compile_: Callable[[Any], Any], groups: list[Any], host: tvm.target.Target
 ) -> list[Any]:
-    """Compile kernels on all cores.
+    """Compile groups of kernels on all cores.
 
     The first one alone, since it initialises LLVM. A target with options of LLVM's command line has
     one thread, since these are global.
     """
-    first = [compile_(kernel) for kernel in kernels[:1]]
+    first = [compile_(group) for group in groups[:1]]
     most = 1 if "cl-opt" in host.attrs else MAX_THREADS
-    return first + run_parallel([partial(compile_, kernel) for kernel in kernels[1:]], most)
+    return first + run_parallel([partial(compile_, group) for group in groups[1:]], most)
 
 
-def _load(files: Iterable[Path], key: str, name: str) -> Any:
+def _load(files: Iterable[Path], key: str, name: str) -> tuple[str, Any] | None:
+    """The name of a kernel's file, which ends with a digest of the content, and its library."""
     for file in library_cache.intact_files(files, key):
         with suppress(OSError, RuntimeError):
-            return _load_static(file, name)
+            return file.name, _load_static(file, name)
     return None
 
 
-def _load_static(file: Path, name: str) -> Any:
-    return tvm.runtime.load_static_library(str(file), [name])
+def _load_static(file: Path, *names: str) -> Any:
+    return tvm.runtime.load_static_library(str(file), [*names])
 
 
-def _lower(var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc, target: tvm.target.Target) -> tvm.IRModule:
-    """Lower a kernel for LLVM, without the parts of TVM's `build` that join all kernels."""
+def _lower(kernels: dict[Any, tirx.PrimFunc], target: tvm.target.Target) -> tvm.IRModule:
+    """Lower kernels for LLVM, without the parts of TVM's `build` that join all kernels."""
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(target.host or target))
-    lowered = finish()(lower(bound(tvm.IRModule({var: kernel}))))
+    lowered = finish()(lower(bound(tvm.IRModule(kernels))))
     # TVM marks a single kernel; its code must be the same as among many.
-    return tvm.IRModule({var: lowered[var].without_attr("tirx.is_entry_func")})
+    return tvm.IRModule({v: lowered[v].without_attr("tirx.is_entry_func") for v in kernels})
 
 
 def _require_alone(kernel: tirx.PrimFunc) -> None:

@@ -133,7 +133,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
 
 
 def _compiled(program: Program) -> relax.VMExecutable:
-    """Compile kernel by kernel, with a cache or without: equal models are equal files.
+    """Compile each kernel by itself, with a cache or without: equal models are equal files.
 
     Beside the program's kernels are those that find ids.
     """
@@ -141,9 +141,9 @@ def _compiled(program: Program) -> relax.VMExecutable:
     keys = {name: make("int64").with_attr("global_symbol", name) for name, make in kernels.items()}
     with tempfile.TemporaryDirectory() as made:
         place = library_cache.cache_folder() or Path(made)
-        executable = program.executable(place, hoists=False)
+        executable = program.executable(place, hoists=False, together=1)
         with program.target:
-            for library in compile_objects(tvm.IRModule(keys), program.target, place):
+            for library in compile_objects(tvm.IRModule(keys), program.target, place, 1):
                 executable.mod.import_module(library)
         return executable
 

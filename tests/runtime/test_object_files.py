@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels are compiled one by one, kept, and linked into every program that has them."""
+"""Kernels are compiled a few at a time, kept, and linked into every program that has them."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 import sparsetrain as st
 from sparsetrain.kernels.builder import buffer, kernel
-from sparsetrain.runtime import library_cache, object_files
+from sparsetrain.runtime import library_cache, lowering, object_files
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.kernel_names import plain_name
 from tests import small_dlrm
@@ -59,6 +59,41 @@ def test_a_kernel_of_two_programs_is_compiled_once(place, compiled):
     run("negative", "floor")
     # The first two by two threads, in any order.
     assert sorted(compiled[:2]) == ["tir_negative", "tir_sqrt"] and compiled[2:] == ["tir_floor"]
+
+
+def test_a_kernel_in_two_files_is_linked_once(tmp_path, compiled, monkeypatch):
+    for place, name in (("one", "sqrt"), ("two", "floor")):
+        monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / place))
+        run("negative", name)
+    for file in (tmp_path / "one").glob("*.o"):  # as if another process had been as fast
+        file.rename(tmp_path / "two" / file.name)
+    compiled.clear()
+    run("sqrt", "floor")
+    assert compiled == []
+
+
+def test_the_file_of_one_kernel_does_not_depend_on_others(tmp_path):
+    def files(kernels, folder: str) -> dict[str, str]:
+        (tmp_path / folder).mkdir()
+        object_files.compile_objects(tvm.IRModule(kernels), host_target(), tmp_path / folder, 1)
+        return dict(sorted(file.stem.split("-")) for file in (tmp_path / folder).glob("*.o"))
+
+    def doubling(name: str):
+        with kernel() as built:
+            x = buffer("x", X.shape, "float32")
+            with T.grid(*X.shape) as (i, j):
+                T.buffer_store(x, x[i, j] * T.float32(2), [i, j])
+        return built.get().with_attr("global_symbol", name)
+
+    both = files({name: doubling(name) for name in ("one", "two")}, "both")
+    one = files({"one": doubling("one")}, "alone")
+    assert len(both) == 2 and one.items() <= both.items()
+
+
+def test_a_target_may_name_the_level_of_llvm():
+    named = lowering.for_llvm(tvm.target.Target({"kind": "llvm", "opt-level": 3}))
+    assert named.attrs["opt-level"] == 3
+    assert lowering.for_llvm(host_target()).attrs["opt-level"] == lowering.LEVEL
 
 
 def test_another_optimizer_compiles_its_updates_alone(place, compiled):
@@ -107,9 +142,9 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
     used = []
 
-    def noting(file, name):
+    def noting(file, *names):
         used.append(threading.get_ident())
-        return load(file, name)
+        return load(file, *names)
 
     load = object_files._load_static
     monkeypatch.setattr(object_files, "_load_static", noting)
@@ -122,7 +157,7 @@ def test_kernels_have_the_same_code_on_any_number_of_threads(threads, tmp_path, 
 
 def test_one_failure_ends_the_compile_and_is_told(place, monkeypatch):
     def failing(module, target):
-        if plain_name(next(iter(module.functions)).name_hint) == "tir_floor":
+        if "tir_floor" in [plain_name(var.name_hint) for var in module.functions]:
             raise RuntimeError("LLVM failed")
         return codegen_build(module, target)
 
@@ -217,6 +252,16 @@ def test_kernels_that_differ_in_what_llvm_they_bring_along_are_two(place):
     for factor in ("2.0", "3.0"):
         found = st.Program(scaling(factor), "main", "llvm")({}, {"x": X})
         assert_same_bits(found, X * np.float32(factor))
+
+
+def test_kernels_of_a_program_may_bring_along_different_functions_of_one_name(tmp_path):
+    kernels = {
+        name: next(f for f in scaling(factor).functions.values() if isinstance(f, tirx.PrimFunc))
+        for name, factor in (("twice", "2.0"), ("thrice", "3.0"))
+    }
+    named = {name: each.with_attr("global_symbol", name) for name, each in kernels.items()}
+    made = object_files.compile_objects(tvm.IRModule(named), host_target(), tmp_path)
+    assert len(made) == 2
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names an x86-64")

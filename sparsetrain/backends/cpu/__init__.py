@@ -60,7 +60,7 @@ class Cpu(Backend):
         TVM's takes a float's negation for an integer, and fails.
         """
         with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
-            return tvm.compile(module, target, tir_pipeline=lowering.PIPELINE)
+            return tvm.compile(module, lowering.for_llvm(target), tir_pipeline=lowering.PIPELINE)
 
     @cached_property
     def coalescing(self) -> Any:
