@@ -23,7 +23,7 @@ from tvm.target import Target
 from sparsetrain.runtime.exponential import inline_exp
 
 PIPELINE = "sparsetrain"  # the name it is registered by
-LEVEL = 2  # of LLVM; 3 takes a quarter longer, and steps are no faster: it unrolls more
+LEVEL = 2  # of LLVM; 3 takes longer and unrolls more, and no step is faster
 SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel without asserts of its own
 MAX_STACK_BYTES = 4096  # of an array; half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}

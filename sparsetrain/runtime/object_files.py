@@ -5,7 +5,7 @@ With another optimizer, or tables of other sizes, nearly all kernels of a progra
 LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
 kernels call each other, the program is compiled as a whole, to the same code.
 
-A module for LLVM costs some 25 ms on one core of an EPYC (Zen 5), whatever is in it: TVM puts
+A module for LLVM costs some 25 ms on one core of an EPYC (Zen 4), whatever is in it: TVM puts
 conversions of half floats and a description for debuggers into each. So a few kernels share one,
 and its object file has a name for each of them. A program links the files that have its kernels,
 and with them a few kernels that it does not call.
