@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numbers as buckets give click models, beside scikit-learn's logistic regression on buckets.
+"""What numbers as buckets or learnt embeddings give click models, beside scikit-learn and LightGBM.
 
-    python -m benchmarks.number_buckets rows.parquet more.parquet --seeds 5
-    python -m benchmarks.number_buckets --synthetic 60000
+    python -m benchmarks.number_buckets criteo rows.parquet more.parquet --seeds 3
+    python -m benchmarks.number_buckets frappe frappe_train.parquet --rows 40000
+    python -m benchmarks.number_buckets avazu --rows 30000
 
-Columns have Criteo's names. Each seed cuts the rows at random, 70 % to train on for one epoch; all
-ways and models see the same rows. Logistic regression is on the same ids, with the best of several
-penalties by the test rows, which favours it.
+Each seed cuts the rows at random, 70 % to train on for one epoch; all ways and models see the same
+rows. scikit-learn's logistic regression is on the same ids, with the best of several penalties by
+the test rows, which favours it; LightGBM is on scaled numbers, and ids as categories.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +24,115 @@ import pyarrow.parquet as pq
 
 import sparsetrain as st
 
-# Way -> the kind of buckets, and whether the numbers are inputs as well.
+
+class Way(NamedTuple):
+    """What numbers become: columns of the schema, whether inputs too, `numbers` of the model."""
+
+    columns: str
+    keep: bool = True
+    numbers: str = "scaled"
+
+
 WAYS = {
-    "scaled": ("scaled", True),
-    "quantiles": ("quantiles", True),
-    "logarithms": ("logarithms", True),
-    "quantiles alone": ("quantiles", False),
+    "scaled": Way("scaled"),
+    "quantiles": Way("quantiles"),
+    "logarithms": Way("logarithms"),
+    "quantiles alone": Way("quantiles", keep=False),
+    "piecewise": Way("piecewise", numbers="piecewise"),
+    "periodic": Way("scaled", numbers="periodic"),
+    "autodis": Way("scaled", numbers="autodis"),
 }
 MODELS = ("lr", "dlrm", "dcnv2", "finalmlp")
 DECAY = 8e-4  # of lr: about the best penalty of logistic regression by the number of rows
+
+Rows = tuple[pa.Table, st.data.Schema]
+
+
+def criteo(files: Sequence[str], rows: int) -> Rows:
+    """Return rows with Criteo's columns."""
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    found = st.data.find_columns(table.schema)
+    names = {"dense": tuple(found.dense), "categories": tuple(found.categories)}
+    return table.slice(0, rows), st.data.Schema(label="label", **names)
+
+
+def synthetic(files: Sequence[str], rows: int) -> Rows:
+    """Return rows of the generator that has Criteo's figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "rows.parquet")
+        st.data.SyntheticCriteo().write(file, rows)
+        return criteo([file], rows)
+
+
+def frappe(files: Sequence[str], rows: int) -> Rows:
+    """Return rows of Frappe, with two numbers: how often their user and item occur."""
+    table = pa.concat_tables([pq.read_table(file) for file in files])
+    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:rows])
+    categories = tuple(name for name in table.column_names if name != "label")
+    dense = {f"rows of {name}": _counts(table[name].to_numpy()) for name in ("user", "item")}
+    for name in categories:  # values, not rows of tables
+        table = table.set_column(
+            table.column_names.index(name), name, table[name].cast(pa.string())
+        )
+    return _with(table, dense, categories)
+
+
+def avazu(files: Sequence[str], rows: int) -> Rows:
+    """Return made rows like Avazu's: categories, an hour, and counts of devices, some missing."""
+    rng = np.random.default_rng(0)
+    sizes = {"site": 500, "app": 400, "device": 3000, "model": 300, "position": 5}
+    ids = {name: rng.zipf(1.3, rows) % size for name, size in sizes.items()}
+    hour, width = rng.uniform(0, 24, rows), rng.choice([216.0, 300.0, 320.0, 728.0], rows)
+    counts = {f"rows of {name}": _counts(ids[name]) for name in ("device", "app")}
+    logit = sum(rng.normal(0, 0.4, size)[ids[name]] for name, size in sizes.items())
+    logit = logit + 0.5 * np.sin(hour / 24 * 4 * np.pi) - 1.4 + 0.4 * (width == 300)
+    logit = logit + 0.3 * np.cos(2 * np.log(counts["rows of device"]))
+    dense = {"hour": hour, "width": width, **counts}
+    missing = rng.random(rows) < 0.1
+    logit = logit + np.where(missing, 0.6, 0)
+    click = rng.random(rows) < 1 / (1 + np.exp(-logit))
+    columns = {"label": click.astype(np.int8)}
+    columns |= {name: pa.array(values.astype(str)) for name, values in ids.items()}
+    dense["rows of app"] = np.where(missing, np.nan, dense["rows of app"])
+    return _with(pa.table(columns), dense, tuple(ids))
+
+
+def numbers(files: Sequence[str], rows: int) -> Rows:
+    """Return made rows of 24 numbers, whose steps, waves, slopes and products decide the label."""
+    rng = np.random.default_rng(1)
+    laws = (rng.normal, rng.lognormal, rng.standard_t, rng.poisson)
+    given = ((0, 1, rows), (1, 1, rows), (4, rows), (3, rows))
+    columns = [laws[n % 4](*given[n % 4]) for n in range(24)]
+    ranks = [np.argsort(np.argsort(values)) / rows - 0.5 for values in columns]
+    logit = np.zeros(rows)
+    for n, rank in enumerate(ranks[:16]):
+        shapes = (rank > 0.2, np.sin(7 * rank), 2 * rank, 4 * rank * ranks[n + 4])
+        logit += 0.5 * (shapes[(n // 4) % 4] - np.mean(shapes[(n // 4) % 4]))
+    click = rng.random(rows) < 1 / (1 + np.exp(-logit + 0.5))
+    ids = {name: pa.array(rng.integers(0, 30, rows).astype(str)) for name in ("A", "B")}
+    dense = {f"x{n}": np.asarray(values, np.float64) for n, values in enumerate(columns)}
+    return _with(pa.table({"label": click.astype(np.int8), **ids}), dense, tuple(ids))
+
+
+TABLES = {
+    "criteo": criteo,
+    "synthetic": synthetic,
+    "frappe": frappe,
+    "avazu": avazu,
+    "numbers": numbers,
+}
+
+
+def _counts(ids: np.ndarray) -> np.ndarray:
+    """How often the id of each row occurs."""
+    _, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    return counts[places].astype(np.float64)
+
+
+def _with(table: pa.Table, dense: dict[str, np.ndarray], categories: tuple[str, ...]) -> Rows:
+    for name, values in dense.items():
+        table = table.append_column(name, pa.array(values, from_pandas=True))
+    return table, st.data.Schema(label="label", dense=tuple(dense), categories=categories)
 
 
 def cuts(table: pa.Table, seeds: int) -> Iterator[tuple[int, pa.Table, pa.Table]]:
@@ -42,9 +143,11 @@ def cuts(table: pa.Table, seeds: int) -> Iterator[tuple[int, pa.Table, pa.Table]
         yield seed, table.take(order[:cut]), table.take(order[cut:])
 
 
-def train(model: str, encoder: Any, rows: pa.Table, test: pa.Table, seed: int) -> tuple[float, ...]:
+def train(
+    model: str, way: Way, encoder: Any, rows: pa.Table, test: pa.Table, seed: int
+) -> tuple[float, ...]:
     """Return AUC and logloss on the test rows."""
-    made = st.models.MODELS[model](**encoder.model_arguments)
+    made = st.models.MODELS[model](**encoder.model_arguments, numbers=way.numbers)
     optimizer, epochs = st.optim.adagrad(0.01), 1
     if model == "lr":
         group = st.optim.ParamGroup("*", weight_decay=DECAY)
@@ -55,11 +158,10 @@ def train(model: str, encoder: Any, rows: pa.Table, test: pa.Table, seed: int) -
     return found["auc"], found["logloss"]
 
 
-def regression(encoder: Any, rows: pa.Table, test: pa.Table) -> dict[float, tuple[float, ...]]:
+def regression(encoder: Any, rows: pa.Table, test: pa.Table) -> dict[str, tuple[float, ...]]:
     """Return AUC and logloss of scikit-learn's on one-hot ids, by penalty."""
     from scipy.sparse import csr_array
     from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import log_loss, roc_auc_score
 
     first = np.r_[0, np.cumsum(encoder.rows)]
 
@@ -74,8 +176,27 @@ def regression(encoder: Any, rows: pa.Table, test: pa.Table) -> dict[float, tupl
     found = {}
     for penalty in (0.02, 0.05, 0.1):
         chance = LogisticRegression(C=penalty, max_iter=200).fit(x, y).predict_proba(x_test)[:, 1]
-        found[penalty] = roc_auc_score(y_test, chance), log_loss(y_test, chance)
+        found[f"sklearn C={penalty}"] = _scores(y_test, chance)
     return found
+
+
+def boosting(encoder: Any, rows: pa.Table, test: pa.Table) -> tuple[float, ...]:
+    """Return AUC and logloss of LightGBM's."""
+    from lightgbm import LGBMClassifier
+
+    (x, y), (x_test, y_test) = (
+        (np.hstack([batch.dense, np.asarray(batch.ids)]), batch.labels)
+        for batch in (encoder.encode(rows), encoder.encode(test))
+    )
+    model = LGBMClassifier(n_estimators=150, learning_rate=0.05, n_jobs=1, verbose=-1)
+    model.fit(x, y, categorical_feature=[*range(encoder.num_dense, x.shape[1])])
+    return _scores(y_test, model.booster_.predict(x_test))
+
+
+def _scores(labels: np.ndarray, chance: np.ndarray) -> tuple[float, ...]:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    return roc_auc_score(labels, chance), log_loss(labels, chance)
 
 
 def main() -> None:
@@ -83,34 +204,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.number_buckets", description=__doc__
     )
+    parser.add_argument("table", choices=TABLES)
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--synthetic", type=int, metavar="ROWS")
+    parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--ways", default=",".join(WAYS))
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        files = options.files
-        if options.synthetic:
-            files = [str(Path(folder) / "rows.parquet")]
-            st.data.SyntheticCriteo().write(files[0], options.synthetic)
-        table = pa.concat_tables([pq.read_table(file) for file in files])
-    columns = st.data.find_columns(table.schema)
+    table, schema = TABLES[options.table](options.files, options.rows)
     found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+
+    def note(model: str, way: str, scores: tuple[float, ...]) -> None:
+        found.setdefault((model, way), []).append(scores)
+        print(f"  {model:14} {way:16} {scores[0]:.4f} {scores[1]:.4f}", flush=True)
+
     for seed, rows, test in cuts(table, options.seeds):
-        for way, (numbers, scaled) in WAYS.items():
-            schema = st.data.with_buckets(
-                st.data.Schema(), numbers, columns.dense, columns.categories, keep=scaled
+        for name in options.ways.split(","):
+            way = WAYS[name]
+            encoder = st.data.Encoder.fit(
+                rows,
+                schema_file=st.data.with_buckets(schema, way.columns, keep=way.keep),
+                missing_flags=way.numbers != "scaled",
             )
-            encoder = st.data.Encoder.fit(rows, schema=schema)
             for model in options.models.split(","):
-                scores = train(model, encoder, rows, test, seed)
-                found.setdefault((model, way), []).append(scores)
-            if not scaled:
-                for penalty, scores in regression(encoder, rows, test).items():
-                    found.setdefault((f"sklearn C={penalty}", way), []).append(scores)
-    for (model, way), scores in sorted(found.items()):
+                note(model, name, train(model, way, encoder, rows, test, seed))
+            if name == "scaled":
+                note("lightgbm", name, boosting(encoder, rows, test))
+            if not way.keep:
+                for model, scores in regression(encoder, rows, test).items():
+                    note(model, name, scores)
+    for (model, name), scores in sorted(found.items()):
         (auc, logloss), (of_auc, of_logloss) = np.mean(scores, axis=0), np.std(scores, axis=0)
-        print(f"{model:14} {way:16} {auc:.4f} ±{of_auc:.4f}  {logloss:.4f} ±{of_logloss:.4f}")
+        print(f"{model:14} {name:16} {auc:.4f} ±{of_auc:.4f}  {logloss:.4f} ±{of_logloss:.4f}")
 
 
 if __name__ == "__main__":

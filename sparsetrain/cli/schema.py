@@ -55,7 +55,7 @@ def _with_buckets(
     """Return a schema with buckets of its numbers, if they are asked for."""
     import sparsetrain as st
 
-    if data.numbers == "scaled":
+    if data.numbers == "scaled" or data.numbers == "periodic" or data.numbers == "autodis":
         return schema
     source: Any = st.data.open_source(paths, schema)
     part = source.parts[0]

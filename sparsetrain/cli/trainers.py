@@ -124,8 +124,10 @@ def _read_held_out(data: Rows, encoder: st.data.Encoder | None, labels: bool) ->
 def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> st.Trainer:
     import sparsetrain as st
 
+    data = settings.data
+    numbers: dict[str, Any] = {"numbers": data.numbers} if data.embeds_numbers else {}
     return st.Trainer(
-        settings.model.for_encoder(encoder, interactions),
+        settings.model.for_encoder(encoder, interactions, **numbers),
         optimizer=make_optimizer(settings),
         target=settings.train.target,
         seed=settings.train.seed,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from math import sqrt
-from typing import Any
+from typing import Any, Literal
 
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
@@ -22,6 +22,7 @@ from sparsetrain.models.fields import Fields
 from sparsetrain.models.initialize import Draw, uniform
 from sparsetrain.models.labels import check_label_weights
 from sparsetrain.models.model import Model
+from sparsetrain.models.numbers import number_embedding
 from sparsetrain.models.options import check_config
 
 
@@ -29,9 +30,9 @@ class ClickModel(Model):
     """Model from dense features and embeddings of ids to the logits of the labels of a row.
 
     A subclass constructs its layers, and computes with them in ``forward(dense, embedded)``:
-    (B, num_dense) floats and (B, F, D) embeddings -> (B, S) logits. It adds further arguments
-    of its constructor to `config`, and overrides `initialize` for weights with other distributions,
-    such as those of a normalisation.
+    (B, num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
+    numbers. It adds further arguments of its constructor to `config`, and overrides `initialize`
+    for weights with other distributions, such as those of a normalisation.
 
     Parameters
     ----------
@@ -64,6 +65,15 @@ class ClickModel(Model):
         C - 1, with a logit each.
     label_weights : mapping from str to float, optional
         Factors of the losses of labels; by default 1.
+    numbers : {"scaled", "piecewise", "periodic", "autodis"}
+        "scaled": numbers are dense features alone. Otherwise each has a learnt vector too, a
+        further field of `embedded`; see `PiecewiseLinear`, `Periodic` and `AutoDis` in
+        `models.numbers`.
+    number_bins : sequence of N sequences of float, optional
+        For each number, boundaries between its bins as the dense feature has them, rising; from an
+        encoder that has quantiles. Numbers are the first N dense features, by default all.
+    missing_flags : bool
+        Whether the next N dense features say which numbers are missing, as the encoder's.
 
     Attributes
     ----------
@@ -85,6 +95,7 @@ class ClickModel(Model):
     """
 
     _options_of_all = ("table_dtype", "label_weights")
+    deviation = 0.05  # of the initial vectors of numbers
 
     def __init__(
         self,
@@ -99,6 +110,9 @@ class ClickModel(Model):
         share_embedding: Mapping[str, str] | None = None,
         labels: Mapping[str, Any] | None = None,
         label_weights: Mapping[str, float] | None = None,
+        numbers: Literal["scaled", "piecewise", "periodic", "autodis"] = "scaled",
+        number_bins: Sequence[Sequence[float]] | None = None,
+        missing_flags: bool = False,
     ) -> None:
         arguments = {
             "rows": rows,
@@ -112,6 +126,9 @@ class ClickModel(Model):
             "share_embedding": share_embedding,
             "labels": labels,
             "label_weights": label_weights,
+            "numbers": numbers,
+            "number_bins": number_bins,
+            "missing_flags": missing_flags,
         }
         super().__init__()
         self._config = check_config(type(self).__name__, arguments)
@@ -124,11 +141,14 @@ class ClickModel(Model):
         tables = [Table(names[f], rows[f], dim) for f in range(len(rows)) if owners[f] == f]
         features = [names[owner] for owner in owners]
         self.embeddings = EmbeddingBagCollection(tables, features, pooling, table_dtype)
+        self.numbers = number_embedding(type(self).__name__, self._config, self.deviation)
         number = 1 + (self._config["pooling"] is not None) + self._config["weighted"]
         located, num_dense = ("rows", "offsets", "weights")[:number], self._config["num_dense"]
         self.features = {
             "dense": Dense(num_dense),
-            "embedded": Fields(self.embeddings, names, rows, owners, located, num_dense),
+            "embedded": Fields(
+                self.embeddings, names, rows, owners, located, num_dense, self.numbers
+            ),
         }
 
     @classmethod
@@ -145,8 +165,13 @@ class ClickModel(Model):
     @property
     def flat_width(self) -> int:
         """Numbers of a row: its dense features and embeddings side by side."""
-        rows, dim = self._config["rows"], self._config["dim"]
-        return max(self._config["num_dense"], 1) + len(rows) * int(dim)
+        embedded = self.num_embedded * int(self._config["dim"])
+        return max(self._config["num_dense"], 1) + embedded
+
+    @property
+    def num_embedded(self) -> int:
+        """F + N, the embeddings of a row: of its ids, and of its numbers unless they are scaled."""
+        return len(self._config["rows"]) + (self.numbers.count if self.numbers else 0)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
         """As in `Model`; tables that can only be read are refused."""

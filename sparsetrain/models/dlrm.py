@@ -84,7 +84,7 @@ class DLRM(ClickModel):
         self.bottom = MLP([max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between)
         super().__init__(rows, dim, num_dense, **rest)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
-        features = len(self._config["rows"])
+        features = self.num_embedded
         crossing = check_interaction(interaction, numbers, (features + 1) * dim)
         self.interaction, width = make_interaction(crossing, features, dim)
         self._config |= {**hidden, **crossing}

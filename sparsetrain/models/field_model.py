@@ -21,6 +21,7 @@ from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
+from sparsetrain.models.numbers import columns
 from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int
 
@@ -36,7 +37,8 @@ class FieldModel(ClickModel):
     Parameters
     ----------
     rows, dim, num_dense
-        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers.
+        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers. Numbers that are
+        embedded are fields by their embeddings alone.
     **rest
         As in `ClickModel`.
 
@@ -47,6 +49,7 @@ class FieldModel(ClickModel):
     """
 
     has_weights = False
+    deviation = DEVIATION
 
     def __init__(
         self,
@@ -65,8 +68,9 @@ class FieldModel(ClickModel):
         self.num_labels = Labels(labels).num_logits if labels else 1
         width = self.dim + self.num_labels * self.has_weights
         super().__init__(rows, width, num_dense, **rest)
-        self.num_dense = int(self._config["num_dense"])
-        self.num_fields = self.num_dense + len(self._config["rows"])
+        embedded = self.numbers.inputs if self.numbers else 0
+        self.num_dense = int(self._config["num_dense"]) - embedded
+        self.num_fields = self.num_dense + self.num_embedded
         if self.num_dense:
             self.dense_fields = nn.Parameter((self.num_dense, width))
             self.dense_fields.attrs["deviation"] = DEVIATION
@@ -83,9 +87,11 @@ class FieldModel(ClickModel):
         return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense), (B, F, D) -> (B, M, D)."""
+        """(B, num_dense), (B, F + N, D) -> (B, M, D)."""
         if not self.num_dense:
             return embedded
+        if self.numbers:
+            dense = columns(dense, self.numbers.inputs, dense.shape[1])
         values = nn.op.reshape(dense, (dense.shape[0], self.num_dense, 1))
         return nn.op.concat([values * self.dense_fields, embedded], dim=1)
 

@@ -21,6 +21,7 @@ from sparsetrain.embedding.collection import EmbeddingBagCollection
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Arrays, Feature, Ids, Specs
+from sparsetrain.models.numbers import NumberEmbedding
 
 
 class Fields(Feature):
@@ -41,6 +42,8 @@ class Fields(Feature):
     num_dense : int
         Numbers of a row in the feature ``dense``, a `Dense` that every such model has too: its
         extent tells the compiler how many rows bags are for.
+    numbers : NumberEmbedding, optional
+        Makes N further embeddings of ``dense``, which come first.
 
     Notes
     -----
@@ -58,9 +61,10 @@ class Fields(Feature):
         owners: Sequence[int],
         arguments: Sequence[str],
         num_dense: int = 0,
+        numbers: NumberEmbedding | None = None,
     ) -> None:
         ((self.dim, self._placement),) = embeddings.placements.items()
-        self._embeddings, self._num_dense = embeddings, num_dense
+        self._embeddings, self._num_dense, self._numbers = embeddings, num_dense, numbers
         self.names, self._rows, self.owners = list(names), list(rows), tuple(owners)
         self._arguments = tuple(arguments)
 
@@ -86,14 +90,16 @@ class Fields(Feature):
         return {name: nn.spec.Tensor(*spec) for name, spec in named}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """The embeddings (B, F, D), for a method of the model."""
+        """The embeddings (B, N + F, D), for a method of the model."""
         located = [tensors[n] for n in self._arguments]
-        embedded = self._embeddings({self.dim: located})[self.dim]
-        if len(located) == 1:
+        embedded, dense = self._embeddings({self.dim: located})[self.dim], tensors["dense"]
+        if len(located) > 1:
+            # The compiler cannot prove that len(offsets) - 1 is F * B.
+            extents = (dense.shape[0], len(self.names), self.dim)
+            embedded = nn.op.reshape(embedded, extents)
+        if self._numbers is None:
             return embedded
-        # The compiler cannot prove that len(offsets) - 1 is F * B.
-        extents = (tensors["dense"].shape[0], len(self.names), self.dim)
-        return nn.op.reshape(embedded, extents)
+        return nn.op.concat([self._numbers(dense), embedded], dim=1)
 
     # --- On the host --------------------------------------------------------------------------
 

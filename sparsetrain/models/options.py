@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter, cleandoc, signature
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -28,7 +29,7 @@ from sparsetrain.system.argument_checks import is_int, is_number, require_int
 # What an encoder knows; the rest of `ClickModel`'s arguments are options.
 OF_DATA = frozenset(
     ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
-) | {"labels", "interactions"}
+) | {"labels", "interactions", "numbers", "number_bins", "missing_flags"}
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
@@ -188,6 +189,8 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "share_embedding": _share(cls, arguments["share_embedding"]),
         "labels": _labels(cls, arguments["labels"]),
         "label_weights": dict(arguments["label_weights"] or {}) or None,
+        "number_bins": _bins(cls, arguments["number_bins"]),
+        "missing_flags": _checked(f"{cls}: missing_flags", bool, arguments["missing_flags"]),
     }
     check_table_dtype(config["table_dtype"], cls)
     pooling, names = config["pooling"], config["names"]
@@ -263,6 +266,20 @@ def _share(cls: str, share: Mapping[str, str] | None) -> dict[str, str] | None:
     if share is not None and not isinstance(share, Mapping):
         raise ConfigError(f"{cls}: share_embedding is {share!r:.60}; give a dict of names to names")
     return {str(name): str(owner) for name, owner in share.items()} if share else None
+
+
+def _bins(cls: str, bins: Any) -> list[list[float]] | None:
+    """Return boundaries of numbers as plain lists, each rising."""
+    if bins is None:
+        return None
+    try:
+        found = [[float(cut) for cut in each] for each in bins]
+    except (TypeError, ValueError):
+        raise ConfigError(f"{cls}: number_bins is {bins!r:.60}; give a list of lists") from None
+    for place, cuts in enumerate(found):
+        if not np.isfinite(cuts).all() or any(a >= b for a, b in pairwise(cuts)):
+            raise ConfigError(f"{cls}: number_bins[{place}] is {cuts!r:.60}; its numbers must rise")
+    return found
 
 
 def _check_owners(cls: str, config: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from tests.small_dlrm import assert_same_state
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-OF_DLRM, CODE = BLOCKS[:3], BLOCKS[3:]
+OF_DLRM, CODE = BLOCKS[:4], BLOCKS[4:]
 
 
 def _clicks(rows: int) -> pd.DataFrame:
@@ -68,6 +68,7 @@ def test_the_models_that_are_there_are_made_as_the_page_makes_them():
     rule = {"item": st.data.ColumnRule(share_embedding="user")}
     schema = st.data.Schema("label", ("price",), ("user", "item"), columns=rule)
     names = {"st": st, "rows": [40, 30], "encoder": st.data.Encoder.fit(train, schema=schema)}
+    names |= {"schema": schema, "train": train}
     for block in OF_DLRM:
         exec(block, names)
     (tables,) = names["model"].tables().values()

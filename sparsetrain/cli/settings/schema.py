@@ -51,6 +51,7 @@ _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time
 _NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
 _NOT_ENCODING |= {"numbers"}
 
+NumberKind = Literal["scaled", "quantiles", "logarithms", "piecewise", "periodic", "autodis"]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
@@ -99,10 +100,11 @@ class DataSettings(Section):
     ignore: Names = setting(
         (), "Columns to leave out, likewise.", flag="--ignore", metavar="COLUMNS"
     )
-    numbers: Literal["scaled", "quantiles", "logarithms"] = setting(
+    numbers: NumberKind = setting(
         "scaled",
         "What numbers become besides scaled inputs: buckets of as many rows each, or of a power of "
-        "2 each, with a row of a table each.",
+        "2 each, with a row of a table each; or vectors of learnt piecewise linear, periodic or "
+        "softly discretized features.",
         flag="--numbers",
     )
     weights: str | None = setting(
@@ -161,7 +163,13 @@ class DataSettings(Section):
     def encoding(self) -> dict[str, Any]:
         """Return the keyword arguments of `Encoder.fit` and `convert_files`."""
         options = self.model_dump(exclude=_NOT_ENCODING)
-        return {"schema": options.pop("schema_file"), **options}
+        flags = {"missing_flags": True} if self.embeds_numbers else {}
+        return {"schema": options.pop("schema_file"), **options, **flags}
+
+    @property
+    def embeds_numbers(self) -> bool:
+        """Whether the model has learnt embeddings of numbers."""
+        return self.numbers in ("piecewise", "periodic", "autodis")
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""
@@ -216,11 +224,11 @@ class ModelSettings(Section):
         """The class of the model if it is not one of this package, which `st.load` needs."""
         return model_class(self.name) if is_own(self.name) else None
 
-    def for_encoder(self, encoder: Any, interactions: int = 1) -> Any:
+    def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
         """Construct the model for an encoder; one of one's own by its `for_encoder`."""
         if self.own_class is None:
-            return self.build(**encoder.model_arguments, interactions=interactions)
-        options = self.model_dump(exclude={"name"}, exclude_unset=True)
+            return self.build(**encoder.model_arguments, **more, interactions=interactions)
+        options = self.model_dump(exclude={"name"}, exclude_unset=True) | more
         try:
             return self.own_class.for_encoder(encoder, **options)
         except TypeError as error:  # of Python, about arguments

@@ -69,6 +69,12 @@ class Number:
         """Return numbers (n,) float64, 0 where missing, and which are missing (n,) bool."""
         return read_numbers(array, self.nan, location)
 
+    def as_inputs(self, values: Sequence[float]) -> list[float]:
+        """Return the inputs of rising numbers, each once."""
+        given, law = np.array(values, np.float64), self.linear
+        found = log_transform(given) if law is None else (given - law.center) / law.scale
+        return np.unique(found.astype(np.float32)).tolist()
+
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Write its inputs, rows of `dense` (F_dense, n) float32."""
         values, missing = self.read(array, location)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -82,6 +83,10 @@ class PlainNumber:
         """Return numbers (n,) float32, and which are missing: none."""
         values = plain_floats(array, location)
         return values, np.zeros(len(values), bool)
+
+    def as_inputs(self, values: Sequence[float]) -> list[float]:
+        """Return the inputs of rising numbers, each once."""
+        return np.unique(np.array(values, np.float32)).tolist()
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Write its input, a row of `dense` (F_dense, n) float32."""

@@ -11,6 +11,7 @@ from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
+from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
@@ -148,4 +149,20 @@ class Rules:
             "share_embedding": self.share_embedding,
             "labels": self.labels,
             **bags,
+            **self._of_numbers,
         }
+
+    @property
+    def _of_numbers(self) -> dict[str, Any]:
+        """What numeric embeddings have to know, if it differs from their defaults."""
+        cuts = {
+            rule.source: rule.boundaries
+            for rule in self.schema.derived.values()
+            if rule.boundaries is not None
+        }
+        flags = not self.encoded and self.settings.missing_flags
+        numbers = [column for column in self.dense if not isinstance(column, Vector)]
+        if not numbers or not (flags or cuts):
+            return {}
+        bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]
+        return {"number_bins": bins, "missing_flags": flags}

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numeric embeddings: a learnt vector for each number of a row, by three papers.
+
+Each makes T features of a number, which a matrix of that number's own maps to a vector of D:
+``e_i = f_i(x_i) W_i + b_i``. A missing number has a learnt vector in its place. Cost: N T (D + 1)
+multiplications a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+from tvm.relax import op
+from tvm.relax.frontend import nn
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.models.initialize import constant
+
+
+class NumberEmbedding(nn.Module):
+    """Base of numeric embeddings; a subclass has `features`.
+
+    Parameters
+    ----------
+    bins : sequence of N sequences of float
+        What `PiecewiseLinear` reads; of others the length alone counts.
+    width : int
+        T.
+    dim : int
+        D.
+    missing_flags : bool
+        Whether behind the N numbers are N inputs that are 1 where the number is missing, else 0.
+    deviation : float
+        Of the initial weights and vectors.
+    """
+
+    has_bias = True
+
+    def __init__(
+        self,
+        bins: Sequence[Sequence[float]],
+        width: int,
+        dim: int,
+        missing_flags: bool,
+        deviation: float,
+    ) -> None:
+        self.count = len(bins)
+        self.weight = _normal((self.count, width, dim), deviation)
+        if self.has_bias:
+            self.bias = _normal((self.count, dim), deviation)
+        if missing_flags:
+            self.missing = _normal((self.count, dim), deviation)
+        self.missing_flags = missing_flags
+
+    @property
+    def inputs(self) -> int:
+        """Dense inputs that it reads, the first ones of a row."""
+        return self.count * (1 + self.missing_flags)
+
+    def features(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N, 1) -> (B, N, T)."""
+        raise NotImplementedError
+
+    def forward(self, dense: nn.Tensor) -> nn.Tensor:
+        """(B, num_dense) -> (B, N, D)."""
+        x = columns(dense, 0, self.count)  # (B, N)
+        features = self.features(nn.op.reshape(x, (x.shape[0], self.count, 1)))  # (B, N, T)
+        vectors = by_number(features, self.weight)  # (B, N, D)
+        if self.has_bias:
+            vectors = vectors + self.bias
+        if self.missing_flags:
+            flags = columns(dense, self.count, 2 * self.count)
+            flags = nn.op.reshape(flags, (x.shape[0], self.count, 1))
+            vectors = vectors + flags * (self.missing - vectors)
+        return vectors
+
+
+class PiecewiseLinear(NumberEmbedding):
+    """Piecewise linear encoding: ``f(x)_t`` is the share of bin t that lies below x.
+
+    ``f(x)_t = (x - b_{t-1}) / (b_t - b_{t-1})``, at least 0 but for the first bin, and at most 1
+    but for the last. The boundaries b between bins are given; the bins at both ends, which are
+    open, are scaled by the width of their neighbours.
+
+    References
+    ----------
+    Gorishniy et al. 2022, equation 1, https://arxiv.org/abs/2203.05556
+    """
+
+    def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
+        width = max((len(each) for each in bins), default=0) + 1
+        super().__init__(bins, width, *rest)
+        laws = [_bins(each, width) for each in bins]
+        for name, values in zip(
+            ("starts", "scales", "lows", "highs"), zip(*laws, strict=True), strict=True
+        ):
+            setattr(self, name, _given(np.array(values, np.float32)))
+
+    def features(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N, 1) -> (B, N, T)."""
+        shares = (x - self.starts) * self.scales
+        return nn.op.maximum(nn.op.minimum(shares, self.highs), self.lows)
+
+
+class Periodic(NumberEmbedding):
+    """Periodic features: ``f(x) = [sin(2 pi c x), cos(2 pi c x)]`` of learnt frequencies c.
+
+    Called PL in the paper: no ReLU follows the linear map.
+
+    References
+    ----------
+    Gorishniy et al. 2022, equation 2, https://arxiv.org/abs/2203.05556
+    """
+
+    frequencies = 16  # of a number
+    sigma = 0.1  # deviation of the initial ones
+
+    def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
+        super().__init__(bins, 2 * self.frequencies, *rest)
+        self.c = _normal((len(bins), self.frequencies), self.sigma)
+
+    def features(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N, 1) -> (B, N, T)."""
+        angles = (x * self.c * (2 * pi))._expr
+        waves = [nn.wrap_nested(wave(angles), "wave") for wave in (op.sin, op.cos)]
+        return nn.op.concat(waves, dim=2)
+
+
+class AutoDis(NumberEmbedding):
+    """AutoDis: a mean of H meta-embeddings by a learnt soft discretization.
+
+    ``h = leaky_relu(w x)``, ``e = softmax(tau (W h + alpha h)) ME``. tau and alpha are constants;
+    the paper's search for a temperature of each number by its statistics is left out.
+
+    References
+    ----------
+    Guo et al. 2021, https://arxiv.org/abs/2012.08986
+    """
+
+    buckets = 16  # H
+    alpha, tau, slope = 0.1, 1.0, 0.01
+    has_bias = False
+
+    def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
+        super().__init__(bins, self.buckets, *rest)
+        count, buckets = len(bins), self.buckets
+        self.w = _normal((count, buckets), 1.0)
+        self.mix = _normal((count, buckets, buckets), sqrt(1 / buckets))
+
+    def features(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N, 1) -> (B, N, T)."""
+        product = (x * self.w)._expr
+        h = nn.wrap_nested(op.nn.leakyrelu(product, self.slope), "h")  # (B, N, H)
+        return nn.op.softmax((by_number(h, self.mix) + h * self.alpha) * self.tau, axis=-1)
+
+
+LEARNT = {"piecewise": PiecewiseLinear, "periodic": Periodic, "autodis": AutoDis}
+
+
+def number_embedding(cls: str, config: dict[str, Any], deviation: float) -> NumberEmbedding | None:
+    """Return the module that the config of a click model asks for; None where numbers are scaled.
+
+    Raises
+    ------
+    ConfigError
+        If there are no numbers, or no boundaries for piecewise linear encoding.
+    """
+    kind, flags, inputs = config["numbers"], config["missing_flags"], config["num_dense"]
+    if kind == "scaled":
+        return None
+    if kind not in LEARNT:
+        raise ConfigError(f"{cls}: numbers is {kind!r}; it is 'scaled' or one of {[*LEARNT]}")
+    bins = config["number_bins"]
+    if bins is None:
+        bins = [[]] * (inputs // (1 + flags))
+    if not bins or len(bins) * (1 + flags) > inputs:
+        raise ConfigError(f"{cls}: numbers={kind!r} with {inputs} dense inputs: there are too few")
+    if kind == "piecewise" and not all(bins):
+        raise ConfigError(
+            f"{cls}: numbers='piecewise' needs boundaries of every number: fit the encoder with "
+            "st.data.with_buckets(schema, 'piecewise')"
+        )
+    return LEARNT[kind](bins, config["dim"], flags, deviation)
+
+
+def by_number(x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:
+    """(B, N, H), (N, H, D) -> (B, N, D): a product for each number."""
+    product = nn.op.matmul(nn.op.permute_dims(x, [1, 0, 2]), weight)  # (N, B, D)
+    return nn.op.permute_dims(product, [1, 0, 2])
+
+
+def columns(x: nn.Tensor, first: int, end: int) -> nn.Tensor:
+    """(B, C) -> (B, end - first)."""
+    if (first, end) == (0, x.shape[1]):
+        return x
+    return nn.wrap_nested(op.strided_slice(x._expr, [1], [first], [end]), "columns")
+
+
+def _bins(boundaries: Sequence[float], width: int) -> np.ndarray:
+    """Return start, scale, least and greatest share of each bin, (4, width); 0 where none is."""
+    cuts = np.asarray(boundaries, np.float64)
+    steps = np.diff(cuts) if len(cuts) > 1 else np.ones(1)
+    found = np.zeros((4, width))
+    used = slice(0, len(cuts) + 1)
+    found[0, used] = [cuts[0] - steps[0], *cuts]
+    found[1, used] = 1 / np.r_[steps[0], np.diff(cuts), steps[-1]]
+    found[3, used] = 1
+    found[2, 0], found[3, len(cuts)] = -_OPEN, _OPEN
+    return found
+
+
+_OPEN = 1e30  # no bound
+
+
+def _given(values: np.ndarray) -> nn.Parameter:
+    made = constant(values.shape, "float32")
+    made.attrs["initial"] = values
+    return made
+
+
+def _normal(shape: Sequence[int], deviation: float) -> nn.Parameter:
+    made = nn.Parameter(tuple(shape))
+    made.attrs["deviation"] = deviation
+    return made
