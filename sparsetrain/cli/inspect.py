@@ -64,7 +64,7 @@ def _encoder(path: Path) -> Summary:
         "fingerprint": encoder.fingerprint,
         "layout": encoder.layout,
         "settings": settings,
-        "dense": [*encoder.dense_columns, *encoder.schema.vectors],
+        "dense": [*encoder.dense_columns],
         "tables": tables,
         "share_embedding": share,
     }

@@ -97,8 +97,8 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
     ConfigError
         If one is not a feature, or the model has several `Dense` features.
     """
-    dense = list(encoder.dense_columns)
     flags, vectors = encoder.settings.missing_flags, encoder.schema.vectors
+    dense = [name for name in encoder.dense_columns if name not in vectors]
     if model.all_fields is not None:
         places = zip(encoder.columns, model.all_fields.first_rows, strict=True)
         features = [ReadFeature(column, first) for column, first in places]

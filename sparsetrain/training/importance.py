@@ -88,7 +88,7 @@ def _read_columns(encoder: Encoder) -> dict[str, list[str]]:
     """Return each stored column that is read, and with it the weights of its ids."""
     schema = encoder.schema
     found: dict[str, list[str]] = {}
-    for name in (*encoder.dense_columns, *schema.vectors, *encoder.columns):
+    for name in (*encoder.dense_columns, *encoder.columns):
         weights = schema.rule(name).weights
         for stored in schema.derived[name].sources if name in schema.derived else (name,):
             together = found.setdefault(stored, [stored])

@@ -9,7 +9,8 @@ float or text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,10 @@ from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.errors import DataWarning
 
 FLOOR, _SHIFT = -2.0, 3.0
+_EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
 
 
 def log_transform(values: Array) -> Array:
@@ -88,6 +91,21 @@ class Number:
         if self.flag is not None:
             dense[self.flag] = missing
 
+    def warn_of_floor(self, array: Any, location: Location) -> None:
+        """Warn if many of the numbers become equal in the logarithm."""
+        values, missing = self.read(array, location)
+        there = values[~missing]
+        share = np.mean(there < FLOOR) if len(there) else 0.0
+        if share > _EQUAL:
+            warnings.warn(
+                f"{location.name}: column {location.column}: {share:.0%} of the numbers are below "
+                f"{FLOOR:g}, and become equal in log(max(x, {FLOOR:g}) + 3); shift and scale them "
+                f"by a schema: [linear.{location.column}] center = {there.mean():.4g}, "
+                f"scale = {there.std():.4g}",
+                DataWarning,
+                stacklevel=5,
+            )
+
 
 FLAG = "_missing"  # what follows a column's name in that of its flag
 
@@ -124,28 +142,24 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
 Dense = Number | PlainNumber | Vector
 
 
-def raw_columns(
-    names: Sequence[str], settings: Settings, schema: Schema
-) -> tuple[Number | Vector, ...]:
-    """Return the columns of raw data."""
-    count, found = len(names), list[Number]()
-    for place, name in enumerate(names):
-        flag = count + place if settings.missing_flags else None
+def dense_columns(
+    names: Sequence[str], encoded: bool, settings: Settings, schema: Schema
+) -> tuple[Dense, ...]:
+    """Return the columns of numbers of these names, by the settings, and the schema's vectors."""
+    numbers = [name for name in names if name not in schema.vectors]
+    found: list[Dense] = []
+    for place, name in enumerate(numbers):
+        if encoded:
+            found.append(PlainNumber(name, place))
+            continue
+        flag = len(numbers) + place if settings.missing_flags else None
         law, fill = schema.linear.get(name), float(settings.dense_fill)
         found.append(Number(name, place, flag, law, fill, settings.nan_rule))
-    return *found, *_vectors(schema, count * (2 if settings.missing_flags else 1))
-
-
-def plain_columns(names: Sequence[str], schema: Schema) -> tuple[PlainNumber | Vector, ...]:
-    """Return the columns of already encoded data."""
-    numbers = (PlainNumber(name, place) for place, name in enumerate(names))
-    return *numbers, *_vectors(schema, len(names))
-
-
-def _vectors(schema: Schema, place: int) -> Iterator[Vector]:
+    place = sum(len(column.inputs) for column in found)
     for name, length in schema.vectors.items():
-        yield Vector(name, place, length)
+        found.append(Vector(name, place, length))
         place += length
+    return tuple(found)
 
 
 def input_names(columns: Sequence[Dense]) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     if blank.encoded:
         settings.check_encoded()
         check_dense(*first, settings)
-    warn_of_floor(*first, settings, schema)
+    warn_of_floor(*first)
     return blank
 
 

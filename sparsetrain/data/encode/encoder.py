@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.columns.category import Values, blank_categories, with_values
+from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import (
@@ -55,7 +56,7 @@ class Encoder(Rules):
 
     Attributes
     ----------
-    settings, encoded, dense_columns, features, layout, schema
+    settings, encoded, dense, features, layout, schema
         As in `Rules`.
     """
 
@@ -147,7 +148,7 @@ class Encoder(Rules):
             schema = read_boundaries(schema, opened.parts)
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
-        warn_of_floor(*parts[0], settings, schema)
+        warn_of_floor(*parts[0])
         return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
 
     def _check_asked(self, settings: Settings, schema: Schema) -> None:
@@ -183,7 +184,8 @@ class Encoder(Rules):
         if schema.share_embedding:
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
         features = blank_categories(first, part.schema, schema)
-        made = cls(settings, first.encoded, first.dense, features, first.layout, schema)
+        dense = dense_columns(first.dense, first.encoded, settings, schema)
+        made = cls(settings, first.encoded, dense, features, first.layout, schema)
         made._matched[False, None] = part.schema, Reader(made, first)
         return made
 
@@ -255,9 +257,8 @@ class Encoder(Rules):
         """Return whether this encodes as `other` does, except for values that `other` lacks."""
         same = (
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
-            and (self.dense_columns, self.encoded) == (other.dense_columns, other.encoded)
+            and (self.dense, self.encoded) == (other.dense, other.encoded)
             and len(self.features) == len(other.features)
-            and self.dense == other.dense
         )
         if not same:
             return False

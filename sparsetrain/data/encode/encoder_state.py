@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
@@ -89,7 +90,7 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
         "version": _VERSION,
         "settings": asdict(rules.settings),
         "encoded": rules.encoded,
-        "dense_columns": list(rules.dense_columns),
+        "dense_columns": [n for n in rules.dense_columns if n not in rules.schema.vectors],
         "columns": list(rules.columns),
         "rows": [values.rows for values in known],
         "layout": rules.layout,
@@ -158,9 +159,8 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
             read.columns, read.bags, (values[owner] for owner in owners), strict=True
         )
     )
-    return Rules(
-        read.settings, read.encoded, read.dense_columns, features, read.layout, read.schema
-    )
+    dense = dense_columns(read.dense_columns, read.encoded, read.settings, read.schema)
+    return Rules(read.settings, read.encoded, dense, features, read.layout, read.schema)
 
 
 def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.dense import inputs_of_numbers
+from sparsetrain.data.columns.dense import Number, inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
@@ -35,7 +35,9 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 
     None where columns must tell.
     """
-    if rules.encoded or rules.has_bags or rules.schema.derived or rules.schema.vectors:
+    if rules.encoded or rules.has_bags or rules.schema.derived:
+        return None
+    if not all(isinstance(column, Number) for column in rules.dense):
         return None
     try:
         return _encode(rules, _as_rows(data, rules))

@@ -8,7 +8,6 @@ rows after the existing ones, so no known value changes its row.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, product
@@ -22,7 +21,7 @@ from sparsetrain.data.columns.counts import (
     ValueCounts,
     count_values,
 )
-from sparsetrain.data.columns.dense import FLOOR
+from sparsetrain.data.columns.dense import Number
 from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats, plain_ids
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.reader import Reader
@@ -30,13 +29,12 @@ from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, read_numbers
-from sparsetrain.errors import ConfigError, DataError, DataWarning
+from sparsetrain.data.values.numeric import NanRule
+from sparsetrain.errors import ConfigError, DataError
 
 Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 
-_EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
@@ -159,36 +157,22 @@ def check_dense(part: Part, reader: Reader, settings: Settings) -> None:
         )
 
 
-def warn_of_floor(part: Part, reader: Reader, settings: Settings, schema: Schema) -> None:
+def warn_of_floor(part: Part, reader: Reader) -> None:
     """Warn of dense columns many of whose numbers, in the first piece, become equal.
 
     Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
     to warn: whoever reads them next refuses them or leaves them out.
     """
-    names = [name for name in reader.found.dense if name not in schema.linear]
-    if reader.is_plain or not names or part.is_stream:
+    logarithms = [(n, c) for n, c in reader.dense if isinstance(c, Number) and c.linear is None]
+    if not logarithms or part.is_stream:
         return
     pieces = []
     with suppress(DataError):
+        names = [name for name, _ in logarithms]
         pieces = [*islice(part.pieces(names, reader.found.categories), 1)]
-    for name, (location, piece) in product(names, pieces):
-        try:
-            values, missing = read_numbers(
-                piece.column(name), settings.nan_rule, location.of_column(name)
-            )
-        except DataError:
-            continue
-        there = values[~missing]
-        share = np.mean(there < FLOOR) if len(there) else 0.0
-        if share > _EQUAL:
-            warnings.warn(
-                f"{part.location.name}: column {name}: {share:.0%} of the numbers are below "
-                f"{FLOOR:g}, and become equal in log(max(x, {FLOOR:g}) + 3); shift and scale them "
-                f"by a schema: [linear.{name}] center = {there.mean():.4g}, "
-                f"scale = {there.std():.4g}",
-                DataWarning,
-                stacklevel=4,
-            )
+    for (name, column), (location, piece) in product(logarithms, pieces):
+        with suppress(DataError):
+            column.warn_of_floor(piece.column(name), location.of_column(name))
 
 
 def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:

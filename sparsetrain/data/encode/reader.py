@@ -95,8 +95,7 @@ class Reader:
     @cached_property
     def dense(self) -> list[tuple[str, Dense]]:
         """The name of each dense column, and the column."""
-        names = (*self.found.dense, *self.found.vectors)
-        return [*zip(names, self.rules.dense, strict=True)]
+        return [*zip(self.found.dense, self.rules.dense, strict=True)]
 
     @cached_property
     def categories(self) -> list[tuple[str, str | None, Category]]:

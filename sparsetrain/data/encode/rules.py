@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.dense import Dense, input_names, plain_columns, raw_columns
-from sparsetrain.data.columns.plain import PlainIds
+from sparsetrain.data.columns.dense import Dense, input_names
+from sparsetrain.data.columns.plain import PlainIds, PlainNumber
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
@@ -27,8 +27,8 @@ class Rules:
     settings : Settings
     encoded : bool
         Whether it was fitted on already encoded data.
-    dense_columns : tuple of str
-        Names of the dense columns it was fitted on.
+    dense : tuple of Number, PlainNumber or Vector
+        The dense columns, of numbers and then of vectors.
     features : tuple of Category
         The category columns; if any held lists, batches hold bags for all of them.
     layout : str
@@ -39,7 +39,7 @@ class Rules:
 
     settings: Settings
     encoded: bool
-    dense_columns: tuple[str, ...]
+    dense: tuple[Dense, ...]
     features: tuple[Category, ...]
     layout: str
     schema: Schema
@@ -51,6 +51,11 @@ class Rules:
     def fields(self) -> dict[str, Any]:
         """The arguments by which this was made."""
         return {own.name: getattr(self, own.name) for own in fields(self)}
+
+    @cached_property
+    def dense_columns(self) -> tuple[str, ...]:
+        """Names of the dense columns it was fitted on."""
+        return tuple(column.name for column in self.dense)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -111,20 +116,13 @@ class Rules:
         return [column.known.rare_share for column in self.features]
 
     @cached_property
-    def dense(self) -> tuple[Dense, ...]:
-        """The dense columns, of numbers and then of vectors."""
-        if self.encoded:
-            return plain_columns(self.dense_columns, self.schema)
-        return raw_columns(self.dense_columns, self.settings, self.schema)
-
-    @cached_property
     def plain(self) -> Rules:
         """Itself, of data that it converted, or the like: columns are used as they are."""
         if self.encoded:
             return self
         features = tuple(replace(each, values=PlainIds(each.rows)) for each in self.features)
-        schema = replace(self.schema, vectors={})  # which are numbers there
-        return Rules(self.settings, True, input_names(self.dense), features, self.layout, schema)
+        dense = tuple(PlainNumber(name, at) for at, name in enumerate(input_names(self.dense)))
+        return Rules(self.settings, True, dense, features, self.layout, self.schema)
 
     @cached_property
     def num_dense(self) -> int:

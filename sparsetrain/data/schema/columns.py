@@ -47,7 +47,7 @@ class Columns:
     Attributes
     ----------
     dense, categories : tuple of str
-        Names in the order of their numbers, whatever their order in the file.
+        Names in the order of their numbers, whatever their order in the file; vectors are dense.
     labels : tuple of str
         None when no label was asked for.
     encoded : bool
@@ -58,8 +58,6 @@ class Columns:
         For each category, the list column with the weights of its ids.
     row_weights : str or None
         The column with a factor for each row's loss; None where there is none.
-    vectors : tuple of str
-        Columns of lists of numbers, which are dense inputs.
     """
 
     dense: tuple[str, ...]
@@ -69,14 +67,13 @@ class Columns:
     layout: str
     weights: tuple[str | None, ...] = ()
     row_weights: str | None = None
-    vectors: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every column to be read."""
         factors = (self.row_weights,) if self.row_weights else ()
         weights = (name for name in self.weights if name)
-        return (*self.labels, *factors, *self.dense, *self.vectors, *self.categories, *weights)
+        return (*self.labels, *factors, *self.dense, *self.categories, *weights)
 
 
 def find_columns(
@@ -142,7 +139,7 @@ def find_columns(
     layout += "".join(f", {width} numbers in {name}" for name, width in vectors.items())
     layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
     layout += describe_labels(labels)
-    return Columns(dense, categories, labels, encoded, layout, weights, vectors=tuple(vectors))
+    return Columns((*dense, *vectors), categories, labels, encoded, layout, weights)
 
 
 def find_labels(
