@@ -173,6 +173,7 @@ def test_a_schema_of_them_is_written_and_read(tmp_path):
     path = tmp_path / "schema.toml"
     path.write_text(schema().to_toml())
     assert Schema.read(path) == schema()
+    assert "divide" not in path.read_text()
 
 
 BAD_TYPES = {

@@ -231,7 +231,11 @@ class Schema:
 
     def to_toml(self) -> str:
         """Return the text of a file that `read` reads."""
-        return as_toml(self.to_dict())
+        values = self.to_dict()
+        for derived in values.get("derived", {}).values():
+            if derived["divide"] == 1:  # as it is by default, and has no part in most rules
+                del derived["divide"]
+        return as_toml(values)
 
     def _repr_html_(self) -> str:
         return describe("Schema", self.to_dict())
