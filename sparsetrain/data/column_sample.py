@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.counts import ValueCounts, are_integers, kind_of_column, of_kind
-from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.tables import as_columns, names_in
 from sparsetrain.data.schema.column_names import require_columns
@@ -89,7 +88,7 @@ def values_of(pieces: Pieces) -> Values:
     fractions = numbers is not None and has_fractions(numbers)
     if not fractions:
         for location, piece in pieces:
-            count_column(counts, piece, _NAN, location)
+            counts.read(piece, _NAN, location)
     total = counts.total
     padded = any(re.match(rb"-?0\d", text) for text in total.texts[0].to_pylist())
     if padded or not are_integers(total.hexes[0]).all():  # 007 is a name

@@ -18,7 +18,6 @@ from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.learn import count_column
 from sparsetrain.data.encode.reader import Reader, label_names
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.schema import Schema
@@ -171,7 +170,7 @@ class _Seen:
         for index, (name, _, _) in enumerate(reader.categories):
             array = piece.column(name)
             self._ids[index] += len(array.flatten() if is_bag(array.type) else array)
-            count_column(self._counts[index], array, _NAN, location.of_column(name))
+            self._counts[index].read(array, _NAN, location.of_column(name))
 
     def _add_dense(self, name: str, values: Array, missing: Array) -> None:
         there = values[~missing]

@@ -24,7 +24,7 @@ def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
     """Return those of the columns that a model reads, one for those that share."""
-    columns = {column.name: column.known for column in rules.features}
+    columns = {column.name: column.values for column in rules.features}
     wanted = dict.fromkeys(columns[feature.column] for feature in read.features)
     return [values for values in wanted if isinstance(values, Vocabulary)]
 
@@ -76,7 +76,7 @@ def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
             *("category", *source(column.name), feature.first, column.rows, int(column.is_bag)),
             *(*keep, columns.index(factors) if factors else -1),
             *(int(feature.single), feature.length, feature.like),
-            tables.get(column.known, -1),
+            tables.get(column.values, -1),
         )
 
 

@@ -136,7 +136,7 @@ def _check(rng, seed, folder):
         encoder = Encoder.from_state(*encoder.to_state())
     values = [text_of(v) if is_text else v for v in column.values]
     kind = named or kind_of(values)
-    assert encoder.features[0].known.kind == kind, (seed, name)
+    assert encoder.features[0].values.kind == kind, (seed, name)
     counts = Counter(key for key in column.keys(kind, is_text) if known(key, kind))
     numbers = sorted(key for key in counts if isinstance(key, int))
     texts = sorted(key for key in counts if isinstance(key, bytes))

@@ -31,7 +31,7 @@ def ids_of(vocabulary, values):
 @settings(max_examples=80, deadline=None)
 @given(texts, texts, st.integers(1, 3), st.sampled_from([None, 4, 6]))
 def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after, least, cap):
-    known = Vocabulary.from_counts(counts_of(before), "text", 1, cap, NAN)
+    known = Vocabulary.blank(NAN).learnt(counts_of(before), "text", False, 1, cap)
     grown = known.extended(counts_of(after), least, cap)
     assert ids_of(grown, before) == ids_of(known, before)
     assert Category("c", "c", values=grown).extends(Category("c", "c", values=known))
@@ -47,7 +47,7 @@ def test_known_values_keep_their_rows_and_new_ones_get_rows_behind(before, after
 
 
 def test_the_share_of_rare_values_is_that_of_the_newer_data():
-    known = Vocabulary.from_counts(counts_of(["a", "b"]), "text", 1, None, NAN)
+    known = Vocabulary.blank(NAN).learnt(counts_of(["a", "b"]), "text", False, 1, None)
     grown = known.extended(counts_of(["a", "a", "c", "d", "d"]), 2, None)
     assert grown.rare_share == 1 / 5
 

@@ -180,7 +180,7 @@ def test_an_encoder_saved_before_there_were_kinds_gives_the_same_ids(
 ):
     learnt = Encoder.fit(table(values), schema=SCHEMA, min_count=1)
     old = Encoder.from_state(*of_version_2(learnt, hexadecimal, wraps=wraps))
-    assert old.features[0].known.kind == kind
+    assert old.features[0].values.kind == kind
     assert ids_of(old, table(values)) == ids_of(learnt, table(values))
 
 

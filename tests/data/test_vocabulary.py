@@ -43,7 +43,7 @@ def counted(array):
 
 def learn(values, min_count=1, max_rows=None, type_=None, kind=None):
     counts = counted(pa.array(values, type_ or pa.string()))
-    return Vocabulary.from_counts(counts, kind or kind_of_column(counts), min_count, max_rows, NAN)
+    return Vocabulary.blank(NAN).learnt(counts, kind, False, min_count, max_rows)
 
 
 def encode(vocabulary, values, type_=None):
@@ -182,14 +182,15 @@ def test_a_dictionary_and_a_slice_of_any_text_type_are_read_alike(values, type_)
     assert vocabulary.encode(padded.slice(3, len(values)), PLACE).tolist() == expected
     coded = array.dictionary_encode()
     assert vocabulary.encode(coded, PLACE).tolist() == expected
-    assert Vocabulary.from_counts(counted(coded), "text", 1, None, NAN).rows >= vocabulary.rows
+    found = Vocabulary.blank(NAN).learnt(counted(coded), "text", False, 1, None)
+    assert found.rows >= vocabulary.rows
 
 
 def test_a_dictionary_may_repeat_values_and_hold_nulls_and_unused_entries():
     coded = pa.DictionaryArray.from_arrays(
         pa.array([0, 1, 2, None, 3], pa.int8()), pa.array(["a", "a", None, "", "unused"])
     )
-    vocabulary = Vocabulary.from_counts(counted(coded), "text", 1, None, NAN)
+    vocabulary = Vocabulary.blank(NAN).learnt(counted(coded), "text", False, 1, None)
     assert vocabulary.texts == (b"a",)
     assert vocabulary.encode(coded, PLACE).tolist() == [2, 2, 0, 0, 0]
 

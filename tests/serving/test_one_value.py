@@ -36,7 +36,7 @@ def served(request, exporting):
         data["text"] = [[value] for value in data["text"]]
     schema = st.data.Schema("y", categories=KINDS)
     encoder = st.data.Encoder.fit(data | {"y": [0] * rows}, schema=schema, min_count=1)
-    assert tuple(column.known.kind for column in encoder.features) == KINDS
+    assert tuple(column.values.kind for column in encoder.features) == KINDS
     model = st.models.DLRM(dim=4, bottom=(4,), top=(8,), **encoder.model_arguments)
     trainer = st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
     return trainer, Model(exporting(trainer))

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import as_list_column, read_bags
-from sparsetrain.data.columns.counts import Counted, kind_of_column, of_kind
+from sparsetrain.data.columns.bags import as_list_column, read_bags, read_values
+from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
@@ -50,16 +50,16 @@ class Category:
         Whether it held lists where it was fitted.
     is_unsigned : bool
         Whether it was uint64: a value from 2**63 on is the key of its bits, which is below 0.
-    values : Vocabulary or PlainIds or None
-        Its values and their rows; None before they are learned.
+    values : Vocabulary or PlainIds
+        Its values and their rows, of which there are none before they are learned.
     """
 
     name: str
     owner: str
+    values: Values
     rule: ColumnRule = field(default_factory=ColumnRule)
     is_bag: bool = False
     is_unsigned: bool = False
-    values: Values | None = None
 
     @property
     def has_table(self) -> bool:
@@ -67,45 +67,44 @@ class Category:
         return self.owner == self.name
 
     @property
-    def known(self) -> Values:
-        """Its values, which were learned."""
-        assert self.values is not None, f"{self.name} has learned nothing yet"
-        return self.values
-
-    @property
     def rows(self) -> int:
         """Rows of its table; for raw data the two reserved ones included."""
-        return self.known.rows
+        return self.values.rows
 
     def value_of_rows(self) -> list[int | str | None]:
         """Return the value that each row of the table stands for; see `Encoder.values`."""
-        if not isinstance(self.known, Vocabulary):
+        if not isinstance(self.values, Vocabulary):
             raise ConfigError(
                 f"{self.name}: it was encoded already, so an id is the number of its row"
             )
-        found = self.known.values()
+        found = self.values.values()
         return [self.shown(v) if isinstance(v, int) else v for v in found]
 
     def shown(self, number: int) -> int:
         """Return the value of a key that is a number."""
         return number % 2**64 if self.is_unsigned else number
 
-    def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Vocabulary:
-        """Give ids to the values of its table; their kind is told by its rule, or by themselves."""
-        kind = self.rule.kind or kind_of_column(counts, is_criteo)
-        self._warn_of_text(kind, counts)
-        return Vocabulary.from_counts(counts, kind, *settings.limits(self.rule), settings.nan_rule)
+    def count(self, array: Any, location: Location) -> Counted:
+        """Count its values, of lists or not."""
+        return read_values(array, self.values.count, location)[0]
 
-    def grown(self, counts: Counted, settings: Settings) -> Vocabulary:
+    def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:
+        """Give ids to the values of its table; their kind is told by its rule, or by themselves."""
+        limits = settings.limits(self.rule)
+        found = self.values.learnt(counts, self.rule.kind, is_criteo, *limits)
+        self._warn_of_text(found.kind, counts)
+        return found
+
+    def grown(self, counts: Counted, settings: Settings) -> Values:
         """Give rows behind those of its table to the values that have none."""
-        assert isinstance(self.values, Vocabulary)
         self._warn_of_text(self.values.kind, counts)
         return self.values.extended(counts, *settings.limits(self.rule))
 
-    def _warn_of_text(self, kind: str, counts: Counted) -> None:
+    def _warn_of_text(self, kind: str | None, counts: Counted) -> None:
         """Warn of a column of numbers all of whose values are other text, which is never known."""
-        if kind == TEXT or len(counts.numbers[0]) or not len(counts.texts[0]):
+        if kind in (TEXT, None) or len(counts.numbers[0]) or not len(counts.texts[0]):
             return
+        assert kind is not None
         known = of_kind(counts, kind)
         if known.foreign >= _MANY and not len(known.numbers):
             warnings.warn(
@@ -120,7 +119,7 @@ class Category:
         """Return whether this is the same column, and its values keep the rows they had there."""
         if (self.name, self.is_bag) != (other.name, other.is_bag):
             return False
-        before, now = other.known, self.known
+        before, now = other.values, self.values
         if now.rows < before.rows or type(before) is not type(now):
             return False
         if isinstance(before, PlainIds) or isinstance(now, PlainIds):
@@ -135,22 +134,25 @@ class Category:
         A column of lists may have single values, or nothing but nulls, in other data.
         """
         if not (self.is_bag or is_bag(array.type)):
-            return self.known.encode(array, location)
+            return self.values.encode(array, location)
         return read_bags(
-            as_list_column(array, self.known.nan) if self.is_bag else array,
+            as_list_column(array, self.values.nan) if self.is_bag else array,
             None if factors is None else as_list_column(factors, NanRule("error")),
             self.rule,
-            self.known.encode,
+            self.values.encode,
             location,
         )
 
 
-def blank_categories(found: Columns, data: pa.Schema, schema: Schema) -> tuple[Category, ...]:
+def blank_categories(
+    found: Columns, data: pa.Schema, schema: Schema, nan: NanRule
+) -> tuple[Category, ...]:
     """Return the category columns that were found in a file, by the rules of a schema."""
-    share = schema.share_embedding
+    blank = PlainIds() if found.encoded else Vocabulary.blank(nan)
+    share, rule = schema.share_embedding, schema.rule
     types = {name: data.field(name).type for name in found.categories}
     return tuple(
-        Category(name, share.get(name, name), schema.rule(name), is_bag(type_), is_unsigned(type_))
+        Category(name, share.get(name, name), blank, rule(name), is_bag(type_), is_unsigned(type_))
         for name, type_ in types.items()
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of, require_utf8
 from sparsetrain.data.values.arrow_values import (
@@ -64,6 +65,11 @@ class Counted(NamedTuple):
     hexes: Distinct
     texts: DistinctTexts
     written: bool
+
+    @classmethod
+    def of_numbers(cls, numbers: Array) -> Counted:
+        """Count integers (n,)."""
+        return cls(_distinct(numbers), _NONE, _NO_TEXTS, False)
 
 
 def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
@@ -137,6 +143,10 @@ class ValueCounts:
         self._numbers, self._hexes = (_Counts(_NONE, _reduce_pieces) for _ in range(2))
         self._texts = _Counts(_NO_TEXTS, _reduce_texts)
         self._written = False
+
+    def read(self, array: Any, nan: NanRule, location: Location) -> None:
+        """Add the values of a column, of lists or not."""
+        self.add(read_values(array, lambda values, at: count_values(values, nan, at), location)[0])
 
     def add(self, piece: Counted) -> None:
         """Add the counts of a piece."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow.types as pt
 
+from sparsetrain.data.columns.counts import Counted
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import as_plain
 from sparsetrain.data.values.location import Location
@@ -29,7 +30,7 @@ class PlainIds:
     Attributes
     ----------
     rows : int
-        Rows of the table.
+        Rows of the table; 0 before they are learned.
     """
 
     first: ClassVar[int] = 0  # row of a value
@@ -37,7 +38,7 @@ class PlainIds:
     kind: ClassVar[None] = None  # no text is read
     nan: ClassVar[NanRule] = NanRule()
 
-    rows: int
+    rows: int = 0
 
     def encode(self, array: Any, location: Location) -> Array:
         """Return the ids (n,) int32 of an integer Arrow array."""
@@ -50,6 +51,20 @@ class PlainIds:
                 row,
             )
         return ids
+
+    def count(self, array: Any, location: Location) -> Counted:
+        """Return the largest id of an array, as the one value that it counts."""
+        return Counted.of_numbers(plain_ids(array, location).max(keepdims=True, initial=0))
+
+    def learnt(
+        self, counts: Counted, kind: str | None, is_criteo: bool, *limits: int | None
+    ) -> PlainIds:
+        """Take the largest id plus one as rows."""
+        return self.extended(counts)
+
+    def extended(self, counts: Counted, *limits: int | None) -> PlainIds:
+        """Let the table have a row for the largest id, and no fewer than before."""
+        return PlainIds(max(self.rows, int(counts.numbers[0].max(initial=0)) + 1))
 
 
 def plain_ids(array: Any, location: Location) -> Array:

@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.counts import Counted, of_kind
+from sparsetrain.data.columns.counts import Counted, count_values, kind_of_column, of_kind
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import Digits, as_plain, require_utf8
 from sparsetrain.data.values.arrow_values import Integers, has_names, texts_of, values_of
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
-from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, Texts, Values
+from sparsetrain.parsing.identity import HEXADECIMAL, KINDS, WHOLE, Texts, Values
 from sparsetrain.parsing.identity import MISSING as MISSING
 from sparsetrain.parsing.identity import UNSEEN as UNSEEN
 
@@ -49,7 +49,8 @@ class Vocabulary:
         Keys that are text, UTF-8.
     text_ids : (m,) int64
     rows : int
-        Rows of the table, the two reserved ones included; every id is below it.
+        Rows of the table, the two reserved ones included; every id is below it. 0 before values are
+        learned.
     nan : NanRule
     rare_share : float
         Share of the training data's values, missing ones apart, that were too rare for a row; of
@@ -71,12 +72,29 @@ class Vocabulary:
         return f"<Vocabulary: {self.rows} rows>"
 
     @classmethod
-    def from_counts(
-        cls, counts: Counted, kind: str, min_count: int, max_rows: int | None, nan: NanRule
-    ) -> Vocabulary:
-        """Give ids to the values that were seen at least `min_count` times."""
+    def blank(cls, nan: NanRule) -> Vocabulary:
+        """Return one that has learned nothing yet, and has no rows."""
         none = np.zeros(0, np.int64)
-        found = cls(kind, none, none, (), none, FIRST, nan).extended(counts, min_count)
+        return cls(WHOLE, none, none, (), none, 0, nan)
+
+    def count(self, array: Any, location: Location) -> Counted:
+        """Count the values of an array."""
+        return count_values(array, self.nan, location)
+
+    def learnt(
+        self,
+        counts: Counted,
+        kind: str | None,
+        is_criteo: bool,
+        min_count: int,
+        max_rows: int | None,
+    ) -> Vocabulary:
+        """Give ids to the values that were seen at least `min_count` times.
+
+        Their kind is told by its name, or by themselves.
+        """
+        kind = kind or kind_of_column(counts, is_criteo)
+        found = replace(self, kind=kind, rows=FIRST).extended(counts, min_count)
         if max_rows is None or found.rows <= max_rows:
             return found
         ids = np.concatenate([found.number_ids, found.text_ids])

@@ -14,24 +14,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sparsetrain.data.atomic_write import atomic_write
-from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.counts import ValueCounts
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.counts import Counted, ValueCounts
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.counts_file import CountsFile
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import (
-    CategoryValues,
     Statistics,
     StrictReader,
     read_good_rows,
     strict_reader,
 )
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.learn import sizes_of
 from sparsetrain.data.encode.quantiles import Numbers, learn_boundaries, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.derived_columns import numbers_of
@@ -51,7 +47,6 @@ class _Found(NamedTuple):
     """What is found in a chunk besides the counts of its values."""
 
     statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
-    largest: np.ndarray  # (F,) int64: ids of encoded data
     bad: list[dict[str, Any]]
     input_bytes: float
 
@@ -69,13 +64,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
     if not sum(rows):
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
-    distinct: dict[str, int] = {}
-    if job.known is not None:
-        encoder = job.known
-    elif job.blank.encoded:
-        encoder = job.blank.with_values(sizes_of(job.blank.features, found.largest.tolist()))
-    else:
-        encoder, distinct = _make_encoder(job, counts)
+    encoder, distinct = (job.known, {}) if job.known else _make_encoder(job, counts)
     return encoder, {
         "format": "sparsetrain.dataset",
         "version": 1,
@@ -123,7 +112,7 @@ def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
 
 def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
     """Return what is found in all chunks, with few of the bad rows, and the rows of each."""
-    seen, largest, done = Statistics(), np.full(len(job.blank.features), -1), 0.0
+    seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)
     rows, examples = list[int](), list[dict[str, Any]]()
     quarantined = job.bad_rows == "quarantine"
@@ -131,7 +120,6 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
         read = partial(_read_chunk, job, counts)
         for found in ordered_map(read, split_chunks(inputs), job.workers):
             seen.update(found.statistics)
-            largest = np.maximum(largest, found.largest)
             rows.append(found.statistics["rows", ""])
             examples = [*examples, *found.bad[:_CHUNK_EXAMPLES]][:_EXAMPLES]
             if quarantine is not None:
@@ -141,7 +129,7 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
             # A reader is ahead of what it gives, so only the end shows that all is done.
             job.progress("reading", rows[-1], min(_ALMOST, done / total))
     job.progress("reading", 0, 1.0)
-    return _Found(seen, largest, examples, done), rows
+    return _Found(seen, examples, done), rows
 
 
 def _bytes_in(inputs: list[Chunk]) -> int:
@@ -150,45 +138,42 @@ def _bytes_in(inputs: list[Chunk]) -> int:
 
 def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
     blank, seen = job.blank, Statistics()
-    learns = job.known is None and not blank.encoded
     values = {column.owner: ValueCounts() for column in blank.features}
-    largest = np.full(len(blank.features), -1)
     strict = strict_reader(Reader.of(blank, chunk.reader.found))
     pieces, bad = read_good_rows(
         chunk, strict, job.bad_rows, lambda piece, here: (piece.num_rows, strict.read(piece, here))
     )
     for rows, found in pieces:
-        categories = [each for each in found if isinstance(each, CategoryValues)]
+        categories = [each for each in found if isinstance(each, Counted)]
         seen["rows", ""] += rows
         for each in found[: len(found) - len(categories)]:
             seen.update(each)
-        largest = np.maximum(largest, [category.largest for category in categories])
-        for column, category in zip(blank.features, categories, strict=True):
-            if learns and category.counted is not None:
-                values[column.owner].add(category.counted)
-    if learns:
+        for column, counted in zip(blank.features, categories, strict=True):
+            if job.known is None:
+                values[column.owner].add(counted)
+    if job.known is None:
         counts.add(values)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
-    return _Found(seen, largest, bad, chunk.input_bytes)
+    return _Found(seen, bad, chunk.input_bytes)
 
 
 def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]]:
     """Give ids to the values of each table; return also how many distinct ones each had."""
     blank = job.blank
-    learned = dict[str, Vocabulary]()
+    learned = dict[str, Values]()
     distinct, sizes = dict[str, int](), dict[str, int]()
     tables = [column for column in blank.features if column.has_table]
 
-    def learn_table(column: Category) -> tuple[Vocabulary, int]:
+    def learn_table(column: Category) -> tuple[Values, int]:
         total = counts.total(column.name)
         values = sum(len(values) for values, _ in total[:3])
         return column.learnt(total, blank.settings, blank.schema.categories is None), values
 
-    for column, (vocabulary, values) in zip(
+    for column, (table, values) in zip(
         tables, ordered_map(learn_table, tables, job.workers), strict=True
     ):
-        learned[column.name], distinct[column.name] = vocabulary, values
-        sizes[column.name] = _bytes_of(vocabulary)
+        learned[column.name], distinct[column.name] = table, values
+        sizes[column.name] = _bytes_of(table)
         _check_sizes(job, sizes)
         job.progress("counting values", 0, len(distinct) / len(tables))
     return blank.with_values(learned), distinct
@@ -197,8 +182,7 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]
 def check_memory(job: Job, encoder: Encoder) -> None:
     """Refuse an encoder that would not fit in the memory."""
     tables = {column.owner: column.values for column in encoder.features}
-    known = {owner: v for owner, v in tables.items() if isinstance(v, Vocabulary)}
-    _check_sizes(job, {owner: _bytes_of(vocabulary) for owner, vocabulary in known.items()})
+    _check_sizes(job, {owner: _bytes_of(values) for owner, values in tables.items()})
 
 
 def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
@@ -213,10 +197,12 @@ def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
         )
 
 
-def _bytes_of(vocabulary: Vocabulary) -> int:
+def _bytes_of(values: Values) -> int:
     """Return about how much memory the values of a table take while encoding."""
-    texts = sum(2 * _VALUE + len(text) for text in vocabulary.texts)
-    return _VALUE * len(vocabulary.numbers) + texts
+    if isinstance(values, PlainIds):
+        return 0
+    texts = sum(2 * _VALUE + len(text) for text in values.texts)
+    return _VALUE * len(values.numbers) + texts
 
 
 def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
@@ -238,7 +224,7 @@ def _categories(encoder: Encoder, distinct: Mapping[str, int]) -> dict[str, dict
     reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
     found = {}
     for column in encoder.features:
-        counted = {"distinct": distinct[column.owner]} if distinct else {}
+        counted = {"distinct": distinct[column.owner]} if reserved and distinct else {}
         whose = {} if column.has_table else {"share_embedding": column.owner}
         found[column.name] = {"rows": column.rows, "ids": 0, **reserved, **counted, **whose}
     return found

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.columns.bags import read_bags
-from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.counts import Counted, count_values
+from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.counts import Counted
 from sparsetrain.data.columns.dense import Dense
-from sparsetrain.data.columns.plain import plain_ids
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.derived_columns import derived_column
@@ -30,18 +29,10 @@ from sparsetrain.data.read.text_rows import bad_line_error
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import DataError
 
 # Keys are ("missing", column), ("negative", column), ("rows", "") and, of labels, ("positive", "").
 Statistics = Counter[tuple[str, str]]
-
-
-class CategoryValues(NamedTuple):
-    """The counts of a category column, or its largest encoded id."""
-
-    counted: Counted | None
-    largest: int
 
 
 Read = Callable[[pa.RecordBatch, Location], Any]
@@ -59,7 +50,7 @@ class StrictReader(NamedTuple):
 
 
 def strict_reader(reader: Reader) -> StrictReader:
-    """Return a reader of `Statistics` of columns and, of a category, its `CategoryValues`."""
+    """Return a reader of `Statistics` of columns and, of a category, its `Counted`."""
     derived, found = reader.rules.schema.derived, list[tuple[str, Read]]()
 
     def column(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
@@ -75,8 +66,6 @@ def strict_reader(reader: Reader) -> StrictReader:
 
         found.append((name, read_columns))
 
-    nan = reader.rules.settings.nan_rule
-    read_category = partial(_category, _largest if reader.is_plain else partial(_count, nan))
     for name, read in reader.labels:
         add(_label, read, name)
     for name, read in reader.weights:
@@ -84,7 +73,7 @@ def strict_reader(reader: Reader) -> StrictReader:
     for name, dense in reader.dense:
         add(_dense, dense, name)
     for name, factors, category in reader.categories:
-        add(read_category, category, name, factors)
+        add(_category, category, name, factors)
     return StrictReader(reader.names, found)
 
 
@@ -104,33 +93,24 @@ def _dense(column: Dense, array: Any, location: Location) -> Statistics:
     return Statistics({(what, column.name): int(n) for what, n in counts.items()})
 
 
-def _category(
-    values: Callable[[Category, Any, Location], CategoryValues],
-    column: Category,
-    array: Any,
-    factors: Any | None,
-    location: Location,
-) -> CategoryValues:
-    """Read a column of categories, and the weights of its ids."""
+def _category(column: Category, array: Any, factors: Any | None, location: Location) -> Counted:
+    """Count a column of categories, and read the weights of its ids."""
     if not arrow_types.is_bag(array.type):
-        return values(column, array, location)
-    seen = list[CategoryValues]()
+        return _count(column.values, array, location)
+    seen = list[Counted]()
 
     def read(flat: Any, here: Location) -> Array:
-        seen.append(values(column, flat, here))
+        seen.append(_count(column.values, flat, here))
         return np.zeros(len(flat), dtype=np.int32)
 
     read_bags(array, factors, column.rule, read, location)
     return seen[0]
 
 
-def _count(nan: NanRule, column: Category, array: Any, location: Location) -> CategoryValues:
-    return CategoryValues(count_values(array, nan, location), -1)
-
-
-def _largest(column: Category, array: Any, location: Location) -> CategoryValues:
-    read = plain_ids if column.values is None else column.values.encode
-    return CategoryValues(None, int(read(array, location).max(initial=-1)))
+def _count(values: Values, array: Any, location: Location) -> Counted:
+    if values.rows and isinstance(values, PlainIds):
+        values.encode(array, location)  # refuses an id outside its table
+    return values.count(array, location)
 
 
 POLICIES = ("error", "skip", "quarantine")

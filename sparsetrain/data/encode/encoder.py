@@ -66,7 +66,7 @@ class Encoder(Rules):
 
     def _repr_html_(self) -> str:
         learned = () if self.is_blank else self.features
-        rows = [(c.name, c.known.kind or "ids", c.rows, c.owner) for c in learned]
+        rows = [(c.name, c.values.kind or "ids", c.rows, c.owner) for c in learned]
         head = ("category", "kind", "rows", "table")
         return f"<b>{escape(repr(self))}</b>\n{table(rows, head)}"
 
@@ -183,7 +183,7 @@ class Encoder(Rules):
         )
         if schema.share_embedding:
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
-        features = blank_categories(first, part.schema, schema)
+        features = blank_categories(first, part.schema, schema, settings.nan_rule)
         dense = dense_columns(first.dense, first.encoded, settings, schema)
         made = cls(settings, first.encoded, dense, features, first.layout, schema)
         made._matched[False, None] = part.schema, Reader(made, first)

@@ -84,7 +84,7 @@ def write_state(rules: Rules) -> State:
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
     """Return all that decides what a row becomes but the values of the columns."""
-    known = [column.values for column in rules.features if column.values is not None]
+    known = [] if rules.is_blank else [column.values for column in rules.features]
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -118,7 +118,7 @@ def _write_arrays(rules: Rules) -> dict[str, Array]:
 
 def _written(rules: Rules) -> list[Any]:
     """Return what is written of each column: of one that shares a table, no values."""
-    known: Any = [column.known for column in rules.features]
+    known: Any = [column.values for column in rules.features]
     return [
         values if column.has_table else replace(values, **_NO_VALUES)
         for column, values in zip(rules.features, known, strict=True)
@@ -154,7 +154,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         values = _read_vocabularies(read, owners, arrays)
     share, rule = read.schema.share_embedding, read.schema.rule
     features = tuple(
-        Category(name, share.get(name, name), rule(name), is_bag, name in read.unsigned, own)
+        Category(name, share.get(name, name), own, rule(name), is_bag, name in read.unsigned)
         for name, is_bag, own in zip(
             read.columns, read.bags, (values[owner] for owner in owners), strict=True
         )

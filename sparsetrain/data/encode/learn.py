@@ -11,25 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, product
-from typing import Any
 
 import numpy as np
 
-from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.columns.category import Category, with_values
-from sparsetrain.data.columns.counts import (
-    ValueCounts,
-    count_values,
-)
+from sparsetrain.data.columns.counts import ValueCounts
 from sparsetrain.data.columns.dense import Number
-from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats, plain_ids
+from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataError
 
 Bound = Sequence[tuple[Part, Reader]]
@@ -46,7 +39,8 @@ def learn(
     sizes: Sizes | None,
 ) -> tuple[Category, ...]:
     """Return blank columns with what they learn from the training data."""
-    if parts[0][1].is_plain:
+    is_plain = parts[0][1].is_plain
+    if is_plain:
         settings.check_encoded()
         if schema.linear:
             name = next(iter(schema.linear))
@@ -54,25 +48,29 @@ def learn(
                 f"linear.{name} is for raw data, this is already encoded; leave it out or use "
                 "treat_as='raw'"
             )
-        if sizes is not None:
-            return with_values(features, check_sizes(features, sizes))
-        return with_values(features, learn_sizes(features, parts, settings))
-    if sizes is not None:
+    if sizes is not None and not is_plain:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
         )
-    counts = count_columns(features, parts, settings.nan_rule)
-    tables = (column for column in features if column.has_table)
-    is_criteo = schema.categories is None
+    if sizes is not None:
+        return with_values(features, check_sizes(features, sizes))
+    counts, is_criteo = count_columns(features, parts, settings), schema.categories is None
     return with_values(
-        features, {c.name: c.learnt(counts[c.name].total, settings, is_criteo) for c in tables}
+        features, {c.name: c.learnt(n.total, settings, is_criteo) for c, n in counts.items()}
     )
 
 
+def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:
+    """Return columns that also give rows to the values of `parts`."""
+    counts = count_columns(features, parts, settings)
+    return with_values(features, {c.name: c.grown(n.total, settings) for c, n in counts.items()})
+
+
 def count_columns(
-    features: Sequence[Category], parts: Bound, nan: NanRule
-) -> dict[str, ValueCounts]:
+    features: Sequence[Category], parts: Bound, settings: Settings
+) -> dict[Category, ValueCounts]:
     """Count the values of every table, by the column that it is named after."""
+    check_dense(*parts[0], settings)
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
     for part, reader in parts:
@@ -80,39 +78,11 @@ def count_columns(
         for location, piece in part.pieces(names, names):
             rows += piece.num_rows
             for column, name in zip(features, names, strict=True):
-                here = location.of_column(name)
-                count_column(counts[column.owner], piece.column(name), nan, here)
+                found = column.count(piece.column(name), location.of_column(name))
+                counts[column.owner].add(found)
     if not rows:  # of text that shows only now
         raise DataError(f"{parts[0][0].location.name}: no rows")
-    return counts
-
-
-def count_column(counts: ValueCounts, array: Any, nan: NanRule, location: Location) -> None:
-    """Count the values of a category column, of lists or not."""
-    read_values(array, lambda values, here: counts.add(count_values(values, nan, here)), location)
-
-
-def learn_sizes(
-    features: Sequence[Category], parts: Bound, settings: Settings
-) -> dict[str, PlainIds]:
-    """Take the largest id of each table's columns plus one as its rows."""
-    check_dense(*parts[0], settings)
-    largest = [0] * len(features)
-    for part, reader in parts:
-        names = [name for name, _, _ in reader.categories]
-        for location, piece in part.pieces(names):
-            for index, name in enumerate(names):
-                ids, _ = read_values(piece.column(name), plain_ids, location.of_column(name))
-                largest[index] = max(largest[index], int(ids.max(initial=0)))
-    return sizes_of(features, largest)
-
-
-def sizes_of(features: Sequence[Category], largest: Sequence[int]) -> dict[str, PlainIds]:
-    """Return the tables of columns with these largest ids."""
-    most = dict.fromkeys((column.owner for column in features), 0)
-    for column, id_ in zip(features, largest, strict=True):
-        most[column.owner] = max(most[column.owner], id_)
-    return {owner: PlainIds(id_ + 1) for owner, id_ in most.items()}
+    return {column: counts[column.name] for column in features if column.has_table}
 
 
 def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
@@ -142,7 +112,7 @@ def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainId
 def check_dense(part: Part, reader: Reader, settings: Settings) -> None:
     """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
     names = reader.found.dense
-    if settings.treat_as != AUTO or not names:
+    if not reader.is_plain or settings.treat_as != AUTO or not names:
         return
     first = next(part.pieces(names), None)
     if first is None:
@@ -173,14 +143,3 @@ def warn_of_floor(part: Part, reader: Reader) -> None:
     for (name, column), (location, piece) in product(logarithms, pieces):
         with suppress(DataError):
             column.warn_of_floor(piece.column(name), location.of_column(name))
-
-
-def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:
-    """Return columns that also give rows to the values of `parts`."""
-    tables = [column for column in features if column.has_table]
-    if parts[0][1].is_plain:
-        found = learn_sizes(features, parts, settings)
-        rows = {c.name: PlainIds(max(c.rows, found[c.name].rows)) for c in tables}
-        return with_values(features, rows)
-    counts = count_columns(features, parts, settings.nan_rule)
-    return with_values(features, {c.name: c.grown(counts[c.name].total, settings) for c in tables})

@@ -62,7 +62,7 @@ _ENOUGH = 100  # values of a column that nothing is known of
 def warn_of_unknown(name: str, shares: Sequence[Share], columns: Sequence[Any]) -> None:
     """Warn of columns none of whose values have a row, where most of the training data's had."""
     for share, column in zip(shares, columns, strict=True):
-        values = column.known
+        values = column.values
         there = share.ids - share.missing
         if there >= _ENOUGH and share.unseen == there and share.lost_share(values.rare_share) > 0.5:
             known = ", ".join(repr(value) for value in values.examples())

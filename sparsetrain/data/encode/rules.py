@@ -103,7 +103,7 @@ class Rules:
     @property
     def is_blank(self) -> bool:
         """Whether nothing was learned yet."""
-        return any(column.values is None for column in self.features)
+        return not all(column.rows for column in self.features)
 
     @cached_property
     def reserving(self) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class Rules:
     @property
     def rare_shares(self) -> list[float | None]:
         """For each category column, which share of its training values was rare, if known."""
-        return [column.known.rare_share for column in self.features]
+        return [column.values.rare_share for column in self.features]
 
     @cached_property
     def plain(self) -> Rules:
