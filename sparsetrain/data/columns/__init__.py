@@ -2,7 +2,7 @@
 """Columns: from values to ids of table rows and to numbers, as learned from training data.
 
 `category` is a column whose values have rows of a table: `counts` counts them and tells the kind of
-column, `vocabulary` maps them to ids, `bags` reads lists of them.
+column, `vocabulary` maps them to ids, `saved_vocabularies` keeps those, `bags` reads lists of them.
 `dense` are columns of numbers, `vector` of lists of them. `plain` are columns of already encoded
 data. `settings` hold for all columns.
 """

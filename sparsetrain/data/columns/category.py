@@ -145,10 +145,9 @@ class Category:
 
 
 def blank_categories(
-    found: Columns, data: pa.Schema, schema: Schema, nan: NanRule
+    found: Columns, data: pa.Schema, schema: Schema, blank: Values
 ) -> tuple[Category, ...]:
     """Return the category columns that were found in a file, by the rules of a schema."""
-    blank = PlainIds() if found.encoded else Vocabulary.blank(nan)
     share, rule = schema.share_embedding, schema.rule
     types = {name: data.field(name).type for name in found.categories}
     return tuple(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparsetrain.data.columns.vocabulary import MIN_CAP
@@ -49,12 +50,13 @@ class Settings:
         """Return `min_count` and `max_rows` of a column that has this rule of its own."""
         return rule.min_count or self.min_count, rule.max_rows or self.max_rows
 
-    def check_encoded(self) -> None:
-        """Refuse settings that would have no effect on already encoded data."""
+    def check_encoded(self, linear: Iterable[str]) -> None:
+        """Refuse settings, and linear columns, that have no effect on already encoded data."""
         given = {
             "max_rows": self.max_rows is not None,
             "missing_flags": self.missing_flags,
             "nan='missing'": self.nan == "missing",
+            **{f"linear.{name}": True for name in linear},
         }
         for name, is_set in given.items():
             if is_set:

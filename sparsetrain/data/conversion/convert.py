@@ -23,7 +23,6 @@ from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
 from sparsetrain.data.encode.encoder import Encoder, read_encoder
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
-from sparsetrain.data.encode.learn import check_dense, warn_of_floor
 from sparsetrain.data.encode.reader import check_converted_names
 from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source
@@ -148,11 +147,11 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
     part = opened.parts[0]
     require_row_weights(part.schema.names, schema, part.location)
     blank = Encoder.blank(part, settings, schema)
-    first = blank.bind(opened.parts[:1], require_label=False)[0]
+    part, reader = blank.bind(opened.parts[:1], require_label=False)[0]
     if blank.encoded:
-        settings.check_encoded()
-        check_dense(*first, settings)
-    warn_of_floor(*first)
+        settings.check_encoded(schema.linear)
+        reader.check_dense(part)
+    reader.warn_of_floor(part)
     return blank
 
 

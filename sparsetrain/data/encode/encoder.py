@@ -18,7 +18,9 @@ import pyarrow as pa
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.columns.category import Values, blank_categories, with_values
 from sparsetrain.data.columns.dense import dense_columns
+from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
+from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import (
     ENCODER_FILE,
@@ -28,7 +30,7 @@ from sparsetrain.data.encode.encoder_state import (
     read_state,
     write_state,
 )
-from sparsetrain.data.encode.learn import Sizes, extend, learn, warn_of_floor
+from sparsetrain.data.encode.learn import Sizes, extend, learn
 from sparsetrain.data.encode.quantiles import read_boundaries
 from sparsetrain.data.encode.reader import Reader, match
 from sparsetrain.data.encode.rules import Rules
@@ -148,7 +150,7 @@ class Encoder(Rules):
             schema = read_boundaries(schema, opened.parts)
         blank = cls.blank(opened.parts[0], settings, schema)
         parts = blank.bind(opened.parts, require_label=False)
-        warn_of_floor(*parts[0])
+        parts[0][1].warn_of_floor(parts[0][0])
         return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
 
     def _check_asked(self, settings: Settings, schema: Schema) -> None:
@@ -183,7 +185,8 @@ class Encoder(Rules):
         )
         if schema.share_embedding:
             owners_of(first.categories, schema.share_embedding)  # refused before anything is read
-        features = blank_categories(first, part.schema, schema, settings.nan_rule)
+        values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
+        features = blank_categories(first, part.schema, schema, values)
         dense = dense_columns(first.dense, first.encoded, settings, schema)
         made = cls(settings, first.encoded, dense, features, first.layout, schema)
         made._matched[False, None] = part.schema, Reader(made, first)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saved encoders: a manifest and plain arrays, or one parquet file beside converted data.
 
-The vocabularies of all columns are concatenated; `number_starts` and `text_starts` (F + 1,) hold
-where each column begins. Texts are UTF-8 bytes, split by `text_offsets`. Saved state is not
-trusted: the type, shape and content of each array is checked before use. The shares of rare values
-and the unsigned columns affect no id and are in no digest. A shared table is stored once.
+Saved state is not trusted. The shares of rare values and the unsigned columns affect no id and are
+in no digest. A shared table is stored once.
 
 Version 2 had no kinds of columns: see `older_state`.
 
@@ -17,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,11 @@ from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
 from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
+from sparsetrain.data.columns.saved_vocabularies import (
+    expect,
+    load_vocabularies,
+    save_vocabularies,
+)
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2
@@ -66,10 +68,6 @@ class _Manifest:
 
 
 _OF_COLUMNS = ("rows", "bags", "rare_shares")
-_ARRAYS = {"numbers", "number_ids", "number_starts"}
-_ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
-_NONE = np.zeros(0, np.int64)
-_NO_VALUES: dict[str, Any] = {"numbers": _NONE, "number_ids": _NONE, "texts": (), "text_ids": _NONE}
 
 
 def write_state(rules: Rules) -> State:
@@ -101,32 +99,10 @@ def write_manifest(rules: Rules) -> dict[str, Any]:
 
 
 def _write_arrays(rules: Rules) -> dict[str, Array]:
-    if rules.encoded:
-        return {}
-    categories: Any = _written(rules)
-    texts = [text for rule in categories for text in rule.texts]
-    return {
-        "numbers": np.concatenate([rule.numbers for rule in categories]),
-        "number_ids": np.concatenate([rule.number_ids for rule in categories]),
-        "number_starts": _starts([len(rule.numbers) for rule in categories]),
-        "texts": np.frombuffer(b"".join(texts), dtype=np.uint8),
-        "text_offsets": _starts([len(text) for text in texts]),
-        "text_ids": np.concatenate([rule.text_ids for rule in categories]),
-        "text_starts": _starts([len(rule.texts) for rule in categories]),
-    }
-
-
-def _written(rules: Rules) -> list[Any]:
-    """Return what is written of each column: of one that shares a table, no values."""
-    known: Any = [column.values for column in rules.features]
-    return [
-        values if column.has_table else replace(values, **_NO_VALUES)
-        for column, values in zip(rules.features, known, strict=True)
-    ]
-
-
-def _starts(lengths: list[int]) -> Array:
-    return np.cumsum([0, *lengths], dtype=np.int64)
+    """Return the values of each table, of a column that shares one none."""
+    features = () if rules.encoded else rules.features
+    tables: Any = [c.values if c.has_table else Vocabulary.blank(c.values.nan) for c in features]
+    return save_vocabularies(tables) if tables else {}
 
 
 def fingerprint_of(rules: Rules) -> str:
@@ -140,18 +116,18 @@ def fingerprint_of(rules: Rules) -> str:
 
 def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rules:
     """Return the rules that were written."""
-    _expect(
+    expect(
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
     version = manifest.get("version")
     known = version in (_VERSION, _OLDER)
-    _expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
+    expect(known, f"has version {version!r}, this program reads {_VERSION} and {_OLDER}")
     read, owners = _read_manifest(manifest)
     if read.encoded:
-        _expect(not arrays, "has arrays that already encoded data does not need")
+        expect(not arrays, "has arrays that already encoded data does not need")
         values: Sequence[Values] = [PlainIds(n) for n in read.rows]
     else:
-        values = _read_vocabularies(read, owners, arrays)
+        values = _vocabularies(read, owners, arrays)
     share, rule = read.schema.share_embedding, read.schema.rule
     features = tuple(
         Category(name, share.get(name, name), own, rule(name), is_bag, name in read.unsigned)
@@ -173,66 +149,34 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
         owners = owners_of(read.columns, read.schema.share_embedding)
     except ConfigError as error:
         raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
-    _expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
-    _expect(bool(read.columns), "has no columns")
+    expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
+    expect(bool(read.columns), "has no columns")
     is_older = manifest["version"] == _OLDER
-    _expect(not (is_older and read.kinds), "has kinds, which its version did not know")
+    expect(not (is_older and read.kinds), "has kinds, which its version did not know")
     for name in (*_OF_COLUMNS, "hexadecimal" if is_older else "kinds"):
         fits = len(getattr(read, name)) == len(read.columns)
-        _expect(fits, f"has another number of {name} than of columns")
+        expect(fits, f"has another number of {name} than of columns")
     least = 1 if read.encoded else FIRST
-    _expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
+    expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
     same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
-    _expect(same, "has columns of one table with other numbers of rows")
-    _expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
-    _expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
+    expect(same, "has columns of one table with other numbers of rows")
+    expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
+    expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
     shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
-    _expect(shares, "has no shares in 'rare_shares'")
+    expect(shares, "has no shares in 'rare_shares'")
     return read, owners
 
 
-def _expect(condition: bool, fault: str) -> None:
-    if not condition:
-        raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
-
-
-def _read_vocabularies(
+def _vocabularies(
     read: _Manifest, owners: Sequence[int], arrays: Mapping[str, Array]
 ) -> list[Vocabulary]:
-    _expect(arrays.keys() == _ARRAYS, "has other arrays than this program knows")
-    for name in sorted(_ARRAYS):
-        array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
-        fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
-        _expect(fits, f"has an array {name!r} of another type")
-    whole = arrays["texts"].tobytes()
-    cuts = _cut(arrays, "text_offsets", len(whole), len(arrays["text_offsets"]) - 1)
-    texts = [whole[cut] for cut in cuts]
-    for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
-        _expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
-    number_cuts = _cut(arrays, "number_starts", len(arrays["numbers"]), len(read.rows))
-    text_cuts = _cut(arrays, "text_starts", len(texts), len(read.rows))
-    kinds = read.kinds or (None,) * len(read.rows)
-    found = [
-        _checked(
-            Vocabulary(
-                kind or WHOLE,
-                arrays["numbers"][numbers].copy(),
-                arrays["number_ids"][numbers].copy(),
-                tuple(texts[own]),
-                arrays["text_ids"][own].copy(),
-                rows,
-                read.settings.nan_rule,
-                share,
-            )
-        )
-        for numbers, own, rows, share, kind in zip(
-            number_cuts, text_cuts, read.rows, read.rare_shares, kinds, strict=True
-        )
-    ]
+    kinds = [kind or WHOLE for kind in read.kinds] or [WHOLE] * len(read.rows)
+    nan = read.settings.nan_rule
+    found = load_vocabularies(arrays, kinds, read.rows, read.rare_shares, nan)
     found = [_of_kind(read, index, vocabulary) for index, vocabulary in enumerate(found)]
     for index, (rule, owner) in enumerate(zip(found, owners, strict=True)):
         fits = owner == index or not (len(rule.numbers) or rule.texts)
-        _expect(fits, "has values of a column without a table of its own")
+        expect(fits, "has values of a column without a table of its own")
     return found
 
 
@@ -243,26 +187,9 @@ def _of_kind(read: _Manifest, index: int, vocabulary: Vocabulary) -> Vocabulary:
     found = of_version_2(vocabulary, read.hexadecimal[index], read.wraps)
     name = read.columns[index]
     advice = f"was made by an older version, which read {name!r} in two ways: fit it again"
-    _expect(found is not None, advice)
+    expect(found is not None, advice)
     assert found is not None
     return found
-
-
-def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
-    """Return `count` slices that follow one another from 0 to `total`, by where each starts."""
-    starts = arrays[name]
-    fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
-    _expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")
-    return [slice(*pair) for pair in pairwise(starts.tolist())]
-
-
-def _checked(rule: Vocabulary) -> Vocabulary:
-    ids = np.concatenate([rule.number_ids, rule.text_ids])
-    fits = bool(((ids >= FIRST) & (ids < rule.rows)).all())
-    _expect(fits, "gives a value a row outside its table")
-    distinct = len(np.unique(rule.numbers)) + len({*rule.texts})
-    _expect(distinct == len(ids), "has one value twice in a column")
-    return rule
 
 
 ENCODER_FILE = "_encoder.parquet"

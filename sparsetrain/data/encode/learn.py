@@ -9,26 +9,18 @@ rows after the existing ones, so no known value changes its row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import islice, product
-
-import numpy as np
 
 from sparsetrain.data.columns.category import Category, with_values
 from sparsetrain.data.columns.counts import ValueCounts
-from sparsetrain.data.columns.dense import Number
-from sparsetrain.data.columns.plain import LIMIT, PlainIds, plain_floats
+from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.source import Part
-from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError
 
 Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
-
-_LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
 def learn(
@@ -41,13 +33,7 @@ def learn(
     """Return blank columns with what they learn from the training data."""
     is_plain = parts[0][1].is_plain
     if is_plain:
-        settings.check_encoded()
-        if schema.linear:
-            name = next(iter(schema.linear))
-            raise ConfigError(
-                f"linear.{name} is for raw data, this is already encoded; leave it out or use "
-                "treat_as='raw'"
-            )
+        settings.check_encoded(schema.linear)
     if sizes is not None and not is_plain:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
@@ -70,7 +56,7 @@ def count_columns(
     features: Sequence[Category], parts: Bound, settings: Settings
 ) -> dict[Category, ValueCounts]:
     """Count the values of every table, by the column that it is named after."""
-    check_dense(*parts[0], settings)
+    parts[0][1].check_dense(parts[0][0])
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
     for part, reader in parts:
@@ -107,39 +93,3 @@ def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainId
                 "give both the same"
             )
     return {name: PlainIds(int(rows)) for name, rows in stated.items()}
-
-
-def check_dense(part: Part, reader: Reader, settings: Settings) -> None:
-    """Refuse to guess when "already encoded" floats are whole numbers too large for logarithms."""
-    names = reader.found.dense
-    if not reader.is_plain or settings.treat_as != AUTO or not names:
-        return
-    first = next(part.pieces(names), None)
-    if first is None:
-        return
-    location, piece = first
-    dense = np.array([plain_floats(piece.column(n), location.of_column(n)) for n in names])
-    top = dense.max()
-    if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
-        raise location.error(
-            f"the dense columns are floats but hold whole numbers up to {top:.0f}; "
-            "use treat_as='raw' if they are counts, treat_as='encoded' if the model takes them so"
-        )
-
-
-def warn_of_floor(part: Part, reader: Reader) -> None:
-    """Warn of dense columns many of whose numbers, in the first piece, become equal.
-
-    Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
-    to warn: whoever reads them next refuses them or leaves them out.
-    """
-    logarithms = [(n, c) for n, c in reader.dense if isinstance(c, Number) and c.linear is None]
-    if not logarithms or part.is_stream:
-        return
-    pieces = []
-    with suppress(DataError):
-        names = [name for name, _ in logarithms]
-        pieces = [*islice(part.pieces(names, reader.found.categories), 1)]
-    for (name, column), (location, piece) in product(logarithms, pieces):
-        with suppress(DataError):
-            column.warn_of_floor(piece.column(name), location.of_column(name))

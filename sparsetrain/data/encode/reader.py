@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,14 @@ import pyarrow as pa
 
 from sparsetrain.data import ids as ids_of
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.dense import FLAG, Dense, input_names
+from sparsetrain.data.columns.dense import FLAG, Dense, Number, input_names
+from sparsetrain.data.columns.plain import plain_floats
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import (
+    AUTO,
     Columns,
     describe_labels,
     find_columns,
@@ -126,6 +130,42 @@ class Reader:
             (np.stack(labels, axis=1) if len(labels) > 1 else labels[0]) if labels else None,
             weights[0] if weights else None,
         )
+
+    def check_dense(self, part: Part) -> None:
+        """Refuse to guess when "already encoded" floats are whole numbers too large for logs."""
+        names = self.found.dense
+        if not self.is_plain or self.rules.settings.treat_as != AUTO or not names:
+            return
+        for location, piece in islice(part.pieces(names), 1):
+            columns = [plain_floats(piece.column(n), location.of_column(n)) for n in names]
+            dense = np.array(columns)
+            top = dense.max()
+            if top > _LARGEST_LOG and (dense == np.trunc(dense)).all():
+                raise location.error(
+                    f"the dense columns are floats but hold whole numbers up to {top:.0f}; use "
+                    "treat_as='raw' if they are counts, treat_as='encoded' if the model takes "
+                    "them so"
+                )
+
+    def warn_of_floor(self, part: Part) -> None:
+        """Warn of dense columns many of whose numbers, in the first piece, become equal.
+
+        Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
+        to warn: whoever reads them next refuses them or leaves them out.
+        """
+        logarithms = [(n, c) for n, c in self.dense if isinstance(c, Number) and c.linear is None]
+        if not logarithms or part.is_stream:
+            return
+        pieces = []
+        with suppress(DataError):
+            names = [name for name, _ in logarithms]
+            pieces = [*islice(part.pieces(names, self.found.categories), 1)]
+        for (name, column), (location, piece) in product(logarithms, pieces):
+            with suppress(DataError):
+                column.warn_of_floor(piece.column(name), location.of_column(name))
+
+
+_LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
 def match(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:

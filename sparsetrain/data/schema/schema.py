@@ -316,13 +316,15 @@ def _check(schema: Schema) -> None:
 def _check_vectors(schema: Schema) -> None:
     """Refuse vectors of no length, and columns that are something else too."""
     require_type("vectors", schema.vectors, Mapping, "a dict, of columns to their lengths")
+    if not schema.vectors:
+        return
     others = {*(schema.categories or ()), *schema.dense, *schema.all_labels, *schema.derived}
     for name, width in schema.vectors.items():
         require_type("vectors", name, str, "the name of a column")
         require_int(f"vectors.{name}", width, 1, _LONGEST)
         if name in others or name == schema.weights:
             raise ConfigError(f"vectors: {name!r} is named as another column too; drop one")
-    if schema.vectors and schema.categories is None:
+    if schema.categories is None:
         raise ConfigError("vectors is given without categories; name both")
 
 
