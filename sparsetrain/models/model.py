@@ -347,7 +347,7 @@ class Model(nn.Module):
             raise ConfigError(f"{cls} has neither target nor seen: the feature that lists items")
         if self._encoder is None or self._columns is None:
             return range(self.rows_of(self.features[name]))
-        values = self._encoder.features[self._columns[name]].known
+        values = self._encoder.features[self._columns[name]].values
         found = range(values.first, values.rows)
         if not found:
             raise ConfigError(
