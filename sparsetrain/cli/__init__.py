@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `sparsetrain` command: thin commands over the library's public names.
 
-Results go to stdout, everything else to stderr. Each command imports what it needs when it runs,
-so that `sparsetrain --help` answers without TVM, Arrow or NumPy.
+Results go to stdout, everything else to stderr. Each command imports its modules when it runs, so
+that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 
 `app` lists the commands and the exit codes of errors. `train` runs through `options` and `settings`
 (values in effect), `resume` (an earlier run's), `train_files`, `trainers` and `run_training`, which

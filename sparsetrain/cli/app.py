@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: its commands, and exit codes of what they raise."""
+"""The command line: its commands, and exit codes of their errors."""
 
 import atexit
 import os
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the program's name; `sys.argv[1:]` by default.
+        Arguments after the program's name; `sys.argv[1:]` by default.
 
     Returns
     -------

@@ -132,11 +132,11 @@ class PassProgress:
         self._shown, self._began, self._before = time.monotonic(), 0.0, 0.0
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """Count `rows` more rows of pass `what`, of which the share `done` is done."""
+        """Count `rows` more rows of pass `what`; the share `done` of it is done."""
         now = time.monotonic()
         if what != self._name:
             self._name, self._rows, self._began = what, 0, now
-        if not self._rows:  # an earlier run did what is done by now
+        if not self._rows:  # an earlier run did this part
             self._began, self._before = now, 0.0 if rows else done
         self._rows += rows
         if now - self._shown < self._every and done < 1:

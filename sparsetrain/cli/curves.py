@@ -21,7 +21,7 @@ Line = Mapping[str, Any]
 
 
 class Curve(NamedTuple):
-    """One curve: what it shows, "training", "validation" or "constant", and its points."""
+    """One curve: its kind, "training", "validation" or "constant", and its points."""
 
     label: str
     kind: str
@@ -29,9 +29,9 @@ class Curve(NamedTuple):
 
 
 def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:
-    """Return the charts of runs, each with its name and log; that of the speed is the last.
+    """Return the charts of runs, each with its name and log; speed is the last.
 
-    A color stands for a run; where there is one, for a label, and what a constant scores is grey.
+    A color is a run; of a single run, a label. The scores of a constant are grey.
     """
     several, charts = len(runs) > 1, dict[str, list[Series]]()
     for number, (run, log) in enumerate(runs):
@@ -72,7 +72,7 @@ def panels_of(lines: Sequence[Line]) -> Mapping[str, Sequence[Curve]]:
 
 
 def steady(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of training whose speed is that of training alone.
+    """Return the log lines with a speed of training alone.
 
     The first line of an epoch, or after a validation, includes the wait for rows and cold caches;
     at the ends of epochs lines have few rows. Where all lines are such, all are returned.

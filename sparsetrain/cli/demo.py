@@ -42,7 +42,7 @@ def demo(
     folder: _Folder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train on synthetic rows whose best possible score is known."""
+    """Train on synthetic rows with a known best possible score."""
     if folder is not None:
         require_free(folder, "--folder")
     settings = SettingOptions([Entry("train.seed", seed, "--seed")]).resolve()
@@ -122,7 +122,7 @@ def generate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write synthetic Criteo rows whose best possible score is known."""
+    """Write synthetic Criteo rows with a known best possible score."""
     import sparsetrain as st
 
     if out.suffix.lower() not in (".parquet", ".tsv"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain doctor`: installed versions, the kernels' CPU, and CUDA or why it is missing.
 
-A check that fails is reported in its line, and the other checks still run.
+A check that fails is reported in its line, and the remaining checks still run.
 """
 
 import os

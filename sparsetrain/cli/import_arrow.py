@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import of Arrow in a command's own process: with the system's memory, and without pandas.
 
-Arrow's own pool keeps what is freed, 70 MB of a small fit, and reads no faster. At its first
+Arrow's own pool keeps freed memory, 70 MB of a small fit, and reads no faster. At its first
 conversion Arrow imports pandas, where that is installed, to know its objects: 0.2 s and 30 MB.
-Commands have none; what asks for pandas itself, such as `to_pandas`, still finds it.
+Commands pass no pandas objects; code that needs pandas, such as `to_pandas`, still finds it.
 """
 
 import os

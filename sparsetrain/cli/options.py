@@ -53,7 +53,7 @@ class SettingOptions:
     overrides: Sequence[str] = ()  # from `--set`
 
     def resolve(self, base: Iterable[Entry] = ()) -> Settings:
-        """Return the settings in effect, with `base` below all other sources."""
+        """Return the settings in effect; `base` has the lowest precedence."""
         return resolve_settings(self.config, os.environ, self.entries, self.overrides, base)
 
     def flags(self) -> list[str]:
@@ -123,7 +123,7 @@ def _parse(flag: Flag, value: Any) -> Any:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists options in groups."""
+    """A command that lists options in groups in its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then the options of each group in the order of their declaration."""

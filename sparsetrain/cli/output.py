@@ -104,7 +104,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """Return the scores of named data sets as tables, each beside those of a constant."""
+    """Return the scores of named data sets as tables, each beside a constant's."""
     found = {
         f"{name} {label}".strip(): own
         for name, score in scores.items()
@@ -217,7 +217,7 @@ def _of_labels() -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def _tables_of(scores: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return all tables; those of rankings are by the lengths of their lists."""
+    """Return all tables; rankings have a row for each length of lists."""
     names = dict.fromkeys(name for own in scores for name in own if "@" in name)
     ranked = {
         name: (name if name.startswith("recall") else name.upper(), "{:.4f}")

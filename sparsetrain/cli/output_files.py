@@ -41,8 +41,8 @@ def require_free(path: Path, option: str = "--out") -> None:
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield an empty file to write, with the same suffix; rename it to `path` on success.
 
-    Of a symbolic link, the file that it leads to is replaced. Raises `ResourceError` on a full
-    disk, `DataError` if the file cannot be written for another reason.
+    A symbolic link's target is replaced. Raises `ResourceError` on a full disk, `DataError` if the
+    file cannot be written for any other reason.
     """
     with name_write_errors(path, DataError):
         target = Path(os.path.realpath(path))

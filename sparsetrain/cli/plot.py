@@ -53,13 +53,13 @@ def plot(
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
-    """Return short names of runs: those of their folders, or their paths if two are alike."""
+    """Return short names of runs: their folders' names, or their paths if two are equal."""
     names = [run.absolute().name for run in runs]
     return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
 def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
-    """Draw charts below each other; several names are those of the colors, one is the title."""
+    """Draw charts below each other; several names label the colors, a single one is the title."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 2 + 2 * len(charts)), layout="constrained")

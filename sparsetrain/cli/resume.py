@@ -3,8 +3,8 @@
 
 Stored settings are the lowest layer, so a resumed run needs no options. A setting that differs in
 the end is an error that names it, unless it has no effect on the weights or was allowed. A run
-that starts from another one is a run of its own: it takes over weights, slots and encoding. A
-schema file may be moved between runs, but not changed, since the encoder keeps its contents.
+started from a saved one is a new run: it takes over weights, slots and encoding. A schema file may
+be moved between runs, but not changed, since the encoder keeps its contents.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.settings.schema import ARITHMETIC
 from sparsetrain.errors import CheckpointError, ConfigError
 
-# Settings that decide when a run ends and what it logs, not what it computes.
+# Settings that decide a run's end and its log, not its results.
 _FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen", "train.k"}
 )
-# Settings, and files, whose changes `Trainer.fit` checks itself -> its name for them.
+# Settings and files that `Trainer.fit` checks for changes -> its name for them.
 _CHECKED_BY_FIT = {
     "data": "data",
     "validation": "validation",
@@ -46,7 +46,7 @@ _CHECKED_BY_FIT = {
 }
 # Sections that are fixed in a saved model.
 _FIXED = ("model.", "data.")
-# Settings about the other run's rows, or about its end, which `--start-from` does not take over.
+# Settings about the old run's rows or its end, which `--start-from` does not take over.
 _NOT_TAKEN_OVER = frozenset(
     {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column", "data.window"}
     | {"train.patience", "train.validate_every", "train.validate_epochs", "train.monitor"}
@@ -57,7 +57,7 @@ _OPEN = _NOT_TAKEN_OVER | {"data.min_count", "data.warn_unseen", "data.schema_fi
 
 
 class StoredRun(NamedTuple):
-    """What a run was started with."""
+    """Arguments a run was started with."""
 
     entries: list[Entry]  # its settings
     files: Mapping[str, Any]  # absolute paths by role
@@ -65,7 +65,7 @@ class StoredRun(NamedTuple):
 
 
 class EarlierRun(NamedTuple):
-    """A run to continue, or whose weights another run starts from.
+    """A run to continue, or to start a new run from.
 
     Attributes
     ----------

@@ -174,7 +174,7 @@ def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, 
 def _score(
     trainer: "st.Trainer", data: Rows, history: dict[str, Any], settings: Settings
 ) -> dict[str, Any]:
-    """Score the held-out rows, except those that the end of the training has scored."""
+    """Score the held-out rows, except those scored at the end of training."""
     scored: dict[str, Any] = {}
     train = settings.train
     is_last = history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None

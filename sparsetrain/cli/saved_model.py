@@ -57,7 +57,7 @@ def load_by(
 
 
 def require_no_export(folder: Path) -> None:
-    """Raise `CheckpointError` if a folder is what `export` wrote, not `train`."""
+    """Raise `CheckpointError` if a folder was written by `export`, not `train`."""
     if (folder / "manifest.txt").is_file():
         raise CheckpointError(
             f"{folder} is an export, which answers by: sparsetrain serve {folder}; this command "
@@ -66,7 +66,7 @@ def require_no_export(folder: Path) -> None:
 
 
 def require_export(folder: Path) -> None:
-    """Raise `CheckpointError` if a folder is what `train` wrote, not `export`."""
+    """Raise `CheckpointError` if a folder was written by `train`, not `export`."""
     if not (folder / "manifest.txt").exists() and any(
         (folder / name).is_file() for name in ("LATEST", "manifest.json")
     ):
@@ -84,7 +84,7 @@ def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
     best = run.best
     if checkpoint != "auto" or best is None or best == run.latest or not run.stops_early:
         return
-    if best.name.endswith(f"-{step:012d}"):  # else the run has saved another one since
+    if best.name.endswith(f"-{step:012d}"):  # else the run has saved a newer one since
         note(
             f"{folder} was trained with early stopping: this is its best checkpoint, of step "
             f"{step:,} (--checkpoint latest: the last one)"
@@ -94,10 +94,10 @@ def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
 def warn_unseen(
     dataset: "st.data.Dataset", encoder: "st.data.Encoder | None", limit: float
 ) -> dict[str, Any]:
-    """Warn of the columns whose share of rare or unseen ids is above `limit`; return all shares.
+    """Warn of columns with a share of rare or unseen ids above `limit`; return all shares.
 
-    A column whose values are as rare in the training data is exempt: of the share that is known
-    there, more than `limit` must be missing here as well.
+    A column with values as rare in the training data is exempt: more than `limit` of its known
+    share there must be missing here as well.
     """
     shares = dataset.reserved
     total = sum(share.ids for share in shares)

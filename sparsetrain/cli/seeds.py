@@ -18,9 +18,9 @@ from sparsetrain.cli.train_files import Files
 
 
 def run_seeds(settings: Settings, files: Files, stop: StopSignals, count: int) -> dict[str, Any]:
-    """Train with seeds from `train.seed` on; return the runs, and what their scores have in common.
+    """Train with seeds from `train.seed` on; return runs, and means and deviations of scores.
 
-    Each is saved in a folder of its own, ``seed-N``, in that of the files.
+    Each is saved in a subfolder ``seed-N`` of the files' folder.
     """
     runs = []
     if files.out is not None:

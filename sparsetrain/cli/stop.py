@@ -2,8 +2,8 @@
 """SIGINT and SIGTERM: training stops after its batch and is saved, all else stops at once.
 
 A signal that arrives inside `StopSignals.deferred` only sets a flag, which the training loop polls
-after each batch. Outside, and at the second signal, `Stopped` is raised where the program is. Code
-in C may lose that exception, or raise another in its place, as imports do: then it is raised again.
+after each batch. Outside, and at the second signal, `Stopped` is raised where the program is. C
+code may lose that exception or replace it, as imports do: then it is raised again.
 """
 
 import os
@@ -61,7 +61,7 @@ class StopSignals:
         return None if self.received is None else signal.Signals(self.received).name
 
     def requested(self) -> bool:
-        """Return whether a signal has come; what `Trainer.fit` takes as `stop`."""
+        """Return whether a signal has come; the argument `stop` of `Trainer.fit`."""
         return self.received is not None
 
     @contextmanager

@@ -32,7 +32,7 @@ class Files:
     out: Path | None = None
 
     def with_defaults(self, stored: Mapping[str, Any]) -> Files:
-        """Return these files, with those of a resumed run for absent ones."""
+        """Return these files, with a resumed run's in place of absent ones."""
         train = self.train or [Path(str(path)) for path in stored.get("train") or ()]
         held_out = {k: Path(str(stored[k])) for k in ("valid", "test") if stored.get(k)}
         valid, test = self.valid or held_out.get("valid"), self.test or held_out.get("test")
@@ -59,7 +59,7 @@ class Rows:
     whole: list[str]  # the training files
     files: int  # number of files in them
     schema: st.data.Schema
-    learn: Any = None  # rows that an encoder learns from, if they are others than `train`
+    learn: Any = None  # rows that an encoder learns from, if not `train`
     interactions: int = 0  # rows to train on, of a ranking
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainers: new from settings, resumed from a run, or started from another run.
+"""Trainers: new from settings, resumed from a run, or started from a saved run.
 
 Held-out rows are read as soon as the encoder is known, so that a bad row fails before the training.
 """
@@ -39,7 +39,7 @@ def _resume(run: EarlierRun) -> st.Trainer:
 
 
 def _start(run: EarlierRun, data: Rows) -> st.Trainer:
-    """Return the other run's trainer, the best one if it had early stopping, with rows added."""
+    """Return the saved run's trainer (its best, with early stopping), with rows added."""
     trainer = load(run, "auto")
     note(f"starting from step {trainer.steps:,} of {run.folder}")
     if trainer.encoder is None:
@@ -178,7 +178,7 @@ def _group(settings: Settings) -> Any:
 
 
 def _accumulate(settings: Settings) -> int:
-    """Parts of a batch in one process; those of several are `train.parts`."""
+    """Parts of a batch in one process; with several processes see `train.parts`."""
     return settings.optimizer.accumulate if settings.train.parts is None else 1
 
 

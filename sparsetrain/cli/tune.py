@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain tune`: a search over settings, which is a study of Optuna (extra `tune`).
 
-The study is kept in `trials.jsonl` of the folder, by which the search resumes: a trial that was cut
-off is made again, with the same settings. One whose numbers were not finite counts as pruned.
+The study is kept in `trials.jsonl` of the folder, by which the search resumes: an interrupted trial
+is run again with the same settings. One with numbers that are not finite counts as pruned.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _seed(seed: int, number: int) -> int:
-    """Return the sampler's seed for a trial, unlike that of any trial of another seed."""
+    """Return the sampler's seed for a trial, different from any trial of a different seed."""
     import numpy as np
 
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])

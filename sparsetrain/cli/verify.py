@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain verify`: what the README promises, proved on this machine and for a run of yours."""
+"""`sparsetrain verify`: the README's promises, proved on this machine and for a run of yours."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def verify(
     outcomes: dict[str, Outcome] = {}
     with StopSignals(), tempfile.TemporaryDirectory() as folder:
         subject = _subject(Path(folder), run, data, model_class)
-        _ = subject.batches  # what cannot be read is refused before the first check
+        _ = subject.batches  # unreadable input is refused before the first check
         for number, name in enumerate(names, start=1):
             note(f"{number} of {len(names)}: {CHECKS[name].promise}")
             outcomes |= dict(run_checks(subject, [name], inject is not None))

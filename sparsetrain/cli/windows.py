@@ -2,8 +2,8 @@
 """Progressive validation: each window of time is scored, and then trained on.
 
 Blum, Kalai and Langford 1999, https://doi.org/10.1145/307400.307439. Tables get rows for the new
-values of a window before it is trained on, so it is scored by what was known before. Each window's
-run lies in a folder of its own, named like the window, in that of the files.
+values of a window before it is trained on, so it is scored with past knowledge alone. Each window's
+run has a subfolder of the files' folder, named like the window.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ def _fit(
 
 
 def _stored(window: Window, settings: Settings) -> dict[str, Any] | None:
-    """Return what a window's run says of it, None if it has no run yet.
+    """Return a window's saved result, None if it has no run yet.
 
     Raises
     ------
     CheckpointError
-        If it was trained with other settings or files.
+        If it was trained with different settings or files.
     """
     import sparsetrain as st
 
@@ -186,7 +186,7 @@ def _windows(settings: Settings, files: Files) -> Iterator[Window]:
         log, how = read_interactions(settings, files)
         for name, split in log.split_windows(unit, **how):
             train: Any = st.data.open_source(split.train)
-            train = replace(train, files=log.files)  # by which a resumed run notices other data
+            train = replace(train, files=log.files)  # by which a resumed run notices changed data
             rows = Rows(train, {}, paths, len(log.files), split.schema, split.whole)
             yield Window(name, rows, split.test, own(name))
         return

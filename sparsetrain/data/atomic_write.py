@@ -40,7 +40,7 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
+    """Read a file of `write_json`.
 
     Raises
     ------
@@ -68,12 +68,12 @@ def remove_temporaries(folder: Path, name: str = "*") -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold an exclusive lock on `what`, which ends with the process.
+    """Hold an exclusive lock on `what`; it ends with the process.
 
     Raises
     ------
     ConfigError
-        If another process holds the lock.
+        If a process holds the lock.
     """
     with open(path, "w") as file:
         try:

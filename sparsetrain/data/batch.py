@@ -35,7 +35,7 @@ class Position(NamedTuple):
     row : int
         Rows of the epoch, in its order, that come before.
     batch : int
-        Batches that come before; what counts for batches that the user makes.
+        Batches before it; the only counter for a user's own batches.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Position(NamedTuple):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
-        """Rebuild a position from what `to_dict` gave.
+        """Rebuild a position from the result of `to_dict`.
 
         Raises
         ------
@@ -168,12 +168,12 @@ class Batch:
         rows : sequence of F int
             Rows of each feature's table.
         names : sequence of F str, optional
-            What to call the features in a message; their numbers otherwise.
+            Names of the features for messages; by default their numbers.
 
         Raises
         ------
         DataError
-            If the batch has another number of features, or an id is not below its table's rows.
+            If the batch has the wrong number of features, or an id is not below its table's rows.
         """
         if len(rows) != self.num_features:
             raise DataError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of each column, and what its values are: numbers, points in time, or other ones."""
+"""A sample of each column, and the type of its values: numbers, points in time, or neither."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Pieces = list[tuple[Location, Any]]  # where each begins, and its values
 
 
 def take_sample(data: Any) -> tuple[str, dict[str, Pieces], dict[str, RowError]]:
-    """Return the name of the data, of each column some pieces, and why others are not read."""
+    """Return the name of the data, some pieces of each column, and reasons for unread columns."""
     if names_in(data):
         table, (arrays, unread) = Location("table"), as_columns(data)
         pieces = {n: [(table.of_column(n), _first_rows(a))] for n, a in arrays.items()}
@@ -59,7 +59,7 @@ def _first_rows(values: Any) -> Any:
 
 
 def check_types(pieces: Pieces) -> None:
-    """Refuse lists, or a type that is not read, where the first piece has another."""
+    """Refuse lists, or an unsupported type, if the first piece's type differs."""
     first = next((p for p in pieces if not pa.types.is_null(p[1].type)), pieces[0])
     for location, piece in pieces:
         if not pa.types.is_null(piece.type) and _shape(piece.type) != _shape(first[1].type):
@@ -71,13 +71,13 @@ def _shape(type_: pa.DataType) -> tuple[bool, bool]:
 
 
 class Values(NamedTuple):
-    """What is known of a column's values."""
+    """Facts about a column's values."""
 
     kind: str  # which of them are one, as categories
     rows: int
     distinct: int
     missing: int
-    numbers: Array | None  # (n,) float64 of those that are there; None where one is not a number
+    numbers: Array | None  # (n,) float64 of non-missing values; None if one is not a number
     moments: list[Any] | None  # seconds since 1970
 
 

@@ -35,7 +35,7 @@ def num_features(ids: Ids) -> int:
 
 
 def by_feature(ids: Ids) -> Sequence[Array]:
-    """Return all ids of each feature, those of bags one after the other."""
+    """Return all ids of each feature, with bags concatenated."""
     return [bags.ids for bags in ids] if isinstance(ids, tuple) else ids.T
 
 
@@ -67,7 +67,7 @@ def owned(ids: Ids) -> Ids:
 
 
 def checked(ids: Any, num_rows: int) -> Ids:
-    """Return what a user gives as ids of so many rows: a copy in int64, none below 0."""
+    """Return a user's ids of `rows` rows as a copy in int64, none below 0."""
     if isinstance(ids, Ragged):
         raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
     if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
@@ -87,7 +87,7 @@ def checked(ids: Any, num_rows: int) -> Ids:
 def first_outside(ids: Ids, rows: Sequence[int]) -> tuple[int, int, int] | None:
     """Return (row, feature, id) of an id that is not below the rows of its table, if there is one.
 
-    Of single ids it is that of the first row, of bags that of the first feature.
+    Single ids are checked row by row, bags feature by feature.
     """
     if isinstance(ids, tuple):
         for feature, (bags, limit) in enumerate(zip(ids, rows, strict=True)):

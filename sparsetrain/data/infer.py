@@ -2,11 +2,11 @@
 """`infer`: a schema by the types and values of a sample of rows.
 
 Whole numbers are counts, which become logarithms, if few values are large: the greatest is over
-eight times the median, or over 8 if that is below 1. Others, and those whose name ends in `id`, are
-categories. Columns that cannot help (one value, or another in nearly every row) are left out.
-Points in time give their hour and weekday; lists of so many numbers are vectors, and text that
-holds lists is cut. Every guess is an entry of the result, and `dense`, `categories` and `ignore`
-overrule it. A warning names columns whose types are not read.
+eight times the median, or over 8 if that is below 1. The rest, and columns with a name ending in
+`id`, are categories. Columns that cannot help (a single value, or a new one in nearly every row)
+are left out. Points in time give their hour and weekday; lists of one length of numbers are
+vectors, and lists in text are split. Every guess is an entry of the result, and `dense`,
+`categories` and `ignore` overrule it. A warning names columns of unsupported types.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def infer(
         The column to predict: 0 and 1, or any numbers. Of another kind NAME:KIND, such as
         ``"visits:count"``; see `Schema` for the kinds.
     dense, categories, ignore : sequence of str
-        Columns that are what one says: numbers, categories, or of no use.
+        Columns with a given role: numbers, categories, or ignored.
 
     Raises
     ------
@@ -193,7 +193,7 @@ class _Guess:
         self._number(name, read_as_asked(pieces))
 
     def as_it_looks(self, name: str, pieces: Pieces) -> None:
-        """Take a column for what its values look like."""
+        """Choose a column's role by its values."""
         type_ = pieces[0][1].type
         kind = arrow_types.kind_of(arrow_types.element(type_))
         if kind is None:
@@ -217,7 +217,7 @@ class _Guess:
         self.notes[name] = f"ignored: {why}"
 
     def warning(self) -> str:
-        """Return the text about columns whose types are not read."""
+        """Return the text about columns of unsupported types."""
         return (
             f"{self.location.name}: left out, as their types are not read: "
             f"{name_columns(self.unread)}; cast them to numbers, text or lists of them, or drop "

@@ -2,7 +2,7 @@
 """`Interactions`: the items that users chose, in the order of time, and splits for ranking.
 
 A split is three tables with the columns user, history and item, as models that rank items read
-them; a fourth, of all interactions, is what an encoder learns from. All of a log is in memory.
+them; a fourth, of all interactions, is for an encoder to learn from. All of a log is in memory.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Split(NamedTuple):
     Attributes
     ----------
     train, valid, test : pyarrow.Table
-        Columns `user`, `history` (lists) and `item` (lists, of one item in `train`). A held-out
-        row has all items that its user chose in that part, after those of the parts before. With
+        Columns `user`, `history` (lists) and `item` (lists, of one item in `train`). A held-out row
+        has all items that its user chose in that part; its history has the parts before. With
         ``ages=True`` a column `history_age` has the seconds from each item of the history to its
-        last, which are the weights of `history` for an encoder.
+        last, as weights of `history` for an encoder.
     whole : pyarrow.Table
         All interactions, from which `encoder` learns users and items.
     """
@@ -75,7 +75,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Who chose what, user after user, each in the order of time.
+    """Users and their chosen items, user by user, in the order of time.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ class Interactions:
         valid, test : float
             The shares.
         seed : int
-            Another seed is another split.
+            A different seed gives a different split.
         each, max_length, ages
             As in `leave_one_out`.
         """
@@ -257,19 +257,19 @@ class Interactions:
         max_length: int | None = None,
         ages: bool = False,
     ) -> Split:
-        """Train on all of these, and validate and test on other logs, as a benchmark gives them.
+        """Train on all of these, and validate and test on given logs, as benchmarks do.
 
         Parameters
         ----------
         valid, test : Interactions, optional
-            Of the same users, whose histories begin with what is trained on, and of new ones.
+            Of the same users, with histories that begin with the training items, and of new ones.
         each, max_length, ages
             As in `leave_one_out`.
 
         Raises
         ------
         DataError
-            If the values of their users or items are of another type.
+            If their users or items have a different type.
         """
         logs = {TRAIN: self, **{n: x for n, x in ((VALID, valid), (TEST, test)) if x is not None}}
         columns: dict[str, Any] = {}
@@ -289,7 +289,7 @@ class Interactions:
     def split_windows(
         self, unit: Unit, *, each: Each = "event", max_length: int | None = None, ages: bool = False
     ) -> Iterator[tuple[str, Split]]:
-        """Yield a split of each window of time, in which `test` is what `train` teaches too.
+        """Yield a split of each window of time; its `test` is the window that `train` has too.
 
         So a model can be scored on a window before it learns from it. Histories reach back to the
         windows before; `whole` has the window's interactions alone, and `valid` none.
@@ -344,7 +344,7 @@ class Interactions:
         ages: bool,
         chosen: Array | None = None,
     ) -> pa.Table:
-        """Return a row for each interaction at `kept`, behind those of its user before it.
+        """Return a row for each interaction at `kept`, with its user's earlier ones as the history.
 
         `chosen` says which of them get one, (len(kept),) bool; by default all.
         """
@@ -363,7 +363,7 @@ class Interactions:
         return self._rows(user[at], history, one_each(kept[at]), ages)
 
     def _held_out(self, part: Array, number: int, ages: bool) -> pa.Table:
-        """Return a row for each user with items in a part, behind those of the parts before."""
+        """Return a row for each user with items in a part, with the parts before as the history."""
         own = part == number
         users = np.unique(self.user[own])
         history, item = (self._of_users(chosen, users) for chosen in (part < number, own))
@@ -376,7 +376,7 @@ class Interactions:
         return Ragged(places, np.r_[0, ends])
 
     def _rows(self, user: Array, history: Ragged, item: Ragged, ages: bool) -> pa.Table:
-        """Return a table of rows whose lists are those of interactions at these places."""
+        """Return a table of rows with lists of the interactions at these places."""
         columns = {"user": self.users.take(pa.array(user))}
         for name, places in {"history": history, "item": item}.items():
             columns[name] = places.as_lists(self.item.take(pa.array(places.ids)))
@@ -388,7 +388,7 @@ class Interactions:
 
 
 def _checked(each: Each, max_length: int | None) -> int | None:
-    """Return `max_length`, if both are what `Interactions.leave_one_out` takes."""
+    """Return `max_length`, after checks of both arguments of `Interactions.leave_one_out`."""
     if each not in (kinds := get_args(Each)):
         raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
     return None if max_length is None else require_int("max_length", max_length)

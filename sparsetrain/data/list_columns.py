@@ -2,7 +2,7 @@
 """Lists in a sample of a column: vectors of numbers, and text that holds lists.
 
 Text is a list only by evidence that free text, codes and addresses lack: many rows have the
-separator, pieces recur in other texts and at other places, and have no blanks inside.
+separator, pieces recur in more texts and at more places, and have no blanks inside.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def vector_width(pieces: Pieces) -> int:
 
 
 def separator_of(pieces: Pieces) -> str | None:
-    """Return what stands between the values of lists in text; None if it is other text."""
+    """Return the separator of lists in text; None if it is other text."""
     texts, times = _distinct(pieces)
     if not len(texts):
         return None

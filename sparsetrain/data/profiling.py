@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`profile`: statistics of raw or converted rows.
 
-Clicks, missing values, frequent ids. Rows are read from the beginning up to a
-limit; counts are exact for what was read. Memory: the distinct values of every category column.
+Clicks, missing values, frequent ids. Rows are read from the beginning up to a limit; counts are
+exact for the rows read. Memory: the distinct values of every category column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAN = NanRule("missing")
 
 
 class DenseProfile(NamedTuple):
-    """A dense column: how many values are missing or below 0, and the range of the others.
+    """A dense column: the numbers of missing and of negative values, and the range of the rest.
 
     Of converted data the two are None: missing values are filled there, and all are logarithms.
     """
@@ -55,9 +55,9 @@ class CategoryProfile(NamedTuple):
     ids : int
         Values read, missing ones included.
     missing, distinct, once : int
-        Missing values, distinct others, and distinct ones that occur once.
+        Missing values, distinct values, and distinct ones that occur once.
     rare : int or None
-        Of converted data, the values that share the row for rare ones; they are no one's others.
+        In converted data, values that share the row of rare ones; they are not counted as distinct.
     top : list of (str, int)
         The most frequent values and their counts.
     """

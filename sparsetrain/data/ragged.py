@@ -35,7 +35,7 @@ class Ragged:
     Parameters
     ----------
     ids : array-like (N,) of integers
-        The ids of all bags, one after the other.
+        The ids of all bags, concatenated.
     offsets : array-like (B + 1,) of integers
         Where each bag begins in `ids`; the first is 0 and the last is N.
     weights : array-like (N,) float32, optional
@@ -80,7 +80,7 @@ class Ragged:
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     def take(self, index: Array | slice) -> Ragged:
-        """Return the bags at `index`; of a slice, whose step is 1, as a view."""
+        """Return the bags at `index`; a slice with step 1 is a view."""
         if not isinstance(index, slice):
             return self.between(self.offsets[:-1][index], self.offsets[1:][index])
         first, stop, _ = index.indices(len(self))
@@ -146,7 +146,7 @@ class Ragged:
         return differ
 
     def as_lists(self, values: Any) -> pa.Array:
-        """Return a list column of these bags with other values (N,) in place of the ids."""
+        """Return a list column of these bags with values (N,) in place of the ids."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
 
     def owned(self) -> Ragged:
@@ -161,7 +161,7 @@ class Ragged:
         Raises
         ------
         DataError
-            Which begins with `what`.
+            The message begins with `what`.
         """
         offsets, num_ids = self.offsets, len(self.ids)
         if len(offsets) != num_rows + 1:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features that share an embedding table, such as an item and the items seen before.
 
-Schemas, encoders and models all resolve sharing here: a mapping from a feature's name to that of
-the feature whose table it uses, after which the table is named.
+Schemas, encoders and models all resolve sharing here: a mapping from a feature's name to the
+feature that owns (and names) its table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparsetrain.errors import ConfigError, nearest
 
 
 def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
-    """Return, for each feature, the position of the one whose table it looks up.
+    """Return, for each feature, the position of its table's owner.
 
     `share` maps each feature without a table of its own to that one.
     """

@@ -2,7 +2,7 @@
 """Kinds of labels as values, a file each: check, loss, prediction, scores, names of outputs.
 
 - `Binary`, `Real`, `Classes`, `Count`, `Quantiles`: the kinds; `Label`: the base of your own
-- `Labels`: those of a model by name; `LabelMetrics`: their scores, `watched_names`: of all kinds
+- `Labels`: a model's labels by name; `LabelMetrics`: their scores, `watched_names`: of all kinds
 """
 
 from sparsetrain.labels.binary import Binary as Binary

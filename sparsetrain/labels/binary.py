@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Binary`: a label of 0 or 1, such as a click, whose logit is its log-odds."""
+"""`Binary`: a label of 0 or 1, such as a click; its logit is the log-odds."""
 
 from __future__ import annotations
 

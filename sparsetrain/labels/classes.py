@@ -47,7 +47,7 @@ class Classes(Label):
 
     @property
     def wanted(self) -> str:
-        """What a label must be."""
+        """The values of a label."""
         return f"a class below {self.count}"
 
     def bad(self, values: np.ndarray) -> np.ndarray:

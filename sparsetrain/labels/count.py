@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Count`: a label that counts, such as visits, whose logit is the logarithm of its mean."""
+"""`Count`: a label that counts, such as visits; its logit is the logarithm of the mean."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DevianceMetrics(MeanMetrics):
 
             `rows` : how many rows.
 
-            `constant_deviance` : that of always predicting the mean label of these rows.
+            `constant_deviance` : deviance of always predicting the mean label of these rows.
 
             `mean_label`, `mean_prediction` : means.
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Label`: one kind of label as a value, which tells all that the package asks about the kind.
 
-A kind is a class in a file of its own: which numbers are such labels, the loss, what is predicted,
-the scores, and the names of outputs. Schemas, configurations and saved runs hold its plain word,
-`kind`, of which `label_of` makes the value again. This package imports no TVM: a loss is written in
-the operators that it is given.
+A kind is a class in a file of its own: valid numbers, loss, prediction, scores, and names of
+outputs. Schemas, configurations and saved runs hold its plain word, `kind`, which `label_of` turns
+back into the value. This package imports no TVM: a loss gets its operators as an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 from sparsetrain.errors import ConfigError
 from sparsetrain.metrics.scores import Scores
 
-Kind = str | int  # a word, such as "binary", with arguments behind ":"; a number is that of classes
+Kind = str | int  # a word, such as "binary", with arguments after ":"; a number of classes
 
 
 class Metrics(Protocol):
@@ -48,7 +47,7 @@ class Label(ABC):
     watched : str
         The score by which a run's best validation is found.
     lower : tuple of str
-        Scores of its own of which less is better.
+        Scores of its own that are better if lower.
     scales : bool
         Whether predictions shift and scale as the labels do.
     is_yes_or_no : bool
@@ -79,7 +78,7 @@ class Label(ABC):
 
     @classmethod
     def parse(cls, arguments: str) -> Label:
-        """Return the label whose word has `arguments` behind a colon, "" without.
+        """Return the label for the `arguments` after the word's colon, "" without.
 
         Raises
         ------
@@ -92,13 +91,13 @@ class Label(ABC):
 
     @property
     def kind(self) -> Kind:
-        """The plain word of which `label_of` makes this label."""
+        """The plain word that `label_of` turns into this label."""
         return self.word
 
     @property
     @abstractmethod
     def wanted(self) -> str:
-        """What a label must be, for messages."""
+        """The values of a label, for messages."""
 
     @property
     def num_logits(self) -> int:
@@ -113,7 +112,7 @@ class Label(ABC):
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
         """(B, S) logits and (B, 1) labels -> (B, 1) losses.
 
-        `op` holds the operators: those of ``tvm.relax.frontend.nn.op``, the losses of
+        `op` holds the operators: ``tvm.relax.frontend.nn.op``, the losses of
         ``sparsetrain.models``, and `constant`, which makes a tensor of an array.
         """
 
@@ -132,14 +131,14 @@ class Label(ABC):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """What follows the name of the label in the names of its S predictions."""
+        """Suffixes of the label's name in the names of its S predictions."""
         return ("",)
 
     def __str__(self) -> str:
         return str(self.kind)
 
     def describe_bad(self, number: float, shown: object) -> str:
-        """Say what is wrong with a label that is not of this kind."""
+        """Describe the error in a label that is not of this kind."""
         if np.isnan(number):
             return f"the label is null; drop the row or give it {self.wanted}"
         finite = " that is finite in float32" if self.wanted == NUMBER else ""

@@ -105,9 +105,9 @@ class LabelMetrics:
         Returns
         -------
         dict
-            Those of the only label; or of several ``NAME.SCORE`` for each, `rows`, and `loss`: the
-            weighted sum over the labels of their mean losses, where a missing label
-            counts as a row without an error.
+            The scores of the only label; of several ``NAME.SCORE`` for each, `rows`, and `loss`:
+            the weighted sum over the labels of their mean losses, where a missing label counts as a
+            row without an error.
         """
         found = {name: metrics.result() for name, metrics in self._each.items()}
         for name, of_groups in self._grouped.items():
@@ -125,7 +125,7 @@ class LabelMetrics:
 
 
 def gains() -> dict[str, Callable[[float], float]]:
-    """Return for each score, those of all kinds among them, what is larger for a better one."""
+    """Return, for each score of any kind, a function that is larger for better values."""
     own = [score for label in LABELS.values() for score in label.lower]
     return GAINS | dict.fromkeys(own, operator.neg)
 
@@ -140,7 +140,7 @@ def watched_names() -> list[str]:
 def score_names(labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10) -> list[str]:
     """Return the names of the scores of labels, in the order of `LabelMetrics`.
 
-    Without labels they are those of a ranking with lists of `k` items.
+    Without labels, the scores of rankings with lists of `k` items.
     """
     if not labels:
         return [*RankingMetrics(k).result()]

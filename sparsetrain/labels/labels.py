@@ -35,7 +35,7 @@ def guess_label(values: np.ndarray) -> Label:
 
 @cache
 def click(name: str = "label") -> Labels:
-    """Return a single label of 0 and 1, which is what columns are taken for unless told."""
+    """Return a single label of 0 and 1, the default."""
     return Labels({name: "binary"})
 
 
@@ -47,7 +47,7 @@ class Labels(Mapping[str, Label]):
     kinds : mapping from str to str, int or Label
         Plain words of kinds, or their values.
     where : str
-        What errors name.
+        Name in errors.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class Labels(Mapping[str, Label]):
         Raises
         ------
         DataError
-            With the shape that is wanted, or the first row whose label is not of its kind.
+            With the wanted shape, or the first row with a label not of its kind.
         """
         count = labels.shape[1] if labels.ndim == 2 else 1
         if count != len(self):

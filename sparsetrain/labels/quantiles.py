@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Quantiles`: any number, of which the values are predicted that it is below so often."""
+"""`Quantiles`: any number; predictions are quantiles of its distribution."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class PinballMetrics(MeanMetrics):
             `pinball` : mean over rows and levels q of ``max(q e, (q - 1) e)``, where e is the
             label less the predicted quantile.
 
-            `coverage` : share of rows whose label lies between the lowest and the highest quantile;
-            of levels 0.1 to 0.9 it should be 0.8. None of a single level.
+            `coverage` : share of rows with a label between the lowest and the highest quantile; of
+            levels 0.1 to 0.9 it should be 0.8. None of a single level.
 
             `rows`, `mean_label` : how many rows, and the mean of their labels.
 
@@ -70,7 +70,7 @@ class PinballMetrics(MeanMetrics):
 
 @dataclass(frozen=True, init=False)
 class Quantiles(Label):
-    """Any finite number, of which quantiles are predicted; the loss is the pinball loss.
+    """Any finite number; quantiles are predicted, and the loss is the pinball loss.
 
     Parameters
     ----------
@@ -79,8 +79,8 @@ class Quantiles(Label):
 
     Notes
     -----
-    In plain words, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt each for itself (Koenker and
-    Bassett 1978, https://doi.org/10.2307/1913643), so that those of a row may cross.
+    In plain words, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt independently (Koenker and
+    Bassett 1978, https://doi.org/10.2307/1913643), so a row's may cross.
     """
 
     levels: tuple[float, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Real`: a label that is any number, such as a rating, whose logit is the prediction."""
+"""`Real`: a label that is any number, such as a rating; its logit is the prediction."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on several processes and machines: tables sharded, dense parameters replicated.
 
-- `group`: what a `Trainer` is given; `comm` and its engines `mpi_comm`, `torch_comm`
+- `group`: the argument of a `Trainer`; `comm` and its engines `mpi_comm`, `torch_comm`
 - `plan`, `shards`: which rank has which rows; `exchange`: rows and gradients between ranks
 - `cut`: a program without its tables; `step`, `sums`: a step, the same on any number of ranks
 - `reading`: which rows a rank reads
-- `ranks`: what a trainer asks its ranks; `saving`, `run`: checkpoints of all ranks
+- `ranks`: a trainer's interface to its ranks; `saving`, `run`: checkpoints of all ranks
 """
 
 from sparsetrain.parallel.group import local as local

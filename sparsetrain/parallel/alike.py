@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of what each rank is given: arguments, files and batches that have to be the same.
+"""Comparisons of ranks' arguments, files and batches, which must be equal.
 
-Ranks that differ would train something that no process alone would, or wait for each other. Files
-are compared by their fingerprints, tables in memory and batches that every rank reads whole by a
-checksum, which costs a pass over their arrays and one message.
+Ranks that differ would train a different model than one process, or wait for each other forever.
+Files are compared by their fingerprints, tables in memory and batches that every rank reads whole
+by a checksum, which costs a pass over their arrays and one message.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of
 
-# Arguments of `fit` that have the same value on all ranks, and those that all are given or none.
+# Arguments of `fit` that must be equal on all ranks, and those given on all or none.
 _SAME = ("epochs", "batch_size", "shuffle", "resume", "validate_every", "group_by")
 _RULES = ("early_stopping", "reduce_lr")
 _GIVEN = ("validation", "run", "stop")
 
 
 def arguments_of(fit: Callable[..., Any], train: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values of `fit`'s arguments, by name, with those that were not given."""
+    """Return plain values of `fit`'s arguments, by name, including absent ones."""
     bound = inspect.signature(fit).bind(train, **options)
     bound.apply_defaults()
     given = bound.arguments
@@ -39,7 +39,7 @@ def arguments_of(fit: Callable[..., Any], train: Any, options: Mapping[str, Any]
 
 
 def looks_of(data: Any, dataset: Dataset) -> Any:
-    """Return what tells rows of one rank from those of another, wherever their files lie."""
+    """Return a fingerprint of a rank's rows, independent of the files' paths."""
     prints = fingerprint_of(data)
     if prints is not None:
         return [f"{each['bytes']:,} bytes, sha256 {each['sha256'][:16]}" for each in prints]
@@ -49,7 +49,7 @@ def looks_of(data: Any, dataset: Dataset) -> Any:
 
 
 def require_same(batches: Sequence[Batch], comm: Comm) -> None:
-    """Refuse batches that are not those of the other ranks; called on all.
+    """Refuse batches that differ between ranks; called on all.
 
     Raises
     ------

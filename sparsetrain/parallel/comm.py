@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Comm`: what processes say to each other, made of one primitive that moves arrays.
+"""`Comm`: communication between processes, made of one primitive that moves arrays.
 
-An engine gives `transfer`, which waits with a deadline, and `tell`, which reaches a rank wherever
-it waits. All else is here: collectives by direct messages, whose sums follow one binary tree over
-the ranks. All ranks call the same methods in the same order.
+An engine gives `transfer`, which waits with a deadline, and `tell`, which reaches a waiting rank.
+The rest is here: collectives by direct messages; sums follow one binary tree over the ranks. All
+ranks call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 
 from sparsetrain.errors import ParallelError, first_line
 
-Message = tuple[int, np.ndarray]  # another rank, and a contiguous array to send to it or fill
+Message = tuple[int, np.ndarray]  # a rank, and a contiguous array to send to it or to fill
 Item = TypeVar("Item")
 OTHERS_SILENT = "another process of the job stands still, or cannot be reached"
-GRACE = 1.0  # s for which a rank that ends after a failure waits for the others
+GRACE = 1.0  # s that a rank waits for the others after a failure
 
 
 class Comm:
@@ -35,11 +35,11 @@ class Comm:
     hosts : list of str
         Name of each rank's machine.
     engine : str
-        What moves the arrays.
+        Moves the arrays.
     deadline : float
-        Seconds for which another rank may be silent.
+        Seconds that a rank may be silent.
     sent : int
-        Bytes sent to other ranks so far.
+        Bytes sent so far.
     traffic : dict
         Purpose -> messages, seconds, 0 and bytes sent, since it was cleared.
     """
@@ -56,19 +56,19 @@ class Comm:
         return {}
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Send arrays and fill others; return when all is done.
+        """Send and receive arrays; return when all is done.
 
         Raises
         ------
         ParallelError
-            If another rank has failed or ended, or does not answer within the deadline.
+            If a rank has failed or ended, or does not answer within the deadline.
         """
 
     def tell(self, text: str, exit_code: int) -> None:
-        """Let all other ranks raise a `ParallelError` of this text, wherever they wait."""
+        """Make all other ranks raise a `ParallelError` with this text."""
 
     def _meet(self, host: str, leave: Callable[[], object]) -> None:
-        """Begin together with the others; `leave` is called when the process ends."""
+        """Begin together on all ranks; `leave` is called when the process ends."""
         self.hosts = ["a machine"] * self.size
         self.hosts = self.gather(host)
         atexit.register(leave)
@@ -165,7 +165,7 @@ class Comm:
         return bool(self.swap(np.full((self.size, 1), int(flag))).any())
 
     def _shares(self, length: int, dtype: Any) -> np.ndarray:
-        """Memory for a share of each rank, that of the sum before where it fits."""
+        """Memory for a share of each rank; the previous sum's if it fits."""
         if self._memory.shape != (self.size, length) or self._memory.dtype != dtype:
             self._memory = np.empty((self.size, length), dtype)
         return self._memory
@@ -205,7 +205,7 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def spans(counts: Any) -> list[slice]:
-    """Places of parts of these lengths, one behind another."""
+    """Slices of consecutive parts of these lengths."""
     ends = np.cumsum(counts).tolist()
     return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cut between a program and its tables: it reads the rows that were sent, whatever their number.
 
-In the cut function a table has a symbolic number of rows, those that a batch looks up, and its ids
-count these. So every lookup, bag and derivative stays as it is. A table that is read in any other
-way could not be sharded.
+In the cut function a table has a symbolic number of rows, a batch's, and its ids refer to these. So
+every lookup, bag and derivative stays as it is. A table that is read in any other way could not be
+sharded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def cut(module: tvm.IRModule, function: str, plan: Plan) -> tuple[tvm.IRModule, 
     Raises
     ------
     ConfigError
-        If a storage is read but by lookups of an input's rows, or two that lie apart by those of
-        one input.
+        If a storage is read other than by lookups of an input's rows, or two with different owners
+        by one input.
     """
     module = extract(module, function)
     old = module[function]
@@ -73,7 +73,7 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
 
 
 def _require_alike(lookups: Lookups, plan: Plan) -> None:
-    """Refuse an input whose rows would come from one storage in another order than from another."""
+    """Refuse an input with rows that two storages would send in different orders."""
     for one, other in combinations(lookups, 2):
         both = {*lookups[one]} & {*lookups[other]}
         where = [[table.owner for table in plan[name].tables] for name in (one, other)]

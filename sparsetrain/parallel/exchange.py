@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange of a batch's rows between the ranks that look them up and those that own them.
+"""Exchange of a batch's rows between the ranks that look them up and their owners.
 
 A rank sends the rows it needs once each, however often it looks them up, and receives them in that
 order; their gradients go back the same way, summed. Bytes follow from unique rows alone.
@@ -34,7 +34,7 @@ class Room:
         self._blocks: dict[str, NDArray] = {}
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """Return a tensor in the memory of this name; what was there is overwritten."""
+        """Return a tensor in the memory of this name; old contents are overwritten."""
         size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize
         block = self._blocks.get(name)
         if block is None or block.size(0) < size:
@@ -43,7 +43,7 @@ class Room:
 
 
 class Exchange:
-    """Rows of one storage, there and back; used for one batch after another.
+    """Rows of one storage, there and back; reused for every batch.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Exchange:
         self.rows: NDArray  # of this rank, that were asked for, rank by rank
 
     def place(self, rows: Sequence[Any]) -> list[NDArray]:
-        """Find the owners of looked up rows; return for each array the places of what will come."""
+        """Find the owners of looked up rows; return each array's places of the rows to come."""
         arrays = [a if isinstance(a, np.ndarray) else runtime.as_numpy(a) for a in rows]
         flat = [each.reshape(-1) for each in arrays]
         dtype = str(arrays[0].dtype) if arrays else "int32"
@@ -98,7 +98,7 @@ class Exchange:
         return [runtime.as_tensor(part.reshape(each.shape)) for part, each in pairs]
 
     def ask(self, answered: np.ndarray) -> NDArray:
-        """Send which rows are needed; return those that others need of this rank, which they are.
+        """Send the numbers of needed rows; return the rows that ranks need of this one.
 
         `answered` is how many each rank needs.
         """
@@ -112,7 +112,7 @@ class Exchange:
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
-        """Return the rows that were asked for, (U, D), and send others theirs of `table`."""
+        """Return the requested rows (U, D), and send ranks theirs of `table`."""
         width = self._width
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, "float32", self._dtype)(table, self.rows, own)
@@ -121,7 +121,7 @@ class Exchange:
         return self._send(own, self.answered, rows, self.asked, "rows")
 
     def give(self, gradients: Sequence[RowSparse | None]) -> RowSparse:
-        """Send the gradients of the rank's parts to the owners; return that of this rank's rows.
+        """Send the gradients of the rank's parts to the owners; return those of its rows.
 
         A row has at most two entries: the last sum of the tree is left to the optimizer.
         """

@@ -21,7 +21,7 @@ class Group:
     ----------
     comm : Comm
     shard : "auto", "table", "row" or mapping
-        Where tables lie, see `mpi`.
+        Placement of tables, see `mpi`.
     parts : int, optional
         Into how many parts a batch is cut, see `mpi`.
     """
@@ -35,7 +35,7 @@ class Group:
         return Group(self.comm, self.shard, self.parts or parts)
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> Any:
-        """What a trainer of this model asks; see `sparsetrain.training.processes`."""
+        """The trainer's interface for this model; see `sparsetrain.training.processes`."""
         from sparsetrain.parallel.ranks import joined
 
         return joined(self.comm, model, optimizer, self.shard, self.parts, accumulate)
@@ -52,11 +52,10 @@ def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) 
     shard : "auto", "table", "row" or mapping
         "table": each table on one rank; "row": rows of every table dealt to all ranks, row i to
         rank ``i % size``; "auto": by rows where a table is large. A mapping names tables, with one
-        of these words or a rank; others are "auto".
+        of these words or a rank; the rest are "auto".
     parts : int, optional
-        K, into how many parts a batch is cut: size, 2 size, 4 size, ... By default the number of
-        ranks. What is trained depends on K, to the bit on nothing else of this: K, K/2, K/4, ...
-        ranks give the same weights.
+        K, the number of parts of a batch: size, 2 size, 4 size, ... By default the number of ranks.
+        The result depends, to the bit, on K alone: K, K/2, K/4, ... ranks give the same weights.
     deadline : float
         Seconds after which a rank that does not answer ends the job.
 
@@ -91,7 +90,7 @@ def _join(engine: type, deadline: float) -> Comm:
 
 
 def local(parts: int | None = None) -> Group:
-    """This process alone, which computes what `parts` ranks would, to the bit."""
+    """This process alone, with the bits of `parts` ranks."""
     return Group(Comm(), "auto", parts)
 
 

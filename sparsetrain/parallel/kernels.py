@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the exchange: whose a row is and which of theirs, and places of sorted entries.
+"""Kernels of the exchange: owner and local number of a row, and places of sorted entries.
 
 Both are parallel over their entries; every element has one writer.
 """
@@ -49,7 +49,7 @@ def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> Prim
 
 
 def places_kernel(dtype: str) -> PrimFunc:
-    """Number of the run that each entry of a plan lies in.
+    """Number of each plan entry's run.
 
     Arguments: order (N,) and offsets (U + 1,) int32 of the plan, places (N,).
     """

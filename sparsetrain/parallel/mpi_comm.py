@@ -2,8 +2,8 @@
 """MPI as the engine, through mpi4py: waits with a deadline, news of ranks that fail or end.
 
 MPI itself waits for ever when a process raises an error, leaves its loop early or stands still. So
-nothing here blocks: requests are tested, and between tests a rank looks for news. Only where MPI
-begins and ends there is nothing to test: a timer ends the process then.
+nothing here blocks: requests are tested, and between tests a rank looks for news. Only at MPI's
+beginning and end there is nothing to test: a timer ends the process then.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from sparsetrain.system.launcher import describe_process, processes_started
 
 _DATA, _NEWS = 1, 2  # tags
 _ENDED = b"\0"  # news of a rank that goes
-# s: waits longer than the first are slept through, a fiftieth of what has passed at a time.
+# s: longer waits sleep, a fiftieth of the time passed at a time.
 _SPIN, _LONGEST_NAP = 2e-3, 2e-3
 
 
 class MpiComm(Comm):
-    """The processes that mpiexec, srun or another launcher of MPI started.
+    """The processes started by mpiexec, srun or any launcher of MPI.
 
     Parameters
     ----------
     deadline : float
-        Seconds for which another rank may be silent.
+        Seconds that a rank may be silent.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class MpiComm(Comm):
             self._hear()
             passed = time.monotonic() - began
             gone = sorted(waiting & self._ended)
-            if gone and not done():  # what it sent before may have come meanwhile
+            if gone and not done():  # earlier messages may have arrived meanwhile
                 self._fail(f"{self.name_of(gone[0])} has ended, {self.name} waits for it")
             if passed > self.deadline:
                 self._fail(self.say_silent(waiting))
@@ -103,7 +103,7 @@ class MpiComm(Comm):
         raise ParallelError(text)
 
     def _hear(self) -> None:
-        """Raise what another rank tells; note who has ended."""
+        """Raise a rank's error; record the ranks that have ended."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _NEWS, status):
             news = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
@@ -116,7 +116,7 @@ class MpiComm(Comm):
             raise ParallelError(text.decode())
 
     def _leave(self) -> None:
-        """End with the others: who ends alone, or after a failure, ends all."""
+        """End together: a rank that ends alone, or after a failure, ends all."""
         if self._mpi.Is_finalized():
             return
         sys.stdout.flush()
@@ -133,12 +133,12 @@ class MpiComm(Comm):
         if self._failed is not None or len(self._ended) < self.size - 1:
             self._comm.Abort(self._failed or ParallelError.exit_code)
         with _within(self.deadline, "end"):
-            _call(self._mpi, "MPI_Finalize")  # `os._exit` skips what mpi4py does at exit
+            _call(self._mpi, "MPI_Finalize")  # `os._exit` skips mpi4py's work at exit
 
 
 @contextmanager
 def _within(deadline: float, what: str) -> Iterator[None]:
-    """End the process if the block, in which MPI waits for all others, takes longer."""
+    """End the process if the block, in which MPI waits for all ranks, takes longer."""
     timer = Timer(min(deadline, TIMEOUT_MAX), _give_up, (deadline, what))
     timer.daemon = True
     timer.start()
@@ -173,7 +173,7 @@ def _import_mpi() -> Any:
 
 
 def _call(MPI: Any, function: str, *arguments: Any) -> None:
-    """Call a function of MPI without Python's lock, which that of mpi4py would hold."""
+    """Call a function of MPI without Python's lock, which mpi4py's call would hold."""
     status = getattr(ctypes.CDLL(MPI.__file__), function)(*arguments)
     if status:
         raise ConfigError(f"MPI cannot be used ({function}: {MPI.Get_error_string(status)})")

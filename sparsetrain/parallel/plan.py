@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of the shards: which rank owns which rows of each table.
 
-A table lies on one rank whole, or is dealt by rows: row i on rank i % R. Ids are numbered by
-falling count, so ranges of rows would leave nearly all lookups to the first rank. A plan is a pure
-function of the tables and the number of ranks; nothing that is saved depends on it.
+A table is on one rank, or dealt by rows: row i on rank i % R. Ids are numbered by descending count,
+so with ranges of rows the first rank would do nearly all lookups. A plan is a pure function of the
+tables and the number of ranks; saved files do not depend on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparsetrain.parallel.comm import spans
 
 DEALT = -1  # in place of an owner
 Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
-# Rows from which on "auto" deals a table: some ten times what a batch of usual size looks up.
+# Rows from which on "auto" deals a table: some ten times the lookups of a usual batch.
 DEALT_FROM = 1 << 14
 
 
@@ -81,7 +81,7 @@ def make_plan(
     shard: Shard = "auto",
     alike: Iterable[Sequence[str]] = (),
 ) -> Plan:
-    """Decide where tables lie.
+    """Decide the placement of tables.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def make_plan(
         or "auto", by rows where a table is large. A mapping says so table by table, or the rank;
         tables that it does not name are "auto".
     alike : iterable of sequences of str
-        Tables that lie where the largest of them does, all of them by rows or none.
+        Tables placed with the largest of them, all by rows or none.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _asked(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
 
 
 def describe(plan: Plan) -> str:
-    """Return a table of who owns what."""
+    """Return a table of owners."""
     lines = [f"{'table':24} {'rows':>13}  where"]
     for storage in plan.values():
         for table in storage.tables:

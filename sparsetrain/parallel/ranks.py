@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Ranks`: several processes that train one model, and one rank's share of it.
 
-It has the dense parameters, and of the tables the rows of this rank. What its trainer returns
-(losses, scores, history) is the same on every rank, to the bit. An error of one rank is raised on
-all, after which the job has to begin anew.
+It has the dense parameters, and this rank's rows of the tables. Its trainer returns the same
+losses, scores and history on every rank, to the bit. An error of one rank is raised on all; then
+the job must be started again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def joined(
 
 
 class Ranks(Shards, OneProcess):
-    """The ranks that train a model; see `OneProcess` for what a trainer asks them."""
+    """The ranks that train a model; `OneProcess` documents the interface."""
 
     parts: int
     most_missed = 0  # a rank does not know what rows of others missed
@@ -210,7 +210,7 @@ class Ranks(Shards, OneProcess):
             return list(zip(group, scores, strict=False))
 
     def _scores_of(self, trainer: Any, batch: Batch | None) -> np.ndarray:
-        """Logits of a batch, and rows for those that other ranks score."""
+        """Logits of a batch, while sending the rows that other ranks need."""
         program, lookups = self._cut_program(trainer, "logits")
         inputs = [] if batch is None else [trainer.model.inputs(batch)]
         with trainer._lock:
@@ -226,7 +226,7 @@ class Ranks(Shards, OneProcess):
         saving.write(self, folder, arrays, manifest)
 
     def opened(self, saved: Saved) -> Saved:
-        """An open checkpoint, of which this rank reads its rows."""
+        """An open checkpoint; this rank reads its rows of it."""
         shard: Any = saving.ShardOf(saved, self)
         return shard
 
@@ -258,7 +258,7 @@ class Ranks(Shards, OneProcess):
             return history if watch is None else History(history, profile=watch.result())
 
     def require_whole(self) -> None:
-        """Refuse what needs all rows of all tables.
+        """Refuse uses that need all rows of all tables.
 
         Raises
         ------

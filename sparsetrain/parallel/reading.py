@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SharedRows`: an epoch's batches, of which each rank reads only the parts that it computes.
+"""`SharedRows`: an epoch's batches; each rank reads only the parts that it computes.
 
-The rows of an epoch are cut into K stretches, and a batch is the next rows of each. So what a batch
-holds depends on K and not on the ranks. Rows whose number only reading tells are read by all ranks,
-and so are batches of the user's own.
+The rows of an epoch are cut into K stretches, and a batch is the next rows of each. So a batch
+depends on K and not on the ranks. Sources of unknown length are read by all ranks, and so are a
+user's own batches.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sparsetrain.training.run import Run
 
 
 class SharedRun(Run):
-    """A `Run` that all ranks hold; what is called on it is called on all."""
+    """A `Run` held by all ranks; its methods are called on all."""
 
     def __init__(self, run: Run, shards: Shards) -> None:
         vars(self).update(vars(run))

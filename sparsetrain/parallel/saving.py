@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of shards: folders as from one process, written and read by all ranks.
 
-Files hold ranges of rows. Of a table that is dealt by rows they are collected, some files at a
-time, each by one rank; other arrays are written by their owner. So nothing in a checkpoint depends
-on the ranks, and any number of them, or one process, reads it. Memory is a few blocks on a rank.
+Files hold ranges of rows. The files of a table dealt by rows are collected, some at a time, each by
+one rank; any other array is written by its owner. So a checkpoint does not depend on the ranks, and
+any number of them, or one process, reads it. Memory is a few blocks on a rank.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def write(
     arrays: Mapping[str, np.ndarray],
     manifest: dict[str, Any],
 ) -> None:
-    """Save what all ranks have, in place of the checkpoint that is there; see `checkpoint.write`.
+    """Save the arrays of all ranks, replacing the old checkpoint; see `checkpoint.write`.
 
-    `arrays` and `manifest` are those of this rank; of the manifest that of rank 0 counts.
+    `arrays` are this rank's; rank 0's `manifest` counts.
     """
     comm = shards.comm
     target = folders.located(folder)
@@ -94,7 +94,7 @@ def require_shared(comm: Comm, folder: Path | None = None) -> Path:
 
 
 def _cut(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Piece]:
-    """Cut all arrays, by rows, into files; those of dealt tables go to the ranks in turn."""
+    """Cut all arrays, by rows, into files; files of dealt tables go to the ranks in turn."""
     number = dealt = 0
     for whole in _wholes(shards, arrays):
         owner = whole.table.owner if whole.table is not None else 0
@@ -137,7 +137,7 @@ def rows_of(shards: Shards, arrays: Mapping[str, np.ndarray], row: int) -> dict[
 def _write_pieces(
     shards: Shards, draft: Path, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> list[Entry]:
-    """Write this rank's files; return what all ranks wrote, in order."""
+    """Write this rank's files; return all ranks' files, in order."""
     own: dict[str, Any] = {}
     dealt = [p for p in pieces if p.array.table is not None and p.array.table.owner == DEALT]
     for piece in pieces:
@@ -149,7 +149,7 @@ def _write_pieces(
         mine = [piece for piece in group if piece.writer == shards.rank]
         own |= {piece.file: _write(draft, piece, blocks) for piece in mine}
         for _ in blocks:
-            pass  # of others
+            pass  # of other ranks
     found: dict[str, int] = {}
     for crcs in shards.comm.gather(own):
         found |= crcs
@@ -227,7 +227,7 @@ def _dealt(rows: tuple[int, int], rank: int, size: int) -> slice:
 
 
 class ShardOf:
-    """An open checkpoint, of which this rank reads its rows; see `checkpoint.Saved`.
+    """An open checkpoint; this rank reads its rows of it; see `checkpoint.Saved`.
 
     Every file is checked by one rank before any rank reads rows.
     """

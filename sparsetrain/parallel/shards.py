@@ -44,7 +44,7 @@ class Shards:
         self._model = model
         shapes = {name: param.shape for name, param in model.named_parameters()}
         widths = {storage: int(shapes[storage][1]) for storage in model.tables()}
-        # Tables that one feature reads lie alike, so that their rows come in the same order.
+        # Tables read by one feature have the same placement, so their rows come in the same order.
         alike = [feature.tables for feature in {**model.features, **model.prepared}.values()]
         self.plan: Plan = make_plan(model.tables(), widths, comm.size, shard, alike)
 
@@ -68,7 +68,7 @@ class Shards:
         return range(self.rank * each, (self.rank + 1) * each)
 
     def in_turn(self, work: Callable[[], Any]) -> None:
-        """Work on the first rank of each machine, then on all: for what is kept on its disk."""
+        """Run on the first rank of each machine, then on all: for results cached on its disk."""
         hosts = self.comm.hosts
         first = self.comm.rank == [*hosts].index(hosts[self.comm.rank])
         if first:
@@ -77,12 +77,12 @@ class Shards:
         work()
 
     def require_memory(self, slots: Sequence[Slot]) -> None:
-        """Refuse tables whose rows and slots would not fit the memory of a rank's machine.
+        """Refuse tables with rows and slots that do not fit the memory of a rank's machine.
 
         Raises
         ------
         ConfigError
-            With the rank, what it needs and how many ranks would do.
+            With the rank, the memory needed, and a sufficient number of ranks.
         """
         need = 0
         for plan in self.plan.values():
@@ -155,7 +155,7 @@ class Shards:
     ) -> dict[str, NDArray]:
         """Weights for these inputs, of storages the rows that are looked up; changes ids to places.
 
-        `weights` gives this rank's rows, of which those that are asked for are current.
+        `weights` gives this rank's rows, current where requested.
         """
         read = [dict(given) for given in inputs]
         for storage, exchange in self._exchanges.items():
@@ -177,7 +177,7 @@ class Shards:
         return {**params, **{s: e.fetch(params[s]) for s, e in self._exchanges.items()}}
 
     def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> dict[str, NDArray]:
-        """Weights of which each rank has its rows, with all rows of those that are named."""
+        """Each rank's rows of weights, with all rows of the named ones."""
         found = dict(weights)
         for storage, plan in self.plan.items():
             if storage not in names:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training step of several ranks: rows come from their owners, gradients go back once.
 
-A batch of B rows is cut into K parts, of which each rank computes some. Rows are exchanged once a
-step, and so are gradients, summed over a rank's parts before. Dense parameters are replicated, and
-every rank updates them alike; of tables each updates its own rows. What is not finite anywhere is
-known everywhere before the first write.
+A batch of B rows is cut into K parts; each rank computes some. Rows are exchanged once a step, and
+so are gradients, after a sum over a rank's parts. Dense parameters are replicated, and every rank
+updates them alike; each updates its own rows of tables. All ranks know of any number that is not
+finite before the first write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sparsetrain.training.step import TrainingStep, loss_inputs
 
 
 class ShardedStep:
-    """Steps of a trainer whose tables are sharded; see `TrainingStep`."""
+    """Steps of a trainer with sharded tables; see `TrainingStep`."""
 
     def __init__(self, trainer: Any, shards: Shards) -> None:
         self._trainer, self._shards = trainer, shards
@@ -55,7 +55,7 @@ class ShardedStep:
         return GradientProgram(cut, trainer.target, trainer.arithmetic, spared), lookups
 
     def compile(self) -> None:
-        """Compile the program of a step, first on one rank of each machine: others find it."""
+        """Compile a step's program, first on one rank of each machine, for the others' cache."""
         self._shards.in_turn(lambda: self._cut[0].machine)
         self._compiled = True
 
@@ -84,7 +84,7 @@ class ShardedStep:
         }
         lookups = self._cut[1]
         weights = self._shards.fetch(self._trainer.params.rows, [*inputs.values()], lookups)
-        with np.errstate(over="ignore", invalid="ignore"):  # of which the step says more
+        with np.errstate(over="ignore", invalid="ignore"):  # the step says more about it
             sums, sparse = self._gradients(batch, inputs, weights)
             self._shards.comm.tree_sum_(sums.buffer)
         return self._apply_(sums, sparse)

@@ -2,7 +2,7 @@
 """Sums of a step over parts and ranks: dense gradients in one buffer, and the exact norm.
 
 Sums over the batch follow one binary tree over its parts, whichever rank computes them, so their
-bits do not depend on the number of ranks. What is absent adds -0.0, which changes no number.
+bits do not depend on the number of ranks. An absent part adds -0.0, which changes no number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DenseSums:
     def fill_(
         self, gradients: Mapping[str, Any], number: Any, factors: Mapping[str, Any]
     ) -> DenseSums:
-        """Copy those of a part, some times a factor."""
+        """Copy a part's gradients, some times a factor."""
         for name, view in self._views.items():
             np.multiply(runtime.as_numpy(gradients[name]), factors.get(name, 1), out=view)
         self.number[...] = number
@@ -66,13 +66,13 @@ class DenseSums:
         return self
 
     def add_(self, other: DenseSums) -> DenseSums:
-        """Add another."""
+        """Add a part."""
         np.add(self.buffer, other.buffer, out=self.buffer)
         return self
 
 
 def exact_norm(gradients: Mapping[str, Any], comm: Comm) -> float:
-    """Global norm of gradients whose row-sparse ones are shards: the same on any number of ranks.
+    """Global norm of gradients with row-sparse shards: the same on any number of ranks.
 
     Squares of rows, and of dense gradients, in float64 are summed without rounding, as whole
     numbers by their exponents. So neither the order nor the owner of a row matters.

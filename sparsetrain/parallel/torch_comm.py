@@ -30,7 +30,7 @@ class TorchComm(Comm):
     Parameters
     ----------
     deadline : float
-        Seconds for which another rank may be silent.
+        Seconds that a rank may be silent.
 
     Raises
     ------
@@ -43,7 +43,7 @@ class TorchComm(Comm):
         self.deadline, limit = deadline, timedelta(seconds=deadline)
         try:
             store, self.rank, self.size = next(distributed.rendezvous("env://", timeout=limit))
-            # Apart from what else uses the launcher's store.
+            # Prefix in the launcher's store.
             self._store = distributed.PrefixStore("sparsetrain", store)
             distributed.init_process_group(
                 "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=limit
@@ -76,7 +76,7 @@ class TorchComm(Comm):
             if not self._store.check([_NEWS]):
                 self._store.set(_NEWS, text)
         with suppress(RuntimeError, AssertionError):
-            self._distributed.destroy_process_group()  # others see that connections close
+            self._distributed.destroy_process_group()  # ranks see that connections close
 
     def _explain(self, error: Exception, passed: float, ranks: set[int]) -> NoReturn:
         text = self.say_silent(ranks)
@@ -90,7 +90,7 @@ class TorchComm(Comm):
         raise ParallelError(text) from None
 
     def _leave(self) -> None:
-        """End with the others, whose last messages may be on their way."""
+        """End together, after the last messages have arrived."""
         limit = time.monotonic() + GRACE
         with suppress(RuntimeError):
             ended = self._store.add(_ENDED, 1)

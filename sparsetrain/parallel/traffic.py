@@ -35,7 +35,7 @@ class Watch:
         return loss
 
     def result(self) -> StepProfile | None:
-        """Medians over the steps, of which the first compiles."""
+        """Medians over the steps; the first one compiles."""
         steps = self._steps[1:]
         if not steps:
             return None

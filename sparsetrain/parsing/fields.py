@@ -2,12 +2,12 @@
 """Numbers that the fields of delimited text spell, read by a kernel.
 
 A key is a whole number below 2**32 as integers are written, or exactly 8 lower-case hex digits; any
-other number is digits, maybe with a sign or leading zeros, that fit int32. Where a column holds
-anything else, that is noted, and the caller reads the column otherwise.
+other number is digits, maybe with a sign or leading zeros, that fit int32. If a column holds
+anything else, that is noted, and the caller reads the column in a different way.
 
 Lines are read in tiles that stay in a core's first cache: first where each field ends, from the
-delimiters among 64 bytes at once, then column by column what the fields spell. Up to 8 characters
-are read as one number of 64 bits without a branch for each, longer fields digit by digit.
+delimiters among 64 bytes at once, then the fields, column by column. Up to 8 characters are read as
+one number of 64 bits without a branch for each, longer fields digit by digit.
 
 What is parallel: nothing; blocks of lines are read on several threads. Cost: two passes over the
 bytes, 6 ns a field of up to 8 characters on a core with vectors of 256 bits.
@@ -46,7 +46,7 @@ from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
 from sparsetrain.system.locks import with_builder_lock
 
-# What a column held. EIGHT: 8 digits that can be read as hexadecimal or as decimal.
+# Contents of a column. EIGHT: 8 digits that can be read as hexadecimal or as decimal.
 TEXT, HEX, EIGHT, DECIMAL = 1, 2, 4, 8
 _NEWLINE, _RETURN, _QUOTE, _MINUS = 10, 13, 34, 45
 _WORD = 64  # bytes that are searched at once
@@ -57,12 +57,12 @@ _TILE_FIELDS, _TILE_LINES = 2560, 64  # a tile has at least so many of both
 def fields_kernel() -> PrimFunc:
     """Read every field of whole lines.
 
-    Arguments: data (N,) uint8, N >= 8, of which the last is a newline; the delimiter and another
-    byte that no line may hold; is_key (F,) int32; to work with, for tiles of L lines, ends
-    (L F + 129,) int32, eights (L + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32,
-    valid (F, R + 8) uint8, found (F,) int32, which is added to; rows (1,) int64: how many lines
-    were read, -1 if one has not F fields, or that byte or a carriage return. A line with a newline
-    in place of a delimiter is not noticed.
+    Arguments: data (N,) uint8, N >= 8, ending in a newline; the delimiter and a byte that no line
+    may hold; is_key (F,) int32; to work with, for tiles of L lines, ends (L F + 129,) int32, eights
+    (L + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32, valid (F, R + 8) uint8, found
+    (F,) int32, which is added to; rows (1,) int64: how many lines were read, -1 if one has not F
+    fields, or that byte or a carriage return. A line with a newline in place of a delimiter is not
+    noticed.
     """
     with kernel("fields") as built:
         length, columns, capacity, room, lanes = extents(5)
@@ -159,7 +159,7 @@ def _where(bytes_: Any, byte: Any) -> Any:
 
 
 def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
-    """Write where the lowest bit is, and clear it; without one, what is written is undefined."""
+    """Write the place of the lowest bit, and clear it; undefined without one."""
     below = T.Bind(ends[0] - uint64(1))
     place = at + tirx.Cast("int64", tirx.popcount(~ends[0] & below))
     T.buffer_store(a.ends, tirx.Cast("int32", place), [count + 1])
@@ -195,7 +195,7 @@ def _gather(a: _Arguments, tile: _Tile) -> None:
 
 
 def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
-    """Read short fields, several at once, then any others."""
+    """Read short fields, several at once, then the rest."""
     read, all_ = _hex_key if is_key else _short_number, all_lanes(LANES)
     kinds, left = variable("int32", 0, LANES), variable("int64", 0, LANES)
     with T.serial(0, (tile.lines + LANES - 1) // LANES) as group:
@@ -246,7 +246,7 @@ def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
     count = kept(size - cast("int64", negative, lanes), "int64", lanes)
     digits = kept(behind_zeros(digits, count, lanes), "uint64", lanes)
     value = kept(cast("int32", joined(digits, 10, lanes), lanes), "int32", lanes)
-    # -0 is not 0 to whoever divides. Digits are asked: of other bytes the number is undefined.
+    # -0 differs from 0 in division. The bytes must be digits, else the number is undefined.
     signed = tirx.Or(tirx.Not(negative), digits != uint64(0))
     fits = tirx.And(tirx.And(count > 0, size <= 8), tirx.And(signed, are_decimal(digits)))
     return tirx.Select(negative, -value, value), constant(DECIMAL, "int32", lanes), fits

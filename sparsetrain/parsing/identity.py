@@ -4,11 +4,11 @@
 The kind of a column alone says which texts are numbers:
 
 - whole numbers: 12, "12", "012", 12.0 and "12.0" are one value,
-- hexadecimal: text of exactly 8 lower-case hex digits is the number that it spells, and other text
-  as in whole numbers; a number from -2**31 to -1 is the unsigned one of its 32 bits, as an int32
-  keeps a hash,
-- text: a number and the text that integers are written as, 12 and "12", are one value; other text,
-  "012" too, is its bytes.
+- hexadecimal: text of exactly 8 lower-case hex digits is that number, and other text as in whole
+  numbers; a number from -2**31 to -1 is the unsigned number with its 32 bits, as an int32 keeps a
+  hash,
+- text: a number and its decimal text, 12 and "12", are one value; other text, "012" too, is its
+  bytes.
 
 `true` and `false`, also `True` or `TRUE`, are 1 and 0. Numbers have 64 bits, those from 2**63 on by
 their bits. Missing are nulls and empty text.
@@ -25,19 +25,19 @@ import numpy as np
 WHOLE, HEXADECIMAL, TEXT = "whole", "hexadecimal", "text"
 KINDS = (WHOLE, HEXADECIMAL, TEXT)
 MISSING, UNSEEN = 0, 1  # ids: of no value, of one without a row
-# Forms: no value, a number as integers are written, one written otherwise, 8 hex digits (which a
-# number may be too), and other text.
+# Forms: no value, a number in canonical form, a number in any other form, 8 hex digits (maybe a
+# number too), and other text.
 ABSENT, NUMBER, LOOSE, HEX, OTHER = range(5)
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Texts (n,), one after the other.
+    """Texts (n,) in one buffer.
 
     Attributes
     ----------
     data : (N,) uint8
-        Their bytes, and maybe others.
+        A buffer with their bytes.
     offsets : (n + 1,) int32 or int64
         Where each begins, and the last one ends.
     missing : (n,) bool or None

@@ -4,10 +4,10 @@
 Every way from a value to an id runs this code: frames, files, requests and, in an exported folder,
 C. `identity` says which values are one.
 
-Ids are found by linear probing in hash tables: of numbers below 2**32, with slots of 8 bytes, of
-other numbers, and of texts. Those of all columns have one memory, so one call may ask for values of
-several columns. Texts are read in tiles, first the keys, then the slots, whose cache misses
-overlap.
+Ids are found by linear probing in hash tables: for numbers below 2**32, with slots of 8 bytes, for
+larger numbers, and for texts. The tables of all columns share one memory, so one call may ask for
+values of several columns. Texts are read in tiles, first the keys, then the slots, whose cache
+misses overlap.
 
 What is parallel: nothing; blocks and requests are encoded on several threads.
 """
@@ -75,7 +75,7 @@ def keys_kernel(offset: str) -> PrimFunc:
     """Find the key of each text, of whatever kind its column will be.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8; keys
-    (n,) int64; what each is (n,) uint8.
+    (n,) int64; the form of each (n,) uint8.
     """
     with kernel("keys") as built:
         texts, count = _text_arguments(offset)
@@ -144,7 +144,7 @@ def _is(number: Any, kind: str) -> Any:
 
 
 def _sought(kind: Any, what: Any) -> Any:
-    """What is looked up in a column of this kind: a number, a text, or neither."""
+    """The form looked up in a column of this kind: a number, a text, or neither."""
     is_number = tirx.And(what != ABSENT, what != OTHER)
     text = tirx.Select(_is(kind, TEXT), int32(OTHER), int32(LOOSE))
     neither = tirx.Select(what == ABSENT, int32(ABSENT), text)
@@ -225,7 +225,7 @@ def _columns(asked: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
 
 
 class _Key(NamedTuple):
-    """A key that is found step by step, and what kind of value it is of."""
+    """A key that is computed step by step, and the form of its value."""
 
     key: Any
     what: Any
@@ -329,7 +329,7 @@ def _hash(data: Any, begin: Any, size: Any) -> Any:
 
 
 def _mixed(value: Any, word: Any) -> Any:
-    """Both halves of the product of 32 bits and a factor, so that each bit reaches others."""
+    """Both halves of the product of 32 bits and a factor, mixed."""
     product = T.Bind((value ^ tirx.Cast("uint64", word)) * uint64(GOLDEN >> 32 | 1))
     return (product ^ (product >> uint64(32))) & uint64(_LOW)
 
@@ -411,6 +411,6 @@ def _is_same(pool: Any, at: Any, data: Any, begin: Any, size: Any) -> Any:
 
 
 def _or_unseen(id_: Any) -> Any:
-    """The id of a slot; that of an empty one is 0."""
+    """The id of a slot, 0 if it is empty."""
     kept = T.Bind(id_)
     return tirx.Select(kept == 0, int32(UNSEEN), kept)

@@ -26,7 +26,7 @@ from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
 _FEW = 1 << 12  # bytes of an argument, of a request
-_NUMBERS = ("int32", "uint32", "int64")  # others are converted
+_NUMBERS = ("int32", "uint32", "int64")  # the rest are converted
 
 _keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))
 _hashes = cache(with_builder_lock(host_kernel("hashes of texts", keys.hashes_kernel)))
@@ -41,7 +41,7 @@ class Lookup:
         self._values = tuple(columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes its tables anew, whose memory is aligned."""
+        """A copy makes its tables anew, in aligned memory."""
         return {"_values": self._values}
 
     @cached_property
@@ -103,13 +103,13 @@ def _behind_lengths(texts: Texts, places: np.ndarray) -> np.ndarray:
 
 
 class _Slots:
-    """Slots of hash tables, one after the other; the first is empty."""
+    """Slots of all hash tables; the first is empty."""
 
     def __init__(self, words: int) -> None:
         self._parts, self._size = [np.zeros((1, words), np.int64)], 1
 
     def add(self, keys: np.ndarray, *words: np.ndarray) -> tuple[int, int]:
-        """Add a table of keys (n,) int64 and what their slots hold; return its start and bits."""
+        """Add a table of keys (n,) int64 and their slots' contents; return its start and bits."""
         if not len(keys):
             return 0, 0
         bits = ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length()
@@ -126,7 +126,7 @@ class _Slots:
 
 
 def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
-    """Return a slot of its own for each key: the first free one from that of its hash on."""
+    """Return a slot for each key: the first free one from its hash on."""
     holders = np.full(1 << bits, -1, np.int32)
     hashes = keys.view(np.uint64) * np.uint64(GOLDEN)
     slots, left = (hashes >> np.uint64(64 - bits)).view(np.int64), np.arange(len(keys))
@@ -139,7 +139,7 @@ def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
 
 
 def keys_of(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the key of each text (n,) int64, and what it is (n,) uint8: see `keys`."""
+    """Return the key of each text (n,) int64, and its form (n,) uint8: see `keys`."""
     found, what = empty((texts.count,), "int64"), empty((texts.count,), "uint8")
     _keys(texts.offsets.dtype.name)(*_texts(texts), found, what)
     return as_numpy(found, writable=True), as_numpy(what)

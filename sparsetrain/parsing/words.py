@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Up to 8 characters of text as one number of 64 bits, of which kernels read digits at once.
+"""Up to 8 characters of text as one 64-bit number, so that kernels read digits at once.
 
 Functions take one such word, or several in lanes. The first character is the lowest byte.
 """
@@ -49,7 +49,7 @@ def constant(value: Any, dtype: str, lanes: int) -> Any:
 
 
 def cast(dtype: str, value: Any, lanes: int) -> Any:
-    """The value of each lane in another type."""
+    """The value of each lane, cast to a type."""
     return tirx.Cast(f"{dtype}x{lanes}" if lanes > 1 else dtype, value)
 
 
@@ -68,14 +68,14 @@ def uint64(number: int) -> Any:
 
 
 def same_bytes(byte: int) -> Any:
-    """A number all of whose 8 bytes are the same."""
+    """A number with 8 equal bytes."""
     return uint64(byte * 0x0101010101010101)
 
 
 # A sum or difference of unsigned numbers that does not fit 64 bits is undefined in TVM's code, so
 # bytes are added without their high bits.
 def at_least(eight: Any, byte: int) -> Any:
-    """The high bit of each byte whose lower bits are at least so large."""
+    """The high bit of each byte with lower bits of at least this value."""
     return (eight & same_bytes(0x7F)) + same_bytes(0x80 - byte)
 
 
@@ -93,7 +93,7 @@ def is_hex_alone(eight: Any) -> Any:
 
 
 def hex_digits(eight: Any) -> Any:
-    """What 8 hex digits stand for, each a byte."""
+    """The values of 8 hex digits, a byte each."""
     return (eight & same_bytes(0x0F)) + ((eight >> uint64(6)) & same_bytes(1)) * uint64(9)
 
 

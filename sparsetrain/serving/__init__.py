@@ -3,7 +3,7 @@
 
 - `export`, `encoder_tables`, `libraries`, `manifest`: the folder, written
 - `native`: the library in C that opens it; `model`: that library from Python, by ctypes and NumPy
-- `delta`: what one version of a folder lacks to be the next
+- `delta`: the difference between two versions of a folder
 - `server`, `requests`: an HTTP server; `onnx_model`: a model without its encoder as ONNX
 
 Importing `sparsetrain.serving.model` imports neither TVM nor Arrow.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of an Arrow stream by what its messages say, before Arrow takes memory for them.
+"""Sizes of an Arrow stream from its messages, before Arrow allocates memory for them.
 
 A column of nulls has no bytes whatever its length, and 16 kB of zstd may be gigabytes. Each message
 says its rows, the length of each array and, before each compressed buffer, its bytes; the

@@ -26,7 +26,7 @@ from sparsetrain.serving.service import HELD, SMALL
 _HEAD, _HEADER = 1 << 15, 100  # bytes of all headers of a request, and of each besides its text
 _PIPELINED = 16  # requests of a connection behind the one that is answered
 _SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
-_REFUSED = 64  # connections that are told why, beyond those that are answered
+_REFUSED = 64  # connections told why they are refused, beyond those answered
 _CLOSE = {"connection": "close"}
 Told = Callable[[Any, int, float], None]  # takes scope, status and seconds of an answer
 _LONG_HEAD = (
@@ -58,7 +58,7 @@ class _Limited:
 
         async def counted() -> Any:
             nonlocal read
-            self._require_size(declared, {})  # what comes of it is dropped for a while
+            self._require_size(declared, {})  # its further bytes are dropped for a while
             message = await receive()
             before, size = read, len(message.get("body", b""))
             read += size
@@ -112,10 +112,10 @@ async def _send_in_pieces(message: Any, send: Any, client: Client) -> None:
 
 
 class _Bounded(HttpToolsProtocol):
-    """Ends connections whose next request, headers and all, or next step of an answer takes long.
+    """Ends connections if the next request or the next step of an answer takes too long.
 
-    It aborts them: closing would wait for a client that does not read. It counts the bytes that the
-    parser keeps to itself, and has at most `_PIPELINED` requests wait for the answer to another.
+    It aborts them: closing would wait for a client that does not read. It counts the bytes buffered
+    by the parser, and lets at most `_PIPELINED` requests wait behind an answer.
     """
 
     seconds = 10.0
@@ -179,7 +179,7 @@ class _Bounded(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        if self._cycles:  # whose answer this would be taken for
+        if self._cycles:  # this would be taken for its answer
             self.transport.abort()
         elif max(self._head, self._kept) > _HEAD:
             self.transport.write(_LONG_HEAD)
@@ -193,12 +193,12 @@ class _Bounded(HttpToolsProtocol):
         super().on_response_complete()
 
     def wake(self) -> None:
-        """Let the request that waits for more of its body look at what changed."""
+        """Wake the request that waits for more of its body."""
         for cycle in self._cycles:
             cycle.message_event.set()
 
     def abandon(self) -> None:
-        """End the connection whose client does not read its answer."""
+        """End the connection if its client does not read the answer."""
         for cycle in self._cycles:
             cycle.disconnected = True
         self.transport.abort()

@@ -94,7 +94,7 @@ def as_column(values: Any, name: str) -> Column:
     Raises
     ------
     DataError
-        If it holds what no column holds; it names the column.
+        If it holds values that no column may hold; the message names the column.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
         return _from_array(values, name)
@@ -182,7 +182,7 @@ def _edges(lengths: Iterable[int]) -> Any:
 
 
 def _array(code: str, values: Iterable[Any]) -> Any:
-    """Fill an array in parts, between which other threads have their turn."""
+    """Fill an array in parts, and let threads run in between."""
     made, rest = array(code), iter(values)
     while part := array(code, islice(rest, 1 << 14)):
         made.extend(part)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deltas: what a newer export has that an older one lacks, and the newer one put together again.
+"""Deltas: the difference between two exports, and its application to the older one.
 
-A delta holds the newer manifest, files that changed, and of tables and of vectors of items the rows
-that changed. `apply` writes a folder of the same bytes as the newer export: every file is checked
-against that manifest. Files that stay are links to those of the older folder, so processes share
-their memory.
+A delta holds the newer manifest, changed files, and changed rows of tables and of item vectors.
+`apply` writes a folder of the same bytes as the newer export: every file is checked against that
+manifest. Unchanged files are links into the older folder, so processes share their memory.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Rows(NamedTuple):
 
 
 class _Export(NamedTuple):
-    """A folder and what its manifest says of it."""
+    """A folder and its manifest."""
 
     folder: Path
     checksum: str  # of the manifest
@@ -97,7 +96,7 @@ def _with_items(export: _Export) -> _Export:
 
 
 def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
-    """Write what `apply` needs to make `newer` of `older`, both exported folders, to a new folder.
+    """Write a delta from the exported folder `older` to `newer`, for `apply`, to a new folder.
 
     Raises
     ------
@@ -172,7 +171,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
     Raises
     ------
     CheckpointError
-        If the delta is for another export, or either is damaged; nothing is written then.
+        If the delta is for a different export, or either is damaged; nothing is written then.
     ConfigError
         If `out` exists.
     """
@@ -219,7 +218,7 @@ def _make(path: Path, name: str, old: _Export, new: _Export, of_rows: Mapping[st
         source = require_regular(old.folder / name)
         try:
             os.link(source, path)
-        except OSError:  # another file system
+        except OSError:  # a different file system
             shutil.copyfile(source, path)
 
 
@@ -231,7 +230,7 @@ def _write_table(
     changed: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write rows from first to last: what is written to memory that is mapped has to find room."""
+    """Write rows from first to last, so that a full disk is an error, not a crash."""
     with open(path, "wb") as file:
         file.write(rows.head)
         for part in rows.chunks(rows.size):

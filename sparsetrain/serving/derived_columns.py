@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derived columns of a request to an exported model: buckets, lists in text, pairs.
 
-The library in C computes quotients and remainders alone, and takes other derived columns as those
-of a request. Here they are made of their sources by the code that training made them by.
+The C library computes quotients and remainders alone, and expects all further derived columns in
+the request. Here they are computed from their sources by the code used in training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = "derived.json"
 
 
 def read_rules(content: bytes) -> dict[str, Any]:
-    """Return the rule of each column, from what `export` wrote."""
+    """Return the rule of each column, from the exported manifest."""
     from sparsetrain.data.schema.derived import Derived
     from sparsetrain.data.schema.schema_file import fill
 
@@ -26,7 +26,7 @@ def read_rules(content: bytes) -> dict[str, Any]:
 
 
 def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dict[str, Column]:
-    """Return the columns of a request with those that it lacks and rules make.
+    """Return the columns of a request, with missing derived columns computed.
 
     Raises
     ------

@@ -23,14 +23,14 @@ def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
 
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
-    """Return those of the columns that a model reads, one for those that share."""
+    """Return the tables of the columns that a model reads, each shared table once."""
     columns = {column.name: column.values for column in rules.features}
     wanted = dict.fromkeys(columns[feature.column] for feature in read.features)
     return [values for values in wanted if isinstance(values, Vocabulary)]
 
 
 def signature(rules: Rules, read: ModelInputs) -> Record:
-    """Return what a program takes, and of what data; see `native/internal.h`."""
+    """Return a program's arguments and their data; see `native/internal.h`."""
     apart = any(record[2] != -1 for record in read.records)
     has_ends = apart or any(record[1] == "offsets" for record in read.records)
     flags = len(read.dense) if read.flags else 0

@@ -59,17 +59,18 @@ def export(
 ) -> None:
     """Write a folder from which `sparsetrain.serving.model.Model`, or a C program, predicts.
 
-    A model without labels answers with its query vectors; those of its items lie beside it.
+    A model without labels answers with its query vectors; the vectors of its items are stored with
+    it.
 
     Parameters
     ----------
     trained : Trainer, QuantizedModel or path
-        One with an encoder; of a path, what `load_predictor` reads.
+        A predictor with an encoder, or a path that `load_predictor` reads.
     out : path
         A new folder.
     cpu : {"x86-64-v3", "x86-64-v4", "native"}
-        The instructions that its kernels may use; "native": those of this machine, and the default
-        on a processor that is not x86.
+        Instructions that its kernels may use; "native" (the default on processors other than x86):
+        this machine's.
     since : path, optional
         An older export: write a delta instead, from which `sparsetrain.serving.delta.apply` makes
         the newer export.
@@ -84,7 +85,7 @@ def export(
     CheckpointError
         If the saved model is damaged, or `since` is not an export.
     """
-    require_new(Path(out))  # before what takes long
+    require_new(Path(out))  # before the slow part
     if since is not None:
         manifest.read(Path(since))
     target, flags = cpu_level(cpu)
@@ -135,7 +136,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
 def _compiled(program: Program) -> relax.VMExecutable:
     """Compile each kernel by itself, with a cache or without: equal models are equal files.
 
-    Beside the program's kernels are those that find ids.
+    The kernels that find ids are added to the program's.
     """
     kernels = {"key_text_ids": text_ids_kernel, "key_number_ids": number_ids_kernel}
     keys = {name: make("int64").with_attr("global_symbol", name) for name, make in kernels.items()}

@@ -67,7 +67,7 @@ def draft_beside(out: Path) -> Iterator[Path]:
 
 
 def _prepare(place: Path) -> None:
-    """Make a folder that others may not write; remove dead drafts there."""
+    """Make a folder that only this user may write; remove dead drafts there."""
     make_private(place)
     for left in place.glob(f"{_DRAFT}*"):
         remove_dead(left, shutil.rmtree)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a JSON body, read one by one within limits.
 
-Python's decoder holds the interpreter's lock from a value's begin to its end, and all other threads
-wait, the event loop's among them. So a row has at most 128 KiB, which take some 15 ms.
+Python's decoder holds the interpreter's lock for a whole value, and all threads wait, including the
+event loop's. So a row has at most 128 KiB, which take some 15 ms.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
         try:
             row, end = _scan(window, begin)
         except (ValueError, RecursionError, StopIteration) as error:
-            if begin:  # perhaps it is cut here, and is read with what follows
+            if begin:  # it may be cut here; then it is read with the next piece
                 break
             reason = _reason_of(error, len(content) == _ROW)
             raise DataError(f"the body is not JSON: row {len(rows)}: {reason}") from None
@@ -83,7 +83,7 @@ def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
 
 
 def _values_of(row: dict[str, Any]) -> int:
-    """Count values, those of lists one by one; a list without any is one."""
+    """Count values, including those in lists; an empty list counts as one."""
     count = 1
     left: list[Any] = [row]
     while left:
@@ -104,7 +104,7 @@ def _decoded(content: bytes, number: int) -> str:
 
 
 class _Twice(ValueError):
-    """An object has a key twice, of which decoders take either."""
+    """An object has a key twice; decoders differ in the one they take."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

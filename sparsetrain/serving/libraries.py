@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries of an exported folder: the C interface compiled, kernels linked, TVM's runtime copied.
 
-The system's C compiler does it, or that of the package ziglang (extra `export`).
+It uses the system's C compiler, or the package ziglang (extra `export`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compiler() -> list[str]:
     Raises
     ------
     ConfigError
-        If there is none, or this is not Linux, whose libraries are written.
+        If there is none, or this is not Linux.
     """
     if sys.platform != "linux":
         raise ConfigError("export writes libraries of Linux: run it there, or write a FILE.onnx")
@@ -64,7 +64,7 @@ def write_interface(folder: Path) -> None:
 
 
 def _write_once(library: Path) -> None:
-    """Compile the C interface, or copy what was compiled before: it is the same for all models."""
+    """Compile the C interface, or copy the cached one: it is the same for all models."""
     sources = sorted(NATIVE.glob("*.[ch]"))
     includes = [f"-I{path}" for path in tvm_ffi.libinfo.include_paths()]
     texts = (source.read_text() for source in sources)
@@ -96,7 +96,7 @@ def _link(file: str, objects: Sequence[str], options: Sequence[str] = ()) -> Non
 
 def _run(arguments: Sequence[str]) -> None:
     command = compiler()
-    # Zig keeps what it compiles; a home may be read-only.
+    # Zig caches its output; a home may be read-only.
     with tempfile.TemporaryDirectory() as cache:
         places = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         try:

@@ -22,7 +22,7 @@ class Most(NamedTuple):
     ----------
     rows : int
     values : int
-        Of all columns, those of lists one by one; numbers of the answer.
+        Of all columns, with list elements counted one by one; and numbers of the answer.
     bytes : int
         Once decompressed, and with the text of a dictionary written out for each row.
     """
@@ -47,7 +47,7 @@ class Most(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client may take.
+    """Limits for a client.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ def read(folder: Path) -> tuple[list[list[str]], str]:
     Raises
     ------
     CheckpointError
-        If there is none, it is damaged, or of another format.
+        If there is none, it is damaged, or of an unknown format.
     """
     try:
         text = read_regular_file(folder / FILE, _MOST_BYTES)
@@ -63,7 +63,7 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
     Raises
     ------
     CheckpointError
-        If the text is damaged, or of another format.
+        If the text is damaged, or of an unknown format.
     """
     head = f"{_HEAD[0]}\t".encode()
     if not text.startswith(head + b"%d\n" % FORMAT):
@@ -74,7 +74,7 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
     body, _, last = text.rpartition(b"end\t")
     if last != b"%08x\n" % zlib.adler32(body):
         raise CheckpointError(f"{folder / FILE}: it is damaged: copy the folder again")
-    lines = body.decode().split("\n")[:-1]  # names may hold other ends of lines
+    lines = body.decode().split("\n")[:-1]  # names may hold line ends
     return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
@@ -101,7 +101,7 @@ def file_record(path: Path) -> Record:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a file of the folder; what leads out of it is an error."""
+    """Return the name of a file of the folder; a name that leads out of it is an error."""
     if name != Path(name).name or name.startswith("."):
         raise CheckpointError(f"the manifest names the file {name!r:.60}, outside its folder")
     return name

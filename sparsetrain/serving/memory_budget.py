@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 PIECE = 1 << 15  # bytes that are parsed, or written, at a time
-_IDLE = 1.0  # seconds in which a client passes a piece, or others may have its memory
+_IDLE = 1.0  # seconds a client has for a piece before its memory is given away
 
 
 class Client:
@@ -23,7 +23,7 @@ class Client:
     last : float
         When it last let bytes pass; never while the server is at work for it.
     let_go : function
-        Ends what it does not go on with.
+        Ends requests that it drops.
     """
 
     def __init__(self, let_go: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class MemoryBudget:
         """Let a client keep its bytes: it has sent, or read, all."""
         if client in self._clients:
             self._clients.remove(client)
-            self._given.set()  # another is the first now
+            self._given.set()  # a new one is the first now
 
     def _let_go(self) -> None:
         for client in self._clients:

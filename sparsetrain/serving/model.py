@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Model`: an exported folder opened from Python, with NumPy and TVM's runtime alone.
 
-It calls the library of the C interface, which lies in the folder, by ctypes. The folder, those
-above it and that file are checked here before it is loaded; it checks the others. Importing this
-imports neither TVM nor Arrow.
+It calls the folder's C library by ctypes. The folder, its parents and the library are checked
+before it is loaded; the library checks the remaining files. Importing this imports neither TVM nor
+Arrow.
 """
 
 from __future__ import annotations
@@ -56,21 +56,22 @@ class Model:
     Parameters
     ----------
     folder : path
-        What `sparsetrain export` wrote. It and the folders above it must belong to this user or
+        A folder written by `sparsetrain export`. It and its parents must belong to this user or
         root, and nobody else may write them, since its kernels are code. Replace it as a whole: a
-        file that is made shorter in its place ends the process.
+        file truncated in place ends the process.
     absent : {"error", "null"}
         Whether a request must give every column, or one that it lacks has missing values.
 
     Raises
     ------
     CheckpointError
-        If a byte of it is damaged, it is of another version or CPU level, or others may write it.
+        If a byte of it is damaged, its version or CPU level does not fit, or other users may write
+        it.
 
     Attributes
     ----------
     columns, labels : tuple of str
-        What it reads, and what it predicts. Sources of derived columns, or these, will do.
+        Its columns and predictions. A request may have derived columns or their sources.
     items : (V, D) float32 or None
         Of a model without labels the vectors of all items, mapped: scores are
         ``predict(columns) @ items.T``.
@@ -177,7 +178,7 @@ class Model:
 
 
 def _crcs_of(records: list[list[str]]) -> dict[str, int]:
-    """Return the checksums of what is loaded before the library checks anything."""
+    """Return the checksums of files loaded before the library checks anything."""
     found = {record[1]: int(record[3], 16) for record in records if record[0] == "file"}
     lacking = next((name for name in (LIBRARY, LINKED) if name not in found), None)
     if lacking:

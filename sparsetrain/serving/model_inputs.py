@@ -54,9 +54,9 @@ class ModelInputs(NamedTuple):
     dense : list of str
         Dense columns in the program's order.
     flags : bool
-        Whether flags of missing values stand behind them.
+        Whether flags of missing values follow.
     vectors : dict
-        From the columns of vectors, which stand behind both, to their lengths.
+        From columns of vectors, which come last, to their lengths.
     """
 
     records: list[Record]

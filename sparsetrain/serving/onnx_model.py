@@ -23,7 +23,7 @@ from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
 OPSET = 17
-_INLINE = 1 << 30  # bytes; a protobuf message holds 2 GB, so larger weights lie beside it
+_INLINE = 1 << 30  # bytes; a protobuf message holds 2 GB, so larger weights are stored beside it
 
 
 class _Graph:
@@ -49,7 +49,7 @@ class _Graph:
         return name
 
     def name_of(self, value: Any) -> str:
-        """The name of what an argument of a call is."""
+        """The name of a call's argument."""
         if isinstance(value, tvm.ir.GenericConst):
             array = value.value.numpy()
             return self.constant(array, str(array.dtype))
@@ -125,7 +125,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
     Parameters
     ----------
     trained : Trainer or path
-        Of a path, what `load_predictor` reads.
+        A path is read by `load_predictor`.
     out : path
         A file.
     **loading

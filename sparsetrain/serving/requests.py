@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bodies of HTTP requests as columns of a model, in JSON and as an Arrow stream.
 
-Nothing in a body names code, a file or an address; what is not a number, a text, a list of them or
-missing is an error that names the field.
+Nothing in a body names code, a file or an address; a value that is not a number, a text, a list of
+them or missing is an error that names the field.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparsetrain.serving.limits import Most
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # places that are elsewhere
-_OBJECT = 4  # times the memory of a value in an array, or more, is that of a Python object
-_NUMBERS = 4096  # written at one go, while all other threads wait
+_OBJECT = 4  # memory of a Python object, at least, in sizes of an array element
+_NUMBERS = 4096  # written in one go, while all threads wait
 
 
 def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:
@@ -44,13 +44,13 @@ def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column
         try:
             return {name: as_column([row.get(name) for row in rows], name) for name in there}
         finally:
-            while rows:  # to free them all at once, too, lets all other threads wait
+            while rows:  # freeing them all at once would block all threads, too
                 rows.pop()
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Let no collector pass all rows again and again, while all other threads wait."""
+    """Keep the garbage collector from passing all rows again and again while all threads wait."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +106,7 @@ def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str,
 
 
 def _require_feature(field: Any) -> None:
-    """Refuse what no encoder reads by its type, before Arrow takes memory for it."""
+    """Refuse types that no encoder reads, before Arrow allocates memory."""
     from sparsetrain.data.values import arrow_types
 
     inside = arrow_types.element(field.type)

@@ -76,15 +76,15 @@ def serve(
     Raises
     ------
     CheckpointError
-        If the folder is damaged or others may write it.
+        If the folder is damaged or other users may write it.
     ConfigError
-        If another process listens there, or this one may not.
+        If the address is in use, or this process may not listen there.
     """
     _require_free(host, port)
     asked = asyncio.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
     service = Service(folder, asked, limits, absent, ServerLog(log))
-    gc.freeze()  # else each full collection passes what imports made, while all threads wait
+    gc.freeze()  # else each full collection passes all imported objects while all threads wait
     sys.setswitchinterval(1e-3)  # s: a large request's thread gives way to the event loop
     config = uvicorn.Config(
         application(service, limits),

@@ -13,7 +13,7 @@ _PATH = 200  # characters of a path that are shown
 
 
 class ServerLog:
-    """Where a server says what happened; a log that cannot be written stops nothing.
+    """A server's log of events; a log that cannot be written stops nothing.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Service`: answers to requests by the newest version of a folder, and their metrics.
 
-Small requests take turns in one thread and large ones in another, where nothing that is under way
-takes the interpreter's lock for long. A folder is opened again beside what answers meanwhile: each
-answer comes from one version.
+Small requests run in one thread and large ones in a second, and no single step holds the
+interpreter's lock for long. A folder is opened again while the old version answers: each answer
+comes from one version.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from sparsetrain.serving.server_log import ServerLog
 
 WATCHED = ("/health", "/metrics")
 SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
-HELD = 3  # times the bytes of a request: those that all large ones hold, and all large answers
+HELD = 3  # times the bytes of a request: memory of all large requests and answers
 _STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
 
 
 class Service:
-    """A folder's newest version, and what is counted of its answers."""
+    """A folder's newest version, and counts of its answers."""
 
     def __init__(
         self,
@@ -149,17 +149,17 @@ class Service:
         return JSONResponse({"status": "ok", "columns": [*self.model.columns]})
 
     async def metrics(self, _request: Request) -> Response:
-        """Tell what was counted, as Prometheus reads it."""
+        """Return the counts in Prometheus's format."""
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
     async def reload_whenever_asked(self) -> None:
-        """One after the other: the last that is opened is the newest."""
+        """Serialized: the last one opened is the newest."""
         while await self.asked.wait():
             self.asked.clear()
             await self._reload()
 
     async def _reload(self) -> None:
-        """Answer with what lies in the folder now; on an error, with what answered before."""
+        """Answer with the folder's present version; on an error, with the previous one."""
         try:
             self.model = await asyncio.to_thread(self._open)
         except (SparsetrainError, OSError) as error:  # files that went meanwhile are among them
@@ -174,7 +174,7 @@ class Service:
 
 
 class _OfModel(Collector):
-    """What the version that answers says of itself, asked whenever metrics are."""
+    """Metrics of the answering version."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

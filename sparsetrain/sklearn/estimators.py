@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimators of a label: `ClickClassifier` and `RatingRegressor`.
 
-Columns of a frame get the roles that `sparsetrain.data.infer` finds, or those of a schema; an array
-of numbers is dense.
+Columns of a frame get roles from `sparsetrain.data.infer` or a schema; an array of numbers is
+dense.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sparsetrain.training.load import load
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Estimator(Trained, ABC):
-    """What both estimators of a label share.
+    """Base class of estimators of a label.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class _Estimator(Trained, ABC):
     dim : int
         Width of the embeddings.
     model_options : dict, optional
-        Other arguments of the model, such as ``{"top": (128, 64)}``.
+        Further arguments of the model, such as ``{"top": (128, 64)}``.
     optimizer : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
     lr : float
         Learning rate.
     optimizer_options : dict, optional
-        Other arguments of the optimizer.
+        Further arguments of the optimizer.
     epochs : int or "auto"
         As `Trainer.fit`; "auto" is 1, and 3 below 4,096 rows or where the values of all categories
         are at most one for each hundred rows. With `patience` it is 20, the most.
@@ -84,8 +84,8 @@ class _Estimator(Trained, ABC):
     max_rows : int, optional
         Most rows of a table.
     patience : int, optional
-        Validations without a better score after which training ends, with the best weights. Rows
-        to validate on are those of `eval_set`, or a share of `validation_fraction`.
+        Validations without a better score after which training ends, with the best weights.
+        Validation rows come from `eval_set`, or are a share of `validation_fraction`.
     validation_fraction : float
         Held out at random where there is `patience` and no `eval_set`.
     warm_start : bool
@@ -102,7 +102,7 @@ class _Estimator(Trained, ABC):
     trainer_ : Trainer
     schema_ : Schema
     batch_size_ : int
-        That of the last fit; ``n_iter_`` is the number of epochs so far.
+        The trainer of the last fit; ``n_iter_`` is the number of epochs so far.
     history_ : History
     evals_result_ : dict
         Of each set of rows that was scored after each epoch its scores, lists as long.
@@ -211,7 +211,7 @@ class _Estimator(Trained, ABC):
 
     @classmethod
     def load(cls, folder: str | Path, **params: Any) -> Any:
-        """Read what `save` wrote; `params` are those of the constructor.
+        """Read a folder written by `save`; `params` are the constructor's.
 
         Raises
         ------
@@ -387,7 +387,7 @@ class _Estimator(Trained, ABC):
     def _labels(
         self, y: Any, sample_weight: Any, *, reset: bool, classes: Any = None
     ) -> tuple[Any, Any]:
-        """Return what the trainer learns of `y`, and the weights of rows."""
+        """Return the labels that the trainer learns, and the weights of rows."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Trained`: parameters that all estimators have, and the training that they stand for.
+"""`Trained`: parameters of all estimators, and the training they describe.
 
-Constructors are those of dataclasses, whose signatures scikit-learn reads.
+Constructors are made by dataclasses; scikit-learn reads their signatures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.training.trainer import Trainer
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Trained(BaseEstimator):
-    """An estimator around a trainer; each says what its parameters mean."""
+    """An estimator around a trainer."""
 
     model: Any = field(default="dlrm", kw_only=False)
     dim: int = 16
@@ -69,7 +69,7 @@ class Trained(BaseEstimator):
         )
 
     def _fit(self, rows: Any, count: int, **options: Any) -> Any:
-        """Train on `count` rows by `trainer_`; `options` are other arguments of its `fit`."""
+        """Train on `count` rows by `trainer_`; `options` are further arguments of its `fit`."""
         self.batch_size_ = batch_size_of(self.batch_size, count)
         self.history_ = self.trainer_.fit(
             rows,
@@ -97,7 +97,7 @@ _FEW_ROWS, _ROWS_OF_A_VALUE = 4096, 100
 
 
 def epochs_of(given: Any, rows: int, values: int, patience: int | None) -> Any:
-    """Return how often so many rows are passed, whose categories have so many values in all.
+    """Return the number of epochs for a number of rows and of values of all categories.
 
     A second pass overfits values that few rows have.
     """

@@ -33,13 +33,13 @@ class Ranker(Trained):
     dim : int
         Width of the embeddings.
     model_options : dict, optional
-        Other arguments of the model.
+        Further arguments of the model.
     optimizer : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
     lr : float
         Learning rate.
     optimizer_options : dict, optional
-        Other arguments of the optimizer, such as ``{"mode": "exact"}``.
+        Further arguments of the optimizer, such as ``{"mode": "exact"}``.
     epochs, batch_size : int
         As `Trainer.fit`.
     user, item : str
@@ -74,7 +74,7 @@ class Ranker(Trained):
     time: str | None = None
 
     def fit(self, X: Any, y: None = None) -> Any:
-        """Learn from choices, a row of `X` for each: a frame, or what `Interactions.read` takes."""
+        """Learn from choices, a row of `X` for each: a frame, or a source of `Interactions.read`."""
         made, given = self._model()
         if getattr(made, "forward", None) is not models.Model.forward:
             raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
@@ -99,7 +99,7 @@ class Ranker(Trained):
         Returns
         -------
         tuple of (n, k) objects and (n, k) float32
-            Where fewer than k items are left, the others are None and their scores -inf.
+            If fewer than k items are left, the rest are None with scores -inf.
         """
         check_is_fitted(self)
         users = pa.array(users)

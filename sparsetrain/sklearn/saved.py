@@ -62,7 +62,7 @@ def _are_classes(value: Any) -> bool:
 NUMBER = Field(_is_number, float)
 POSITIVE = Field(lambda value: _is_number(value) and value > 0, float)
 CLASSES = Field(_are_classes, np.array)
-# Those of every estimator.
+# Parameters of every estimator.
 KEPT: dict[str, Field] = {
     "constant_": Field(lambda value: value is None or isinstance(value, str)),
     "n_features_in_": Field(lambda value: _is_count(value) and value > 0),
@@ -72,7 +72,7 @@ KEPT: dict[str, Field] = {
 
 
 def kept_of(estimator: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return what is kept of a fitted estimator, as JSON has it."""
+    """Return the saved state of a fitted estimator, for JSON."""
     kept = {name: getattr(estimator, name) for name in fields if hasattr(estimator, name)}
     return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in kept.items()}
 
@@ -83,7 +83,7 @@ def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        If an entry is missing, unknown, or not what its rule allows.
+        If an entry is missing, unknown or invalid.
     """
     extra = Run(folder).manifest().get("extra")
     kept = extra.get(ESTIMATOR) if isinstance(extra, dict) else None
@@ -105,7 +105,7 @@ def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
 def require_names_of(
     folder: str | Path, kept: Mapping[str, Any], schema: data.Schema, label: Label
 ) -> None:
-    """Refuse columns that are not those of the encoder, and a label of another kind.
+    """Refuse columns other than the encoder's, and a label of the wrong kind.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def require_names_of(
 
 
 def saved_files(save: Callable[[Path], None]) -> dict[str, bytes]:
-    """Return the files by name of what `save` writes."""
+    """Return the files that `save` writes, by name."""
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder) / "saved")
         return {file.name: file.read_bytes() for file in (Path(folder) / "saved").iterdir()}

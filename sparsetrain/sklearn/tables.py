@@ -23,7 +23,7 @@ _GIVEN = "given", Location("table")  # columns, and where
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
     """Return a frame with the names of `X`, for scikit-learn's checks, and its columns by name.
 
-    Of an array, whose columns have no names, None.
+    None for an array, which has no column names.
     """
     if is_pandas(X):
         require_columns(names := [*map(str, X.columns)], names, *_GIVEN)

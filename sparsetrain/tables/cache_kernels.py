@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of a cache of rows: from row numbers to places in the cache, and transfers to a file.
 
-A full cache gives up the place that the hand of a clock meets first, of those that this batch does
-not read and that came back least often.
+A full cache evicts by a clock: the first place that this batch does not read and that was used
+least often.
 
 What is parallel: transfers, record by record. Cost of finding: a line of memory a row.
 """
@@ -80,7 +80,7 @@ def _warm(a: SimpleNamespace, place: Any) -> None:
 
 
 def _bring_in(a: SimpleNamespace, place: Any, row: Any) -> None:
-    """Give a row a free place or one that another gives up; `place` stays below 0 without one."""
+    """Give a row a free or evicted place; `place` stays below 0 without one."""
     slot = T.Bind(const(-1, "int32") - place[0])
     with T.If(a.notes[USED] < tirx.Cast("int32", a.owner.shape[0])):
         with T.Then():
@@ -104,7 +104,7 @@ def _bring_in(a: SimpleNamespace, place: Any, row: Any) -> None:
 
 
 def _evict(a: SimpleNamespace, place: Any) -> None:
-    """Find a place to give up, whose row is again where its record is."""
+    """Find a place to evict; its row returns to its record."""
     tries, places = counter(), tirx.Cast("int32", a.owner.shape[0])
     with T.While(tirx.And(place[0] < 0, tries[0] < places * (_HOTTEST + 2))):
         hand = T.Bind(a.notes[HAND])

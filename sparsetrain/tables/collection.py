@@ -17,7 +17,7 @@ from sparsetrain.tables.table import Table
 
 
 class Tables(MutableMapping[str, NDArray]):
-    """Parameters by name, tables and others.
+    """Parameters by name, including tables.
 
     An entry that is read is current in all rows. A program that reads few rows asks for them by
     `rows`, and binds `weights`.
@@ -25,9 +25,9 @@ class Tables(MutableMapping[str, NDArray]):
     Attributes
     ----------
     weights : dict of str to Tensor
-        As they lie: rows that no one asked for may lag.
+        Without catching up: rows may lag.
     lagging : list of Table
-        Those whose rows can lag.
+        Tables with rows that can lag.
     """
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
@@ -51,12 +51,12 @@ class Tables(MutableMapping[str, NDArray]):
         return len(self._tables)
 
     def with_constants(self, constants: Iterable[Table]) -> Tables:
-        """Return the same tables, and others that no step changes."""
+        """Return the same tables, with constants that no step changes."""
         more = {table.name: table for table in constants}
         return Tables({**self._tables, **more}) if more else self
 
     def __or__(self, other: Mapping[str, NDArray]) -> dict[str, NDArray]:
-        """Return all of these, current, and of another mapping, which comes first."""
+        """Return a mapping's parameters and all of these, current."""
         return {**self, **other}
 
     def each(self) -> Iterable[Table]:
@@ -68,12 +68,12 @@ class Tables(MutableMapping[str, NDArray]):
         return self._tables[name]
 
     def put(self, table: Table) -> None:
-        """Let a table of another kind take the place of the one of its name."""
+        """Replace the table of the same name."""
         self._tables[table.name] = table
         self.lagging = [each for each in self.each() if each.lags]
 
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
-        """Return parameters for a program that reads these rows, and of other tables all."""
+        """Return parameters for a program that reads these rows, and all rows of further tables."""
         for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
@@ -105,7 +105,7 @@ class Tables(MutableMapping[str, NDArray]):
     def writing(
         self, count: NDArray | None = None
     ) -> AbstractContextManager[dict[str, np.ndarray]]:
-        """Writable `views`, of rows as they lie; copied to a device when the block ends well."""
+        """Writable `views`, without catching up; copied to a device if the block ends well."""
         return writable_arrays(*self._stored(writing=True), count)
 
     def require_current(
@@ -175,7 +175,7 @@ class Tables(MutableMapping[str, NDArray]):
         }
 
     def layout(self) -> dict[str, Any]:
-        """Where tables lie in parameters and which are in exact mode, as plain values."""
+        """Places of tables in parameters, and the tables in exact mode, as plain values."""
         spans = {
             table.name: {n: [int(rows.start), int(rows.stop)] for n, rows in table.named.items()}
             for table in self.each()
@@ -185,7 +185,7 @@ class Tables(MutableMapping[str, NDArray]):
         return {"tables": spans, "exact": exact}
 
     def differs(self, saved: Mapping[str, Any]) -> str | None:
-        """Say in what a saved `layout` is another one, if it is."""
+        """Describe the difference of a saved `layout`, if any."""
         own = self.layout()
         if saved.get("tables") != own["tables"]:
             return (
@@ -219,5 +219,5 @@ class Tables(MutableMapping[str, NDArray]):
 
 
 def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
-    """Parameters as they lie, of a mapping of any kind."""
+    """Parameters without catching up, from a mapping of any kind."""
     return params.weights if type(params) is Tables else params  # isinstance of an ABC costs more

@@ -38,14 +38,14 @@ class Slot(NamedTuple):
 
 
 class RowMean(NamedTuple):
-    """A number that the elements of a row share: the mean of what each of them gives.
+    """A number shared by a row's elements: the mean of a term for each.
 
     Parameters
     ----------
     name : str
         Its name in `h`, in a step.
     of : callable
-        ``of(w, g, slots, h)``: what one element gives, from what `step` takes, means aside.
+        ``of(w, g, slots, h)``: an element's term, from the arguments of `step` without means.
 
     Examples
     --------

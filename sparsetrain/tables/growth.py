@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growth of tables: trained rows are copied, new rows are initialized.
 
-A new row begins as the row of rare values (id 1), by which its value was scored until now. So
-growing changes no prediction. Its slots begin as those of a row that was never touched.
+A new row begins as the row of rare values (id 1), which scored its value until now, so growing
+changes no prediction. Its slots begin as for an untouched row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def copy_grown_(
     firsts: Mapping[str, np.ndarray],
     step: int,
 ) -> None:
-    """Copy arrays, by name, into the first rows of `target`, whose other rows are as new.
+    """Copy arrays, by name, into the first rows of `target`; its remaining rows are new.
 
     Parameters
     ----------

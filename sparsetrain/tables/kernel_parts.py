@@ -86,7 +86,7 @@ class Parameter:
     ) -> None:
         self.spec, self.weight, self.slots = spec, weight, list(slots)
         self.width, self.stored, self.dtype = width, stored, computed_in(stored)
-        self.lanes: int | None = None  # columns of a vector; by default those of `column_tiles`
+        self.lanes: int | None = None  # columns of a vector; by default as in `column_tiles`
         self.place: tuple[Any, Any] | None = None  # of a copied row: its row, its first column
 
     @classmethod
@@ -158,7 +158,7 @@ class Parameter:
 
 
 class Row:
-    """A row during a step: what its elements share."""
+    """A row during a step: values shared by its elements."""
 
     def __init__(
         self, parameter: Parameter, weights: PlainRow, h: SimpleNamespace, old: tuple[Any, ...]
@@ -183,7 +183,7 @@ class Row:
                 T.buffer_store(array, value, list(place))
 
     def end(self) -> None:
-        """Write what the row shares: per-row slots, which depend on no single element, once."""
+        """Write the per-row slots, once: they depend on no single element."""
         self.weights.end()
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):

@@ -2,10 +2,10 @@
 """Explicit fused multiply-adds in a formula's expressions, so that LLVM has no choice.
 
 ``a * b + c`` is rounded twice, or once as one instruction. LLVM 22 decides by context: in ``a * b +
-c * d`` it may fuse either product, and none that its vectoriser packs with others. Then the last
-elements of a row can differ from the first, and one kernel from another, depending on the CPU. So
-every sum with a product is written as `fma`, with the left product if there are two; a CPU without
-such an instruction always rounds twice.
+c * d`` it may fuse either product, or neither if its vectoriser packs them. Then the last elements
+of a row can differ from the first, and kernels from each other, depending on the CPU. So every sum
+with a product is written as `fma`, with the left product if there are two; a CPU without such an
+instruction always rounds twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _multiply_add = _register()
 
 
 def define_multiply_add(kind: str, meaning: Callable[[Any, Any, Any], Any]) -> None:
-    """Say what ``x * y + z`` is on a kind of target."""
+    """Choose the form of ``x * y + z`` on a kind of target."""
     tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call: meaning(*call.args))
 
 
@@ -53,7 +53,7 @@ def fuse_multiply_adds(value: Any) -> Any:
     Parameters
     ----------
     value : tirx.Expr
-        Of the floating-point operators of formulas; what is bound to a name stays as it is.
+        In a formula's floating-point operators; values bound to a name stay as they are.
     """
     rebuild = _REBUILD.get(type(value))
     return value if rebuild is None else rebuild(value)

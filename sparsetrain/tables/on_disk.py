@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`OnDisk`: tables larger than memory, whose rows and slots lie in a file, the hot ones in memory.
+"""`OnDisk`: tables larger than memory, with rows and slots in a file and the hot ones in memory.
 
-A program is given a cache in place of the table, a tensor of C rows and slots, and places in the
-cache in place of row numbers. Before it runs, the rows of its batch are brought in. An update does
-not depend on where a row lies, so the bits are those of a table in memory.
+A program gets a cache in place of the table, a tensor of C rows and slots, and places in the cache
+in place of row numbers. Before it runs, the rows of its batch are read in. An update does not
+depend on a row's place, so the bits are the same as for a table in memory.
 
-A disk reads and writes pages of 60 such rows. Rows that leave the cache are therefore not written
-where they belong but one after the other, to the log of a range of rows; when that is full, it is
-merged into its range, both read and written from one end to the other.
+A disk reads and writes pages of 60 such rows. So rows that leave the cache are not written to their
+places but appended to the log of a range of rows; a full log is merged into its range, both read
+and written sequentially.
 
 The file has no name and belongs to one process. A checkpoint is a copy of the table, as of any
-other, so a kill loses what came after the last one and nothing else.
+other, so a kill loses only the steps after the last one.
 
 Cost: a read of the disk for each row that is not in the cache; in memory 4 bytes for each row of
 the table, and 14 beside the row for each place of the cache.
@@ -48,7 +48,7 @@ _find = host_kernel("places of rows", find_kernel)
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Where tables lie that are larger than memory, and how much of them is kept in memory.
+    """Location of tables larger than memory, and the size of their cache.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ class OnDisk:
         On a local disk, best an NVMe; made if it is not there. It needs room for all rows and
         slots, and holds no more than before when the process ends, however it ends.
     cache_rows : int
-        C, rows of each storage that are kept in memory: at least the unique rows of a batch, also
-        of those that `evaluate` and `predict` make, of 4,096 rows by default.
+        C, rows of each storage that are kept in memory: at least the unique rows of a batch,
+        including batches of `evaluate` and `predict`, which have 4,096 rows by default.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class _Map:
 
 
 class DiskTable(Table):
-    """A table whose `weight` (C, D) and `slots` are a cache of the rows in a file.
+    """A table with `weight` (C, D) and `slots` as a cache of the rows in a file.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class DiskTable(Table):
             raise ConfigError(f"tables on disk: {self.name!r} has {self._rows:,} rows, too many")
         self._file = RecordFile(folder, self.name, slots, self._width)
         self._map = _Map(self._rows, int(self.weight.shape[0]))
-        self._missing = self._evicted = runtime.empty((0,), "int32")  # room for those of a batch
+        self._missing = self._evicted = runtime.empty((0,), "int32")  # room for the rows of a batch
         self.reads = 0  # rows that were brought in
         self._batch = 0  # number of the last batch for which rows were
         self._located = np.empty(0, np.int32)  # the places of its rows
@@ -254,7 +254,7 @@ class DiskTable(Table):
             self._file.write_run(self.named[part].start + first, records)
 
     def _exchange(self, missing: np.ndarray, evicted: np.ndarray) -> None:
-        """Write the rows that leave their places, and read those that take them."""
+        """Write the evicted rows, and read the rows that replace them."""
         order = np.argsort(evicted)[np.count_nonzero(evicted < 0) :]
         for begin in range(0, order.size, self._room):  # as many as any log holds
             part = order[begin : begin + self._room]
@@ -314,7 +314,7 @@ class DiskTable(Table):
         self._map.home[at[~out]] = slots[~out]
 
     def _records(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Records (N, W) of rows that lie in places."""
+        """Records (N, W) of the rows in places."""
         records = np.empty((len(rows), self._width), np.float32)
         for tensor, columns in zip(self._tensors(), self._columns, strict=True):
             values = runtime.as_numpy(tensor)[places]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """File of records that has no name and is gone when its process ends.
 
-All of its room is taken when it is made, so that a disk which is full says so then. It is read and
-written through the system's cache of files, which uses what memory is left over.
+All of its space is allocated at the start, so that a full disk is found then. It is read and
+written through the system's file cache, which uses free memory.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ class RecordFile:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """All records, mapped: for those who read or write from one end to the other."""
+        """All records, mapped, for sequential reads and writes."""
         memory = mmap.mmap(self._descriptor, self._shape[0] * self._bytes)
         return np.frombuffer(memory, np.float32).reshape(self._shape)
 
     def require_whole(self) -> None:
-        """Refuse to go on after a read or write that failed: what is in memory is not all there.
+        """Refuse to continue after a failed read or write: the cache is incomplete.
 
         Raises
         ------
         ResourceError
-            That of then.
+            The saved one.
         """
         if self._failure is not None:
             raise self._failure

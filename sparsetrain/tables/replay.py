@@ -9,8 +9,7 @@ precision is rounded in every replayed step, by the random bits of that step.
 
 Cost: D elements times the missed steps of each row; over all rows at most the arithmetic of dense
 training, without its memory traffic. With `max_replayed_steps`, at most that many steps a row; the
-others become one multiplication of each slot, which leaves out what they would have done to the
-weight.
+rest become one multiplication of each slot, without their effect on the weight.
 
 A step of an element waits for the one before it. So the rows of a block are replayed one by one up
 to the step of the latest, and from there on as one long row, whose elements do not wait for each
@@ -122,7 +121,7 @@ def sorts(spec: KernelSpec) -> bool:
 def replay_row(
     parameter: Parameter, row: Any, last: Any, past: PastSteps, until: tuple[Any, Any], zero: Any
 ) -> Iterator[Any]:
-    """Replay what a row missed, if it is behind, and note that it is current.
+    """Replay a row's missed steps, if any, and mark it current.
 
     `until` is the step and `max_steps` or None. Yields the number of steps, in the branch of rows
     that are behind.
@@ -224,7 +223,7 @@ def decay_numbers(spec: KernelSpec) -> tuple[str, ...]:
 
 
 class PastSteps:
-    """Inside a kernel: the numbers of a `history`, whose first row is of step `base`."""
+    """Inside a kernel: the numbers of a `history` that begins with step `base`."""
 
     def __init__(self, array: Any, base: Any, spec: KernelSpec, dtype: str) -> None:
         self.array, self.base, self.spec, self.dtype = array, base, spec, dtype
@@ -354,13 +353,13 @@ def _decay_by_powers(
 class History:
     """Numbers of the steps ``base + 1 .. now``.
 
-    Row t of `tensor` holds those of step ``base + t``; at row 0 all rows are current. Cost: K
+    Row t of `tensor` holds the numbers of step ``base + t``; at row 0 all rows are current. Cost: K
     float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
 
     Parameters
     ----------
     spec : KernelSpec
-        Decides what a step records.
+        Decides the record of a step.
     now : int
         Steps before the first that is recorded.
     dtype : str
@@ -377,7 +376,7 @@ class History:
             self._view()[0, first : first + spec.order**2] = np.eye(spec.order).ravel()
 
     def append(self, numbers: tuple[float, ...], keys: tuple[int, ...] = ()) -> None:
-        """Record a step; `keys` are those of its random bits for a half-precision table."""
+        """Record a step; `keys` are the keys of its random bits for a half-precision table."""
         self.now += 1
         view = self._view()
         if self.missed == len(view):

@@ -161,7 +161,7 @@ def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
 
 
 def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse saved arrays of which one holds NaN or infinity.
+    """Refuse saved arrays with NaN or infinity.
 
     Raises
     ------
@@ -185,7 +185,7 @@ class Finite:
         self._found = self._found or describe_nonfinite({name: part})
 
     def require(self) -> None:
-        """As `check_finite`, of what was seen."""
+        """As `check_finite`, for the arrays seen."""
         if self._found is not None:
             raise CheckpointError(
                 f"{self._found}: take another checkpoint, and train with a lower lr"
@@ -193,7 +193,7 @@ class Finite:
 
 
 def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) -> None:
-    """Compare names, shapes and dtypes with those of the views that will be written.
+    """Compare names, shapes and dtypes with the views that will be written.
 
     Raises
     ------

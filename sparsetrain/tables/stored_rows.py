@@ -35,7 +35,7 @@ class Stored(Protocol):
 
 
 class PlainRow:
-    """A row in the dtype of the arithmetic; `h` has the keys of the random bits of others."""
+    """A row in the dtype of the arithmetic; `h` has the keys of random bits."""
 
     def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:
         self.parameter, self.row, self.h = parameter, row, h
@@ -52,7 +52,7 @@ class PlainRow:
         T.buffer_store(self.parameter.weight, value, [self.row, column])
 
     def end(self) -> None:
-        """Store what depends on all weights of the row."""
+        """Store values that depend on all weights of the row."""
 
     def _noise(self) -> Noise:
         parameter = self.parameter

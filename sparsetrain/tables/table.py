@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Table`: the rows of a parameter with slots, rules and what each row has missed.
+"""`Table`: the rows of a parameter with slots, rules and missed steps.
 
 In exact mode a step updates the rows that a batch names; the slot `last` holds the step up to which
-a row is current. Who reads rows asks the table for them, `rows(ids)` or `current()`, and it replays
-what they missed. Cost: the steps that they missed; nothing where no row lags.
+a row is current. Readers ask the table for rows, by `rows(ids)` or `current()`, and it replays
+their missed steps. Cost: the missed steps; nothing if no row lags.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOREVER = 2**31 - 1  # a limit that is never reached
 
 
 class Rule(Protocol):
-    """The part of an optimizer's rule that says what a row misses."""
+    """The part of an optimizer's rule that describes a row's missed steps."""
 
     @property
     def spec(self) -> KernelSpec:
@@ -61,7 +61,7 @@ class Range(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Tables whose rows these are."""
+        """Tables in these rows."""
 
     @property
     def first(self) -> int:
@@ -73,7 +73,7 @@ class Range(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """What a step does to them."""
+        """Rules of a step."""
 
 
 class Table:
@@ -133,9 +133,9 @@ class Table:
         return sum(map(_bytes_of, (self.weight, *self.slots.values())))
 
     def stored(self, writing: bool = False) -> tuple[Any, Mapping[str, Any]]:
-        """Weight and slots with all rows as they lie, tensors or arrays that may be written.
+        """Weight and slots without catching up, as tensors or arrays that may be written.
 
-        With `writing` they will be, and what is known of them besides is forgotten.
+        With `writing` they will be, and derived knowledge of them is dropped.
         """
         return self.weight, self.slots
 
@@ -190,7 +190,7 @@ class Table:
         return replayed
 
     def plan_of(self, gradient: RowSparse) -> CoalescePlan:
-        """Return the plan of a gradient's rows: that of the rows read, if it is of the same ids."""
+        """Return the plan of a gradient's rows: the one of the rows read, if ids are the same."""
         if self.read is not None and same_ids(self.read[0], gradient.indices):
             return self.read[1]
         return gradient.plan()
@@ -226,7 +226,7 @@ class Table:
         Parameters
         ----------
         numbers : mapping
-            Those of each rule.
+            Of each rule.
         keys : tuple of int
             Of the random bits, for a table in half precision.
         dense : bool
@@ -244,7 +244,7 @@ class Table:
 
     @property
     def exact(self) -> list[str]:
-        """Names of the tables that have the slot `last`; for others it means nothing."""
+        """Names of the tables with a meaningful slot `last`."""
         names = (name for part in self.ranges if part.rule.has_last for name in part.names)
         return sorted(names) if LAST in self.slots else []
 
@@ -318,7 +318,7 @@ def new_last(name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = Tru
 
 
 def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, int]]:
-    """For each range, the segments of the plan that lie in it; rows of a plan rise."""
+    """For each range, the segments of the plan in it; a plan's rows ascend."""
     if len(parts) == 1:
         return [(0, plan.num_unique)]
     below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
@@ -335,7 +335,7 @@ def _bytes_of(tensor: NDArray) -> int:
 
 
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:
-    """Specs of the ranges whose rows lag, by number."""
+    """Specs of ranges with lagging rows, by number."""
     parts: Iterator[tuple[int, Any]] = enumerate(ranges if LAST in slots else ())
     return {number: part.rule.spec for number, part in parts if part.rule.catches_up}
 
@@ -343,7 +343,7 @@ def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, Kerne
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
     """Row numbers (N,) of a table, from an integer array of any shape.
 
-    Those that lie on a device are not read: their plan says if one is outside.
+    Ids on a device are not read: their plan tells if one is outside.
     """
     if isinstance(indices, runtime.NDArray) and backend_at(indices) is not host():
         if indices.dtype not in ("int32", "int64"):

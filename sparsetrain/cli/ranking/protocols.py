@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocols of rankings by the command: how a log is split, and among what items are ranked."""
+"""Protocols of rankings for the command: the split of a log, and the candidates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
     train: Any = st.data.open_source(split.train)
     read = (*log.files, *(file for each in given.values() for file in each.files))
-    train = replace(train, files=read)  # by which a resumed run notices other data
+    train = replace(train, files=read)  # by which a resumed run notices changed data
     rows = split.train.num_rows
     return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
 

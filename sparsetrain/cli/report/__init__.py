@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain report`: runs side by side on one page of HTML, which needs no network.
 
-`facts` reads what the page shows, `page` lays it out, `chart` draws.
+`facts` reads the contents of the page, `page` lays it out, `chart` draws.
 """
 
 from pathlib import Path

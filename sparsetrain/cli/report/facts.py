@@ -48,7 +48,7 @@ class Predicted(NamedTuple):
 
 @dataclass
 class Facts:
-    """What the page shows of a run.
+    """A run's facts on the page.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Facts:
         Of the checkpoint that is described.
     tables : list of TableFacts
     rare : dict from column to share
-        Of the training data, what shares the row of rare values.
+        Shares of the training data in the row of rare values.
     reserved : tuple of Share
         Of the scored rows, column by column.
     scores : dict

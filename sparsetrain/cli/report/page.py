@@ -65,7 +65,7 @@ def _name(runs: Sequence[Facts], number: int) -> Markup:
 
 
 def _each(runs: Sequence[Facts], describe: Callable[[Facts], str]) -> str:
-    """Join what there is of each run, below its name where there are several runs."""
+    """Join the parts of each run, below its name if there are several runs."""
     found = [(n, content) for n, run in enumerate(runs) if (content := describe(run))]
     if len(runs) == 1:
         return "".join(content for _, content in found)
@@ -244,7 +244,7 @@ def _profile(run: Facts) -> str:
 
 
 def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str:
-    """Return values side by side; names whose values differ stand out."""
+    """Return values side by side; names with differing values are highlighted."""
     rows = []
     for name in dict.fromkeys(name for own in values for name in own):
         cells = [own.get(name) for own in values]
@@ -255,7 +255,7 @@ def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str
 
 
 def _settings(runs: Sequence[Facts]) -> str:
-    """Compare settings; those that all runs left at their defaults are folded below the others."""
+    """Compare settings; settings at their defaults in all runs are folded below the rest."""
     values = [_set(_set_by(run.manifest)) for run in runs]
     chosen = {
         name
@@ -272,7 +272,7 @@ def _settings(runs: Sequence[Facts]) -> str:
 
 
 def _set_by(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a command, or what a manifest says where there was none."""
+    """Return the settings of a command, or the manifest's if there was none."""
     extra = manifest.get("extra") or {}
     if isinstance(extra.get("settings"), dict):
         return {"files": extra.get("files") or {}, **extra["settings"]}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section `optimizer` of the settings.
 
-Values are names, numbers and enumerated schedules; the caller builds the optimizer. The options
-that a formula has are those of its constructor.
+Values are names, numbers and enumerated schedules; the caller builds the optimizer. A formula's
+options are its constructor's arguments.
 """
 
 from typing import Any, Literal
@@ -34,7 +34,7 @@ Update = Literal["sparse", "dense"]
 
 
 class GroupSettings(Section):
-    """Options of the parameters and tables whose names match, in place of the section's."""
+    """Options of parameters and tables with matching names, in place of the section's."""
 
     match: str  # such as `embeddings.C1.weight`, with `*` and `?`
     lr: NotNegative | None = None  # constant
@@ -46,7 +46,7 @@ class GroupSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """The update formula, its options and schedule; none stands for the formula's default."""
+    """The update formula, its options and schedule; None is the formula's default."""
 
     name: str = setting(
         "adagrad", "Update formula, such as adagrad, adam or sgd.", flag="--optimizer"

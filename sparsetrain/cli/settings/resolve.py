@@ -30,7 +30,7 @@ else:
 
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
 _MAX_BYTES = 16 << 20  # of a settings file
-MODEL = "model.name"  # decides what the section of the model holds
+MODEL = "model.name"  # decides the model section's contents
 UNSET = object()  # a value that restores the default
 _NO_VALUE = {"", "none", "null", "nil"}  # in lower case
 
@@ -63,7 +63,7 @@ def resolve_settings(
     stored, entries = [*base], [*layers]
     kind = _kind_of(_winners([*stored, *entries]))
     known = [key for key, _ in fields_of(kind)]
-    # Of a run with another model, only that it is another can be said.
+    # A run with a different model can only be reported as such.
     kept = [e for e in stored if e.key in known or not e.key.startswith("model.")]
     entries = [*kept, *entries]
     for entry in entries:
@@ -231,7 +231,7 @@ def _parse_yaml(path: Path, text: str) -> Any:
         ) from error
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that is there twice, of which PyYAML would take the last."""
+        """Refuses duplicate keys, of which PyYAML would take the last."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()

@@ -214,7 +214,7 @@ class ModelSettings(Section):
 
     @property
     def has_labels(self) -> bool:
-        """Whether the model learns from labels; others rank items."""
+        """Whether the model learns from labels; if not, it ranks items."""
         import sparsetrain as st
 
         return model_class(self.name).forward is not st.models.Model.forward
@@ -417,7 +417,7 @@ class Settings(Section):
 
 @cache
 def settings_of(model: str) -> type[Settings]:
-    """Return the settings of a run of a model, whose section has the arguments of that model.
+    """Return the settings of a run of a model; its section has the model's arguments.
 
     Raises
     ------

@@ -51,7 +51,7 @@ def read_bags(
 def as_list_column(array: Any, nan: NanRule) -> Any:
     """Return a list column; of a plain one, a list of each value, empty where it is missing.
 
-    A column whose lists are all null, as in one request, may have any type.
+    A column with only null lists, as in a single request, may have any type.
     """
     if arrow_types.is_bag(array.type):
         return array
@@ -67,9 +67,9 @@ def as_list_column(array: Any, nan: NanRule) -> Any:
 def read_values(
     array: Any, read: Callable[[Any, Location], Read], location: Location
 ) -> tuple[Read, Array]:
-    """Return what `read` makes of the flat values of all bags, and how many each row has.
+    """Return the result of `read` on the flat values of all bags, and the number in each row.
 
-    An error that `read` raises of a value gets the row whose bag it is in.
+    An error of `read` about a value gets the row of its bag.
     """
     values, lengths = _flat(array)
     if values is array:
@@ -84,7 +84,7 @@ def read_values(
 
 
 def _flat(array: Any) -> tuple[Any, Array]:
-    """Return the values of all bags, one after the other, and how many each has."""
+    """Return the concatenated values of all bags, and the size of each."""
     if not arrow_types.is_bag(array.type):
         return array, np.ones(len(array), dtype=np.int64)
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
@@ -92,7 +92,7 @@ def _flat(array: Any) -> tuple[Any, Array]:
 
 
 def with_distinct(part: Part, column: str, weights: str | None) -> Part:
-    """Return a part whose lists in a column hold a value once, at its first place."""
+    """Return a part with the duplicates in a column's lists removed, keeping the first."""
     return replace(part, read=partial(_read_distinct, part, column, weights))
 
 

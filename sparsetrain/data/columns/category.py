@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Category`: a column whose values have rows of a table, from a value to an id.
+"""`Category`: a column of values with rows in a table; it maps a value to an id.
 
-A blank one knows its name and its rules. It learns from counts of its values, grows by those of
-newer data, and turns an array into ids, or bags of them. Columns that share a table share their
-values.
+A blank one has a name and rules. It learns from counts of its values, grows by newer counts, and
+turns an array into ids, or bags of them. Columns that share a table share their values.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from sparsetrain.errors import ConfigError, DataWarning
 from sparsetrain.parsing.identity import TEXT, Texts
 
 Values = Vocabulary | PlainIds
-_MANY = 100  # values of a column none of which gets a row, that are worth a warning
+_MANY = 100  # distinct values without a row that are worth a warning
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Category:
     ----------
     name : str
     owner : str
-        The column after which its table is named: itself, unless it shares another's.
+        The column that its table is named after: itself, unless it shares a table.
     rule : ColumnRule
         Its own settings.
     is_bag : bool
@@ -72,7 +71,7 @@ class Category:
         return self.values.rows
 
     def value_of_rows(self) -> list[int | str | None]:
-        """Return the value that each row of the table stands for; see `Encoder.values`."""
+        """Return the value of each row of the table; see `Encoder.values`."""
         if not isinstance(self.values, Vocabulary):
             raise ConfigError(
                 f"{self.name}: it was encoded already, so an id is the number of its row"
@@ -96,12 +95,12 @@ class Category:
         return found
 
     def grown(self, counts: Counted, settings: Settings) -> Values:
-        """Give rows behind those of its table to the values that have none."""
+        """Append rows for values that have none."""
         self._warn_of_text(self.values.kind, counts)
         return self.values.extended(counts, *settings.limits(self.rule))
 
     def _warn_of_text(self, kind: str | None, counts: Counted) -> None:
-        """Warn of a column of numbers all of whose values are other text, which is never known."""
+        """Warn of a column of numbers if all its values are other text, which is never known."""
         if kind in (TEXT, None) or len(counts.numbers[0]) or not len(counts.texts[0]):
             return
         assert kind is not None
@@ -131,7 +130,7 @@ class Category:
     def encode(self, array: Any, factors: Any | None, location: Location) -> Array | Ragged:
         """Return the ids (n,) int32 of an array, of lists their bags; `factors` are their weights.
 
-        A column of lists may have single values, or nothing but nulls, in other data.
+        A column of lists may have single values, or only nulls, in other data.
         """
         if not (self.is_bag or is_bag(array.type)):
             return self.values.encode(array, location)

@@ -2,12 +2,11 @@
 """Exact counts of the values of a category column, and the kind of column that they make it.
 
 Values are counted by their form, so that their identity can be settled once all were seen: numbers,
-with the texts written as integers are; texts of 8 hex digits, by the number that these spell; other
-texts.
+including texts in canonical integer form; texts of 8 hex digits, by their number; other texts.
 
-Each piece is reduced to its distinct values; reduced pieces are merged whenever they outgrow what
-is merged already, so a value moves a logarithmic number of times. Memory: 16 bytes a distinct
-number or text, and the text, at rest; about four times as much while merging.
+Each piece is reduced to its distinct values; reduced pieces are merged whenever they outgrow the
+merged ones, so a value moves a logarithmic number of times. Memory: 16 bytes a distinct number or
+text, and the text, at rest; about four times as much while merging.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class Counted(NamedTuple):
     Attributes
     ----------
     numbers, hexes : pair of (n,) int64
-        The distinct numbers, ascending, and their counts; of texts of 8 hex digits those that they
-        spell.
+        The distinct numbers, ascending, and their counts; texts of 8 hex digits by their number.
     texts : pair of an Arrow array of bytes (m,) and (m,) int64
         Other texts, and their counts.
     written : bool
@@ -73,7 +71,7 @@ class Counted(NamedTuple):
 
 
 def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
-    """Count the values of an Arrow array; those of a dictionary are read once.
+    """Count the values of an Arrow array; a dictionary's are read once.
 
     Raises
     ------
@@ -137,7 +135,7 @@ def _distinct_texts(texts: Any, times: Array | None) -> DistinctTexts:
 
 
 class ValueCounts:
-    """Counts of one column; `add` those of every piece, then read their `total`."""
+    """Counts of one column; `add` every piece's, then read `total`."""
 
     def __init__(self) -> None:
         self._numbers, self._hexes = (_Counts(_NONE, _reduce_pieces) for _ in range(2))
@@ -215,8 +213,8 @@ def kind_of_column(counted: Counted, is_criteo: bool = False) -> str:
     """Return the kind of a column with these values.
 
     It is `text` if some text is no number. It is hexadecimal if all text has 8 hex digits, with a
-    letter somewhere or where the column has a name of Criteo's, whose columns without text hold
-    such hashes too.
+    letter somewhere or under a name of Criteo's; Criteo's columns without text hold such hashes
+    too.
     """
     forms = _forms(counted.texts[0])[1]
     letters = not _are_decimal(counted.hexes[0]).all()
@@ -250,7 +248,7 @@ def of_kind(counted: Counted, kind: str) -> Known:
 
 
 def unwrapped(numbers: Array) -> Array:
-    """Return hashes (n,) int64; those that an int32 made negative, as the numbers of their bits."""
+    """Return hashes (n,) int64, with negative int32 read as unsigned."""
     return np.where((numbers < 0) & (numbers >= -(2**31)), numbers + 2**32, numbers)
 
 
@@ -279,7 +277,7 @@ def are_integers(hexes: Array) -> Array:
 
 
 def as_decimals(hexes: Array) -> Array:
-    """Return what 8 digits say as decimal numbers, (n,) int64."""
+    """Return 8 digits read as decimal numbers, (n,) int64."""
     return sum(((hexes >> 4 * i) & 15) * 10**i for i in range(8))
 
 

@@ -45,13 +45,13 @@ class Number:
     ----------
     name : str
     place : int
-        Of its input among those of all columns.
+        Of its input among all columns' inputs.
     flag : int or None
-        Of the 0/1 input that says what was missing.
+        Of the 0/1 input that flags missing values.
     linear : Linear or None
         In place of the logarithm; `fill` is not for it.
     fill : float
-        Stands for a missing value, in raw units: it is transformed like any other.
+        Replaces a missing value, in raw units: it is transformed like any number.
     nan : NanRule
     """
 
@@ -64,7 +64,7 @@ class Number:
 
     @property
     def inputs(self) -> dict[int, str]:
-        """The place of each input, and what it is called in converted data."""
+        """The place of each input, and its name in converted data."""
         flags = {} if self.flag is None else {self.flag: f"{self.name}{FLAG}"}
         return {self.place: self.name, **flags}
 
@@ -107,7 +107,7 @@ class Number:
             )
 
 
-FLAG = "_missing"  # what follows a column's name in that of its flag
+FLAG = "_missing"  # suffix of a flag's name
 
 
 def _scaled(values: Array, law: Linear, location: Location) -> Array:
@@ -122,7 +122,7 @@ def _scaled(values: Array, law: Linear, location: Location) -> Array:
 
 
 def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
-    """Return what the columns write of numbers (n, F) float64, NaN where they are missing.
+    """Return the columns' inputs from numbers (n, F) float64, NaN where missing.
 
     None if one becomes too large for float32.
     """
@@ -163,6 +163,6 @@ def dense_columns(
 
 
 def input_names(columns: Sequence[Dense]) -> tuple[str, ...]:
-    """Return what each input is called in converted data, in their order."""
+    """Return the name of each input in converted data, in order."""
     inputs = {place: name for column in columns for place, name in column.inputs.items()}
     return tuple(inputs[place] for place in range(len(inputs)))

@@ -34,7 +34,7 @@ class PlainIds:
     """
 
     first: ClassVar[int] = 0  # row of a value
-    rare_share: ClassVar[None] = None  # no id stands for rare values
+    rare_share: ClassVar[None] = None  # there is no id for rare values
     kind: ClassVar[None] = None  # no text is read
     nan: ClassVar[NanRule] = NanRule()
 

@@ -66,7 +66,7 @@ class Settings:
                 )
 
     def check_converted(self, own: Settings) -> None:
-        """Refuse settings other than those that data were converted with; defaults say nothing."""
+        """Refuse settings that differ from the conversion's; defaults are ignored."""
         for name in ("min_count", "max_rows", "dense_fill", "missing_flags", "nan"):
             value, known = getattr(self, name), getattr(own, name)
             if value not in (known, getattr(Settings, name)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector columns: lists of one length, such as embeddings of another model, as dense inputs.
+"""Vector columns: lists of one length, such as precomputed embeddings, as dense inputs.
 
-Numbers go to the model as they are, in float32, after the other dense inputs and their flags. A
-null row, or an empty list, is zeros. Cost: a copy of each piece.
+Numbers go to the model as they are, in float32, after all other dense inputs and flags. A null row,
+or an empty list, is zeros. Cost: a copy of each piece.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.data.values.location import Location
 
 @dataclass(frozen=True)
 class Vector:
-    """A column of lists of `length` numbers, whose inputs begin at `place`."""
+    """A column of lists of `length` numbers, with inputs from `place` on."""
 
     name: str
     place: int
@@ -29,7 +29,7 @@ class Vector:
 
     @property
     def inputs(self) -> dict[int, str]:
-        """The place of each input, and what it is called in converted data."""
+        """The place of each input, and its name in converted data."""
         return {self.place + each: f"{self.name}_{each}" for each in range(self.length)}
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:

@@ -5,8 +5,8 @@ Ids: 0 = missing (null or empty text), 1 = rare or never seen, then 2, 3, ... by
 Equal counts are ordered by value, numbers before texts, so ids depend on the counts alone.
 
 With a cap of `max_rows` only the most frequent values get a row of their own. An eighth of the rows
-(at least one) are buckets, and the hash of every other frequent value selects one of them. Values
-below the minimum count still map to 1.
+(at least one) are buckets, and the hash of every remaining frequent value selects one of them.
+Values below the minimum count still map to 1.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Vocabulary:
         columns that share a table, of the values of all. No id depends on it.
     """
 
-    first: ClassVar[int] = FIRST  # row of a value; those before it stand for missing and rare ones
+    first: ClassVar[int] = FIRST  # row of a value; the rows before it are for missing and rare ones
 
     kind: str
     numbers: Array
@@ -138,7 +138,7 @@ class Vocabulary:
         )
 
     def values(self) -> list[int | str | None]:
-        """Return the value of each row; None for the reserved ones and those that values share."""
+        """Return the value of each row; None for reserved and shared rows."""
         found: list[int | str | None] = [None] * self.rows
         times = np.bincount(np.concatenate([self.number_ids, self.text_ids]), minlength=self.rows)
         for number, row in zip(self.numbers.tolist(), self.number_ids.tolist(), strict=True):
@@ -172,7 +172,7 @@ class Vocabulary:
         require_utf8(array, location)
         if not has_names(array):
             return self._encode(as_plain(array), location)
-        # The dictionary is looked up once, then each row's code in what was found.
+        # The dictionary is looked up once, then each row's code in the result.
         ids = np.append(self._encode(array.dictionary, location), np.int32(MISSING))
         codes, missing = fill_nulls(array.indices)
         if array.indices.null_count:
@@ -215,7 +215,7 @@ def pool_of(vocabularies: Iterable[Vocabulary]) -> Pool:
 
 
 def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
-    """Let vocabularies, some of which may be one, share a lookup.
+    """Let vocabularies (maybe with duplicates) share a lookup.
 
     Returns their pool and the number of each in it, (F,) int32.
     """
@@ -227,7 +227,7 @@ def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
-    """Keep the ids below the buckets and let the hash choose a bucket for the others."""
+    """Keep the ids below the buckets and let the hash choose a bucket for the rest."""
     buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
     own = max_rows - buckets
     # Unsigned before the remainder, so that no hash can give a negative bucket.

@@ -56,8 +56,8 @@ class Chunk:
     def pieces(self, names: Sequence[str], numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
         """Return columns as record batches with their locations, and the lines that are not rows.
 
-        Derived columns are not there yet: whoever reads them from other columns may refuse a row.
-        With `numbers`, those that text spells come as such; see `Part.pieces`.
+        Derived columns are computed later, since that may refuse a row. With `numbers`, numbers in
+        text are parsed; see `Part.pieces`.
         """
         derived = self.reader.rules.schema.derived
         if derived:
@@ -73,7 +73,7 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
-    """Return a chunk for each file that stands for all of it: its location and its columns."""
+    """Return a chunk for each file as a whole: its location and its columns."""
     opened = [tuple(file_parts(file, encoder.schema)) for file in files]
     first = [
         parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))

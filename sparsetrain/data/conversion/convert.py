@@ -60,7 +60,7 @@ def convert_files(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Convert raw logs to encoded parquet, and return what its ``dataset.json`` holds.
+    """Convert raw logs to encoded parquet, and return the contents of its ``dataset.json``.
 
     Run again after an interruption with the same arguments, it keeps the encoder, if that was
     learnt, and the files that were finished.
@@ -72,15 +72,15 @@ def convert_files(
     out : path
         Folder of the result: ``part-*.parquet``, ``dataset.json`` and the encoder.
     encoder : Encoder or path, optional
-        Encode by this one, or that of this converted folder, instead of learning one; the settings
-        and the schema are then its own.
+        Encode by this one, or by a converted folder's, instead of learning one; the settings and
+        the schema are then its own.
     label : bool
         Whether there is a label column to convert; rows to be scored need none.
     min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights
         As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
-        What happens at a bad row: the run ends, or the row is left out and counted; with
-        "quarantine" it is also written to ``_quarantine.jsonl``.
+        Handling of a bad row: the run ends, or the row is left out and counted; with "quarantine"
+        it is also written to ``_quarantine.jsonl``.
     memory : int
         Bytes the run may take, at least half a GiB. The values that get a row must fit in it, and
         the counts of all values of one column.
@@ -125,7 +125,7 @@ def _checked(bad_rows: str, memory: int, workers: int) -> int:
 
 
 def _inputs(paths: Any, out: Path) -> list[str]:
-    """Return the files to convert; the result must not lie among them."""
+    """Return the files to convert; the result must not be among them."""
     files = list_files(paths)
     for path in paths if isinstance(paths, (list, tuple)) else [paths]:
         folder, written = (Path(os.path.realpath(place)) for place in (path, out))
@@ -164,7 +164,7 @@ def _leading_files(files: list[str], schema: Schema) -> list[str]:
 
 
 def _begin(job: Job) -> dict[str, Any]:
-    """Return what is done already, at most all of `dataset.json`; refuse any other output."""
+    """Return the finished part, at most all of `dataset.json`; refuse any other output."""
     plan = job.plan  # looks for the inputs, before a folder is made
     begun = False
     for path, other in ((job.out / DATASET_FILE, _OTHER), (job.state, _UNFINISHED)):
@@ -197,7 +197,7 @@ def _run(job: Job) -> dict[str, Any]:
     with exclusive_lock(job.work / LOCK, str(job.out)):
         for folder in (job.out, job.work):
             remove_temporaries(folder)
-        state = _begin(job)  # anew: another process may have gone on meanwhile
+        state = _begin(job)  # anew: a process may have continued meanwhile
         try:
             _convert(job, state)
         except (DataError, ConfigError, ResourceError) as error:
@@ -219,7 +219,7 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _convert(job: Job, state: dict[str, Any]) -> None:
-    """Do what `state` lacks until it is all of `dataset.json`."""
+    """Finish the missing parts of `state`, until it is all of `dataset.json`."""
     if _is_whole(state):
         return
     if "files" not in state:

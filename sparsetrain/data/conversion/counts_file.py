@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of chunks kept on disk, so that those of one table are in memory at a time.
+"""Counts of chunks kept on disk, so that only one table's are in memory at a time.
 
-The file holds plain arrays one after another. Where they lie is known to this process alone: the
-file is of no use to a later run.
+The file holds concatenated plain arrays. Only this process knows their places: the file is of no
+use to a later run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsetrain.system.file_locks import name_write_errors
 
 
 class CountsFile:
-    """A file of counts; `add` those of each chunk, on any thread, then read `total`."""
+    """A file of counts; `add` each chunk's, on any thread, then read `total`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()

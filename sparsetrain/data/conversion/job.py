@@ -21,9 +21,9 @@ class Progress(Protocol):
     """Callback that reports the progress of a pass."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """`rows` more rows are through pass `what`, of which the share `done` is done.
+        """Pass `what` has read `rows` more rows; its share `done` is done.
 
-        What an earlier run had done already counts in `done` alone.
+        Work of an earlier run counts in `done` alone.
         """
 
 
@@ -43,12 +43,12 @@ class Job:
 
     @property
     def work(self) -> Path:
-        """Folder of what is removed at the end."""
+        """Folder removed at the end."""
         return self.out / "_work"
 
     @property
     def state(self) -> Path:
-        """File of what is done: `dataset.json` in the making."""
+        """File of the finished parts: `dataset.json` in the making."""
         return self.work / DATASET_FILE
 
     @cached_property

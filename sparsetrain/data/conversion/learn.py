@@ -36,7 +36,7 @@ from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.errors import DataError, ResourceError
 
 QUARANTINE = "_quarantine.jsonl"
-BASE = 300 << 20  # Python, Arrow and what their allocators keep
+BASE = 300 << 20  # Python, Arrow and their allocators
 WORKER = 250 << 20  # a block of text and its columns, or the distinct values of a chunk
 _ALMOST = 0.99
 _VALUE = 90  # bytes of a value with a row: key, count and id, and its slots in a hash table
@@ -44,7 +44,7 @@ _CHUNK_EXAMPLES, _EXAMPLES = 5, 20  # messages about bad rows
 
 
 class _Found(NamedTuple):
-    """What is found in a chunk besides the counts of its values."""
+    """Facts about a chunk besides the counts of its values."""
 
     statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
     bad: list[dict[str, Any]]
@@ -82,7 +82,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
 
 
 def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
-    """Return a job whose quantiles are boundaries, learnt from the rows that are good for them."""
+    """Return a job with quantiles replaced by boundaries, learnt from good rows."""
     rules = job.blank.schema.quantiles
     if not rules or job.known is not None:
         return job
@@ -111,7 +111,7 @@ def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
 
 
 def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
-    """Return what is found in all chunks, with few of the bad rows, and the rows of each."""
+    """Return the facts about all chunks, with few of the bad rows, and the rows of each."""
     seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)
     rows, examples = list[int](), list[dict[str, Any]]()
@@ -126,7 +126,7 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
                 lines = (json.dumps(fault, ensure_ascii=False) for fault in found.bad)
                 quarantine.writelines(f"{line}\n".encode() for line in lines)
             done += found.input_bytes
-            # A reader is ahead of what it gives, so only the end shows that all is done.
+            # A reader reads ahead, so only the end shows that all is done.
             job.progress("reading", rows[-1], min(_ALMOST, done / total))
     job.progress("reading", 0, 1.0)
     return _Found(seen, examples, done), rows
@@ -220,7 +220,7 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
 
 
 def _categories(encoder: Encoder, distinct: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return what is known of each category column; the second pass counts its ids."""
+    """Return the facts about each category column; the second pass counts its ids."""
     reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
     found = {}
     for column in encoder.features:

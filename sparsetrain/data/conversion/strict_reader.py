@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strict reading of chunks, for an encoder that may lack values yet, and without their bad rows.
 
-Encoding accepts exactly what these readers accept; what they refuse is a bad row. Both passes find
-bad rows anew, by calling the reader of a column again on the rows before and after each refused
-one. That is slow for many bad rows, so the search stops when more than half of a piece is bad.
+Encoding accepts the same rows as these readers; a row they refuse is bad. Both passes find bad rows
+anew, by calling a column's reader again on the rows before and after each refused one. That is slow
+for many bad rows, so the search stops when more than half of a piece is bad.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Read = Callable[[pa.RecordBatch, Location], Any]
 
 
 class StrictReader(NamedTuple):
-    """Columns to be read, and what reads each of them; it may refuse a row."""
+    """Columns to read, each with its reader, which may refuse a row."""
 
     names: Sequence[str]
     readers: Sequence[tuple[str, Read]]
 
     def read(self, piece: pa.RecordBatch, location: Location) -> list[Any]:
-        """Return what is read of each column."""
+        """Return the columns read."""
         return [read(piece, location.of_column(name)) for name, read in self.readers]
 
 
@@ -124,7 +124,7 @@ def read_good_rows(
     bad_rows: str,
     read: Callable[[pa.RecordBatch, Location], Result],
 ) -> tuple[Iterable[Result], list[dict[str, Any]]]:
-    """Return what `read` makes of each piece, and reports of the bad rows left out of them.
+    """Return the result of `read` for each piece, and reports of the bad rows left out.
 
     `strict` finds these, of the same columns. The list of reports is whole once all pieces are
     read. `bad_rows` is one of `POLICIES`. Text is read by the numbers it spells; if a row is bad,
@@ -149,7 +149,7 @@ def read_good_rows(
 def _report(
     location: Location, number: int, column: str | None, reason: str, **held: Any
 ) -> dict[str, Any]:
-    """Return all that is told of a row or line, fit for JSON; `held` is what it holds."""
+    """Return a report of a row or line for JSON; `held` are its contents."""
     where = {"file": location.name, location.unit: number}
     return {**where, "column": column, "reason": reason, **held}
 
@@ -160,7 +160,7 @@ def _read_pieces(
     reader: StrictReader | None,
     reports: list[dict[str, Any]],
 ) -> Iterator[Result]:
-    """Yield what is read of each piece; without a `reader` of bad rows, all rows are good."""
+    """Yield the columns read of each piece; without a `reader` of bad rows, all rows are good."""
     for location, piece in pieces:
         try:
             found = read(piece, location)

@@ -2,8 +2,8 @@
 """Second pass: encoded parquet files.
 
 Label and dense columns are float32, ids int32 (lists of them for bags), rows in the order of the
-input, with page checksums and the encoder's fingerprint. A file depends on its chunks alone.
-Chunks are encoded by threads, and written one after another. What is done is noted after each file.
+input, with page checksums and the encoder's fingerprint. A file depends on its chunks alone. Chunks
+are encoded by threads and written in order. Progress is recorded after each file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sparsetrain.errors import DataError
 
 FILE_ROWS = 1 << 20
 GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
-_DICTIONARY = 1 << 8  # the rows of a table whose ids are stored by a dictionary
+_DICTIONARY = 1 << 8  # largest table with ids stored by a dictionary
 
 
 def write_files(job: Job, encoder: Encoder, inputs: Sequence[Chunk], state: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ def _schema(encoder: Encoder, reader: Reader) -> pa.Schema:
 def _encodings(schema: pa.Schema, encoder: Encoder) -> dict[str, Any]:
     """Return arguments of the writer: ids of large tables are split by bytes.
 
-    Other columns have a dictionary, which of more ids takes more time and disk.
+    The rest have a dictionary; with more ids it takes more time and disk.
     """
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     split, coded = list[str](), list[str]()

@@ -105,7 +105,7 @@ def concat_rows(pieces: list[Rows]) -> Rows:
 def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
     """Yield the rows of `pieces`, in order, in groups of `size`; the last may be smaller.
 
-    What is mixed is gathered before the next piece is asked for.
+    Mixed pieces are gathered before the next piece is read.
     """
     open_: list[Rows] = []
     missing = size
@@ -130,7 +130,7 @@ def skip_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
 
 
 def first_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
-    """Yield the first `count` rows of `pieces`; what follows is not asked for."""
+    """Yield the first `count` rows of `pieces`; later pieces are not read."""
     for piece in pieces if count > 0 else ():
         yield piece if piece.size <= count else piece.at(slice(count))
         count -= piece.size

@@ -74,7 +74,7 @@ class Encoder(Rules):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything that decides what a row becomes."""
+        """A digest of everything that decides a row's encoding."""
         return fingerprint_of(self)
 
     @classmethod
@@ -108,11 +108,11 @@ class Encoder(Rules):
         max_rows : int, optional
             Most rows of one table; see `vocabulary` for who shares then.
         dense_fill : float
-            Stands for a missing dense value, in raw units, before the logarithm.
+            Replaces a missing dense value, in raw units, before the logarithm.
         missing_flags : bool
-            Adds a 0/1 dense column for each dense column, which says what was missing.
+            Adds a 0/1 dense column for each dense column, which flags missing values.
         nan : {"error", "missing"}
-            What a NaN in a raw column is. A null is always missing.
+            Meaning of a NaN in a raw column. A null is always missing.
         treat_as : {"auto", "raw", "encoded"}
             Overrides the rule that recognises already encoded data.
         schema : Schema or path, optional
@@ -141,7 +141,7 @@ class Encoder(Rules):
         if known is not None:
             known._check_asked(settings, schema)
         for part in opened.parts if schema.weights else ():
-            names = names_in(source) or part.schema.names  # not only those that can matter
+            names = names_in(source) or part.schema.names  # not only the columns that can matter
             require_row_weights(names, schema, part.location)
         if known is not None:
             known.bind(opened.parts, require_label=False)
@@ -154,7 +154,7 @@ class Encoder(Rules):
         return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
 
     def _check_asked(self, settings: Settings, schema: Schema) -> None:
-        """Refuse what is asked for otherwise than the data were converted."""
+        """Refuse settings that differ from the data's conversion."""
         settings.check_converted(self.settings)
         check_row_weights(schema, self.schema, "the data are converted", "convert the raw data")
         asked = schema.share_embedding
@@ -167,7 +167,7 @@ class Encoder(Rules):
 
     @classmethod
     def read_converted(cls, part: Part) -> Encoder | None:
-        """Return the encoder that lies in the folder of a converted file; None for other data."""
+        """Return the encoder in the folder of a converted file; None for other data."""
         path = Path(part.location.name).with_name(ENCODER_FILE)
         return read_encoder(path) if part.is_converted and path.is_file() else None
 
@@ -205,11 +205,11 @@ class Encoder(Rules):
 
         Parameters
         ----------
-        source : anything `open_source` takes, except batches and what `convert` wrote
-        min_count : int, optional
-            Times a new value must occur in `source` to get a row; by default what this encoder was
-            fitted or last extended with. A column's rule in the schema wins. Under
-            `max_rows`, values for which there is no room stay with the rare ones.
+        source : anything `open_source` takes, except batches and converted files min_count : int,
+        optional
+            Times a new value must occur in `source` to get a row; by default as this encoder was
+            fitted or last extended with. A column's rule in the schema wins. Under `max_rows`,
+            values without room stay with the rare ones.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class Encoder(Rules):
         return replace(self, settings=settings, features=extend(self.features, parts, settings))
 
     def values(self, column: str) -> list[int | str | None]:
-        """Return the value that each row of a column's table stands for.
+        """Return the value of each row of a column's table.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class Encoder(Rules):
         return found.value_of_rows()
 
     def extends(self, other: Encoder) -> bool:
-        """Return whether this encodes as `other` does, except for values that `other` lacks."""
+        """Return whether this encodes like `other`, except for values that `other` lacks."""
         same = (
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
             and (self.dense, self.encoded) == (other.dense, other.encoded)
@@ -278,8 +278,8 @@ class Encoder(Rules):
     ) -> list[tuple[Part, Reader]]:
         """Pair every part with a reader of it; weights of rows are read only with their labels.
 
-        Each file's schema is looked at once; what is converted has its derived columns already.
-        Of the `optional` columns those that a part lacks are missing values.
+        Each file's schema is looked at once; converted files have their derived columns already. Of
+        the `optional` columns those that a part lacks are missing values.
 
         Raises
         ------
@@ -304,7 +304,7 @@ class Encoder(Rules):
         return bound
 
     def _reader(self, part: Part, require_label: bool, weights: str | None) -> Reader:
-        """Return a reader of a part; that of the last schema is kept."""
+        """Return a reader of a part; the last schema's is cached."""
         known = self._matched.get((require_label, weights))
         if known is None or not known[0].equals(part.schema, check_metadata=True):
             fingerprint = encoder_fingerprint(part.schema)
@@ -331,7 +331,7 @@ class Encoder(Rules):
         require_label : bool
             Whether the label column is read; without it the batch has none.
         where : str
-            What to call the table in a message.
+            Name of the table in messages.
 
         Returns
         -------
@@ -366,7 +366,7 @@ class Encoder(Rules):
 
     @classmethod
     def from_state(cls, manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Encoder:
-        """Rebuild an encoder, exactly, from what `to_state` gave.
+        """Rebuild an encoder exactly from the result of `to_state`.
 
         Raises
         ------
@@ -382,6 +382,6 @@ def read_encoder(path: Path) -> Encoder:
     Raises
     ------
     CheckpointError
-        If the file is missing, damaged or another's.
+        If the file is missing, damaged or of a different kind.
     """
     return Encoder(**read_rules(path).fields)

@@ -81,7 +81,7 @@ def write_state(rules: Rules) -> State:
 
 
 def write_manifest(rules: Rules) -> dict[str, Any]:
-    """Return all that decides what a row becomes but the values of the columns."""
+    """Return everything that decides a row's encoding except the columns' values."""
     known = [] if rules.is_blank else [column.values for column in rules.features]
     return {
         "format": _FORMAT,
@@ -106,7 +106,7 @@ def _write_arrays(rules: Rules) -> dict[str, Array]:
 
 
 def fingerprint_of(rules: Rules) -> str:
-    """Return a digest of everything that decides what a row becomes."""
+    """Return a digest of everything that decides a row's encoding."""
     manifest, arrays = write_manifest(rules), _write_arrays(rules)
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
     for name in sorted(arrays):
@@ -140,7 +140,7 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
 
 
 def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:
-    """Return the manifest, and for each column the one whose table it looks up."""
+    """Return the manifest, and for each column the owner of its table."""
     known = {
         field.name: manifest[field.name] for field in fields(_Manifest) if field.name in manifest
     }
@@ -220,7 +220,7 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
 
 
 def read_rules(path: Path) -> Rules:
-    """Read what `write_encoder` wrote."""
+    """Read a file of `write_encoder`."""
     try:
         with (
             open(path, "rb") as file,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Few rows of plain Python values, as a request has them, encoded value by value.
 
-The result has the bits that the columns would give. For one row this takes 2 us a column, where
-arrays and their checks take 60. Whatever is not plain (lists, booleans, NumPy's numbers, NaN, what
-would be an error) is left to the columns.
+The result has the bits of the columns' own. For one row this takes 2 us a column; arrays and their
+checks take 60. Anything unusual (lists, booleans, NumPy's numbers, NaN, errors) is left to the
+columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.data.values.numeric import EXACT
 from sparsetrain.parsing.identity import Texts
 
 _MOST = 16  # rows, from which on columns are as fast
-# Column types, by Arrow's and pandas' names, whose Python values are those of a list of rows.
+# Column types, by Arrow's and pandas' names, with the same Python values as in a list of rows.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _TYPES = _INTEGERS | {"double", "float64", "string", "large_string", "str", "object", "null"}
 
@@ -105,7 +105,7 @@ def _rows_of_pandas(data: Any, rules: Rules) -> list[Any] | None:
 
 
 def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool:
-    """Whether Python's values of the columns are those that a list of rows would have."""
+    """Whether the columns' Python values are the same as in a list of rows."""
     found = dict(zip(names, map(str, types), strict=True))
     return (
         len(found) == len(names)
@@ -115,7 +115,7 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
 
 
 def _are_own(names: Iterable[Any], rules: Rules) -> bool:
-    """Whether the encoder's columns are there, and no others that could be meant instead."""
+    """Whether the encoder's columns are there, and no alternatives to them."""
     others = rules.names.symmetric_difference(names)
     if not others:
         return True
@@ -147,7 +147,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> np.ndar
     except OverflowError:
         return None
     exact = np.count_nonzero(np.abs(found) < EXACT)
-    if exact + values.count(None) < len(values):  # NaN is among them, or what is too large
+    if exact + values.count(None) < len(values):  # NaN is among them, or a number too large
         return None
     return found.reshape(len(rows), len(names))
 

@@ -30,7 +30,7 @@ def learn(
     schema: Schema,
     sizes: Sizes | None,
 ) -> tuple[Category, ...]:
-    """Return blank columns with what they learn from the training data."""
+    """Return blank columns after they have learnt from the training data."""
     is_plain = parts[0][1].is_plain
     if is_plain:
         settings.check_encoded(schema.linear)
@@ -72,7 +72,7 @@ def count_columns(
 
 
 def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
-    """Return the tables whose rows the user states, by column name or in the columns' order."""
+    """Return tables with rows stated by the user, by column name or in the columns' order."""
     names = [column.name for column in features]
     if isinstance(sizes, Mapping):
         lacking = [name for name in names if name not in sizes]

@@ -79,7 +79,7 @@ def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> S
 
 
 def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
-    """Return what cuts numbers (n,) into `count` buckets, fewer where many are equal.
+    """Return boundaries that cut numbers (n,) into `count` buckets, fewer if many are equal.
 
     The least number is below them all, unless there is no other.
     """
@@ -91,7 +91,7 @@ def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
 
 
 class _Sample:
-    """Numbers whose places the sequence puts below a limit; it is halved when they are too many."""
+    """Numbers with a hash of their place below a limit, which is halved when they are too many."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Array, Array]] = []
@@ -99,7 +99,7 @@ class _Sample:
         self._limit = np.uint64(2**64 - 1)
 
     def add(self, values: Array) -> None:
-        """Take what is below the limit of further numbers (n,)."""
+        """Add the sampled ones of further numbers (n,)."""
         places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
         self._seen += len(values)
         self._take(places, values)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Reader`: the columns of an encoder as data of one schema have them, and what rows become.
+"""`Reader`: an encoder's columns in data of one schema, and the encoding of rows.
 
 Columns match by their position within a naming family: an encoder fitted on `I1..`, `C1..` also
-reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold what it
-would make of the raw rows, so a model trained on them scores raw rows too; any other encoder
-refuses them. A column of row weights must agree between data, schema and encoder.
+reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold its
+result for the raw rows, so a model trained on them scores raw rows too; any other encoder refuses
+them. A column of row weights must agree between data, schema and encoder.
 
 Every id is below its table's rows and every number finite, so results are not checked again. Cost:
 one pass over each column, nothing per row.
@@ -50,7 +50,7 @@ Read = Callable[[Any, Location], Array]  # of an array (n,) and its location, (n
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """The columns of an encoder, and what data of one schema call them.
+    """The columns of an encoder, with their names in data of one schema.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Reader:
 
     @cached_property
     def labels(self) -> list[tuple[str, Read]]:
-        """The name of each label to be read, and what reads it, NaN where one of several lacks."""
+        """The name of each label to read, and its reader; one of several may be NaN."""
         labels = self.rules.schema.all_labels.values()
         pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
         several = len(labels) > 1
@@ -92,7 +92,7 @@ class Reader:
 
     @property
     def weights(self) -> list[tuple[str, Read]]:
-        """The name of the column with the weights of rows, if there is one, and what reads it."""
+        """The name of the column with the weights of rows, if any, and its reader."""
         name = self.found.row_weights
         return [(name, read_row_weights)] if name else []
 
@@ -169,7 +169,7 @@ _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
 
 
 def match(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:
-    """Find the columns of an encoder in a part, and that of `weights` of rows if it is there.
+    """Find the columns of an encoder in a part, and the column of row `weights` if present.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def match(rules: Rules, part: Part, require_label: bool, weights: str | None) ->
 
 
 LABEL = "label"
-WEIGHTS = "_weights"  # what follows a column's name in that of the weights of its lists
+WEIGHTS = "_weights"  # suffix of the name of a list column's weights
 
 
 def label_names(schema: Schema) -> tuple[str, ...]:

@@ -30,12 +30,12 @@ class Share(NamedTuple):
 
     @property
     def missing_share(self) -> float:
-        """Share of ids that stand for a missing value."""
+        """Share of ids of missing values."""
         return self.missing / max(self.ids, 1)
 
     @property
     def unseen_share(self) -> float:
-        """Share of ids that stand for a rare or never seen value."""
+        """Share of ids of rare or unseen values."""
         return self.unseen / max(self.ids, 1)
 
     def lost_share(self, rare_in_training: float) -> float:
@@ -60,7 +60,7 @@ _ENOUGH = 100  # values of a column that nothing is known of
 
 
 def warn_of_unknown(name: str, shares: Sequence[Share], columns: Sequence[Any]) -> None:
-    """Warn of columns none of whose values have a row, where most of the training data's had."""
+    """Warn of columns without a known value, if most of the training data's were known."""
     for share, column in zip(shares, columns, strict=True):
         values = column.values
         there = share.ids - share.missing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: the columns of an encoder, and what all that is learnt or told says of them."""
+"""`Rules`: the columns of an encoder, with their learnt and given settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rules:
     layout : str
         One line that says which columns were found.
     schema : Schema
-        What the columns are called and what holds for one of them alone.
+        Names and individual settings of the columns.
     """
 
     settings: Settings
@@ -75,12 +75,12 @@ class Rules:
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """For each category column, the position of the one whose table it looks up."""
+        """For each category column, the position of its table's owner."""
         return owners_of(self.columns, self.share_embedding)
 
     @property
     def share_embedding(self) -> dict[str, str]:
-        """From each column without a table of its own to the one whose table it looks up."""
+        """From each column without a table of its own to its table's owner."""
         return self.schema.share_embedding
 
     @property
@@ -107,7 +107,7 @@ class Rules:
 
     @cached_property
     def reserving(self) -> tuple[str, ...]:
-        """Names of the category columns where ids stand for missing and rare values, else none."""
+        """Names of the category columns with ids for missing and rare values, else none."""
         return () if self.encoded else self.columns
 
     @property
@@ -136,7 +136,7 @@ class Rules:
 
     @property
     def model_arguments(self) -> dict[str, Any]:
-        """What the constructor of a `ClickModel` has to know of the batches."""
+        """Arguments of a `ClickModel` that depend on the batches."""
         weighted = any(column.rule.weights for column in self.features)
         bags = {"pooling": "sum", "weighted": weighted} if self.has_bags else {}
         return {

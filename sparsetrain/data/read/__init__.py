@@ -2,7 +2,6 @@
 """Sources of raw rows: parquet, text files, tables and streams, read a piece at a time.
 
 `open_source` dispatches on the kind of data. A `source` has parts, a part has pieces. `files` is
-the table of file formats: `parquet`, and text (`text_blocks`,
-`text_rows`). `tables` are in memory. `derived_columns` computes columns from others, `split`
-divides a source into two.
+the table of file formats: `parquet`, and text (`text_blocks`, `text_rows`). `tables` are in memory.
+`derived_columns` computes columns from columns, `split` divides a source into two.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derived columns: what a schema makes of other columns, by a rule of `RULES` each.
+"""Derived columns, computed from other columns by a rule of `RULES` each.
 
 - ``(source // divide) % modulo``, rounded down, gives the hour of a day from YYMMDDHH (modulo 100),
   the weekday from seconds since 1970 (divide 86400, modulo 7), and so on. A date or timestamp
@@ -95,7 +95,7 @@ def derive_columns(
 
 
 def derived_column(piece: pa.RecordBatch, rule: Derived, location: Location) -> pa.Array:
-    """Return what a rule makes of columns of a piece."""
+    """Return a rule's result for columns of a piece."""
     return RULES[rule.kind].make(rule, *_sources(piece, rule, location))
 
 
@@ -191,7 +191,7 @@ def _cut(rule: Derived, column: Column) -> pa.Array:
 
 
 def _null_offsets(array: pa.Array) -> Array | None:
-    """Which offsets stand for null lists, (n + 1,)."""
+    """Marks of null lists, (n + 1,)."""
     missing = array.is_null().to_numpy(zero_copy_only=False)
     return np.append(missing, False) if missing.any() else None
 
@@ -224,7 +224,7 @@ def _hashed(array: pa.Array, location: Location) -> tuple[Array, Array]:
 
 
 class _Rule(NamedTuple):
-    """A kind of derived column: what makes it of its sources, and its type."""
+    """A kind of derived column: the function of its sources, and its type."""
 
     make: Callable[..., pa.Array]
     type: Any = pa.int64()

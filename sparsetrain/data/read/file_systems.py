@@ -16,8 +16,8 @@ from sparsetrain.errors import DataError, first_line
 
 _OF_ARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_PLAIN = "/:@!$&'()*+,;="  # what needs no escape in a URL's path
-_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # what a `Path` makes of a URL
+_PLAIN = "/:@!$&'()*+,;="  # characters without an escape in a URL's path
+_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # a URL after `Path`
 
 
 def normalized(path: str | os.PathLike[str]) -> str:
@@ -26,7 +26,7 @@ def normalized(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     DataError
-        If it holds a null byte, at which what is written in C takes it to end.
+        If it holds a null byte, where C code would end it.
     """
     text = os.fspath(path)
     if "\0" in text:
@@ -35,7 +35,7 @@ def normalized(path: str | os.PathLike[str]) -> str:
 
 
 def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name, that of the unpacked file if it is compressed."""
+    """Return the suffix of a file's name, without the one of a compression."""
     name, suffix = os.path.splitext(file)
     return os.path.splitext(name if suffix in _PACKED else file)[1].lower()
 
@@ -113,7 +113,7 @@ def _is_of_arrow(path: str) -> bool:
 
 
 def escaped(path: str) -> str:
-    """Return a path or URL, with escapes for what no URL of Arrow's may hold, such as a space."""
+    """Return a path or URL, with characters escaped that Arrow's URLs may not have."""
     return quote(path, f"{_PLAIN}?%") if _is_of_arrow(path) else path
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File formats, and the files that paths, folders and patterns stand for.
+"""File formats, and the files of paths, folders and patterns.
 
 `FORMATS` is the table of formats. A name that ends in .parquet is parquet whatever it holds, so a
 wrong file is reported as wrong. A name with a text suffix is text. Any other file, such as Criteo's
@@ -35,7 +35,7 @@ from sparsetrain.errors import DataError
 
 
 class FileFormat(NamedTuple):
-    """A format: suffixes of its files, how others of them begin, and how one becomes parts.
+    """A format: suffixes and first bytes of its files, and the function that cuts them into parts.
 
     The parts of a file know their number of rows, unless the conversion can split the file itself,
     as it does text.
@@ -50,7 +50,7 @@ FORMATS = (
     FileFormat((".parquet", ".pq", ".parq"), is_parquet, lambda file, _: parquet_parts(file)),
     FileFormat(tuple(DELIMITERS), is_text, text_parts),
 )
-# How files begin that cannot be read: what they are, and what helps.
+# First bytes of files that cannot be read: their format, and advice.
 _FOREIGN_FORMATS = {
     b"PK\x03\x04": ("a zip archive", "unpack it first"),
     b"\x93NUMPY": ("a NumPy array", "give its batches to the library, or write it as parquet"),
@@ -70,7 +70,7 @@ def are_paths(data: Any) -> bool:
 
 
 def list_files(paths: Any) -> list[str]:
-    """Return the files that paths, folders and patterns stand for, in the order given."""
+    """Return the files of paths, folders and patterns, in the order given."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
@@ -78,7 +78,7 @@ def list_files(paths: Any) -> list[str]:
 
 
 def file_parts(file: str, schema: Schema) -> Iterator[Part]:
-    """Open a file of any format; what cannot be opened counts as parquet, which then says so."""
+    """Open a file of any format; one that cannot be opened counts as parquet, for its error."""
     try:
         with open_file(file) as stream:
             head = stream.read(4096)
@@ -94,7 +94,7 @@ def file_parts(file: str, schema: Schema) -> Iterator[Part]:
 
 
 def _files(path: str) -> Iterator[str]:
-    """Yield the files that one path, folder or pattern stands for."""
+    """Yield the files of one path, folder or pattern."""
     inside = files_in(path)
     if inside is not None:
         yield from _data_files(path, inside)
@@ -135,5 +135,5 @@ def _data_files(path: str, inside: list[str]) -> list[str]:
 
 
 def _is_data(file: str) -> bool:
-    """Leave out what writers put beside their data, such as `_metadata` or hidden partial files."""
+    """Skip files that writers put beside their data, such as `_metadata` or partial files."""
     return not any(part.startswith(("_", ".")) for part in file.split("/"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition columns: what `dt=2024-05-01/` in the path of a file says of all its rows.
+"""Partition columns: values in the path of a file, such as `dt=2024-05-01/`, for all its rows.
 
 They are text, as in a text file, but a whole number loses the zeros before it, which say nothing
 for Spark and pyarrow either. That is settled for each value alone: whatever files are read beside,
@@ -47,7 +47,7 @@ def _named(file: str) -> Iterator[tuple[str, str | None]]:
 
 @dataclass(frozen=True)
 class WithPartitions:
-    """Reads columns of a file, and beside them those that its path names."""
+    """Reads columns of a file, and the columns in its path."""
 
     inner: Any  # reads the file
     first: str  # some column of the file, which tells how many rows there are

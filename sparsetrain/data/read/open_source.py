@@ -30,9 +30,9 @@ def open_source(
         (searched in depth) or glob patterns; also URLs, such as ``s3://bucket/folder``.
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
         A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
-        dict; what it lacks is missing. Of other libraries, such as polars, any object that exports
-        Arrow data will do. A pyarrow dataset, a relation of DuckDB's and a streamed data set of
-        Hugging Face's are read piece by piece, anew in each epoch.
+        dict; absent keys are missing values. Any object that exports Arrow data will do, such as a
+        polars frame. A pyarrow dataset, a relation of DuckDB's and a streamed data set of Hugging
+        Face's are read piece by piece, anew in each epoch.
     data : Batch or iterable of Batch
     schema : Schema or path, optional
         Names the columns where they are not Criteo's, and says how text is written.
@@ -46,7 +46,7 @@ def open_source(
     Raises
     ------
     DataError
-        If a file is missing, empty, damaged or of another kind, or there are no rows.
+        If a file is missing, empty, damaged or of an unknown kind, or there are no rows.
     """
     if isinstance(data, (Source, BatchSource)):
         return data
@@ -90,7 +90,7 @@ def open_rows(data: Any, schema: Schema | str | Path | None = None) -> Source:
     )
 
 
-# Package and class of what others call data -> what to give instead.
+# Package and class of data of other libraries -> advice.
 _FOREIGN = {
     "datasets.arrow_dataset.Column": ONE_COLUMN,
     "datasets.iterable_dataset.IterableColumn": ONE_COLUMN,
@@ -115,7 +115,7 @@ def _criteo() -> Schema:
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
     """Look for the label columns in every file that is not converted, without reading a row.
 
-    Those of converted data are known to their encoder, which looks for them when it is bound.
+    Converted data's encoder knows them, and finds them when it is bound.
 
     Raises
     ------

@@ -35,8 +35,8 @@ from sparsetrain.errors import DataError, first_line
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
 _PIECE_BYTES = 1 << 26  # of a piece, by the mean of its row group
-_GROWTH = 4  # of the rows of a piece over those of the last
-# Encodings of texts whose bytes in memory the footer tells, and the dictionary for those in it.
+_GROWTH = 4  # ratio of a piece's rows to the last one's
+# Encodings of texts with a size in memory known from the footer, and the dictionary.
 _TELLING = {"PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _TELLING |= {"RLE", "BIT_PACKED"}  # of levels
 _LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
@@ -74,7 +74,7 @@ def _leaves(schema: Any) -> dict[str, int]:
 
 
 def _input(file: str) -> Any:
-    """Return what Arrow reads a file by; a path is given as bytes, which need not be UTF-8."""
+    """Return Arrow's argument for a file; a path as bytes, which need not be UTF-8."""
     return open_file(file) if is_url(file) else pa.OSFile(os.fsencode(file))
 
 
@@ -89,7 +89,7 @@ def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
 
 
 def _check_frame(file: str) -> bytes:
-    """Return the footer; look at the marks around a parquet file, to say plainly what is wrong."""
+    """Return the footer; check the marks around a parquet file, for a plain error."""
     try:
         with open_file(file) as stream:
             head = stream.read(8)
@@ -113,13 +113,13 @@ def _check_frame(file: str) -> bytes:
     return footer
 
 
-DATASET_FILE = "dataset.json"  # what `convert` writes beside its files, with a checksum of each
+DATASET_FILE = "dataset.json"  # file of `convert` beside its data, with a checksum of each
 
 
 def _compare_footer(file: str, footer: bytes) -> None:
-    """Compare the footer of a converted file with what the `dataset.json` beside it says.
+    """Compare the footer of a converted file with the `dataset.json` beside it.
 
-    Page checksums guard the data; this guards what says where and of which type it is.
+    Page checksums guard the data; this guards their places and types.
     """
     known = _footers(os.path.dirname(file)).get(os.path.basename(file))
     if known is not None and known != footer_checksum(footer):
@@ -159,7 +159,7 @@ class _RowGroup:
 
     @property
     def _stored(self) -> Any:
-        # Asked for anew: unlike the metadata of a file, that of a group cannot be pickled.
+        # Read anew: unlike a file's metadata, a group's cannot be pickled.
         return self.metadata.row_group(self.location.row_group)
 
     @property
@@ -186,7 +186,7 @@ class _RowGroup:
         return self._read(names, CODED_ROWS if is_coded else PIECE_ROWS, text)
 
     def _check_unchanged(self) -> None:
-        """Refuse another file in the place of the one that was opened: its bytes mean others."""
+        """Refuse a file that was replaced after it was opened."""
         if size_and_time(self.location.name) == self.written[0]:
             return
         with open_file(self.location.name) as stream:
@@ -221,7 +221,7 @@ class _RowGroup:
                     rows += piece.num_rows
                     fitting = int(_PIECE_BYTES * piece.num_rows / max(_bytes_of(piece), 1))
                     size = min(piece_rows, size * _GROWTH, max(1, fitting))
-                    reader.reader.set_batch_size(size)  # of those that follow
+                    reader.reader.set_batch_size(size)  # of the following ones
                     yield piece
         except pa.ArrowMemoryError:
             raise  # says nothing about the file

@@ -24,8 +24,8 @@ from sparsetrain.errors import DataError
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
 CODED_ROWS = 16 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew
 HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
-# A last column of this name holds the number of each row in its file: for rows that do not follow
-# one another, as after a filter or a bad line. No user's column can be called so.
+# A last column of this name holds the number of each row in its file: for rows that are not
+# consecutive, as after a filter or a bad line. No user's column can be called so.
 ROW_NUMBERS = "\x00row"
 
 # In the metadata of a file that `convert` wrote: the fingerprint of its encoder.
@@ -42,7 +42,7 @@ def encoder_fingerprint(schema: pa.Schema) -> str | None:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that lie together.
+    """Rows of one file or table.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Part:
         Where they are, for messages.
     schema : pyarrow.Schema
     num_rows : int or None
-        None for a stream, whose length shows only at its end.
+        None for a stream of unknown length.
     read : callable
         Given column names and the `coded` of `pieces`, yields `pyarrow.RecordBatch`es of at most
         `PIECE_ROWS` rows, or of `CODED_ROWS` where some are coded.
@@ -73,8 +73,8 @@ class Part:
     ) -> Iterator[tuple[Location, pa.RecordBatch]]:
         """Yield the record batches and where each begins.
 
-        With `coded`, the category columns, text may come in a form that means the same: they as
-        dictionaries or `Digits`, others as the numbers that a text file spells.
+        With `coded`, the category columns, text may come in an equivalent form: category columns as
+        dictionaries or `Digits`, the rest of a text file as parsed numbers.
         """
         location = self.location
         for piece in self.read(names, coded):
@@ -89,7 +89,7 @@ class Part:
 
     @property
     def is_converted(self) -> bool:
-        """Whether `convert` wrote it: its values are what an encoder made of raw ones."""
+        """Whether `convert` wrote it, so its values are encoded."""
         return encoder_fingerprint(self.schema) is not None
 
     def range_of(self, name: str) -> Range | None:
@@ -150,10 +150,10 @@ class Source:
     Attributes
     ----------
     name : str
-        What to call it in a message.
+        Its name in messages.
     parts : tuple of Part
     files : tuple of str
-        The files that the rows lie in; none for rows in memory.
+        The files with the rows; none for rows in memory.
     """
 
     name: str

@@ -48,7 +48,7 @@ def split_share(
     share : float
         Between 0 and 1.
     seed : int
-        Another seed is another split.
+        A different seed gives a different split.
     schema : Schema or path, optional
         As `open_source` takes it.
 
@@ -97,7 +97,7 @@ def split_time(
 ) -> tuple[Source, Source]:
     """Split by a time column: the second source gets the rows at `at` and later.
 
-    Row groups whose statistics show that they lie on one side are not looked into.
+    Row groups with statistics on one side of the split are not read.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def timestamp(at: float | str | datetime) -> float:
 
 
 def of_part(part: Part, column: str, at: float, later: bool) -> Iterator[Part]:
-    """Yield what of a part is on one side, if anything."""
+    """Yield the part's rows on one side, if any."""
     require_times(part, column)
     side = _side(part, column, at)
     if side is None:
@@ -179,8 +179,8 @@ def _side(part: Part, column: str, at: float) -> bool | None:
 def _filter_part(part: Part, rule: Rule, column: str | None = None) -> Part:
     """Return the rows of a part that a rule keeps, which may need a column to decide.
 
-    How many these are is counted once. What statistics say of the whole part, such as its largest
-    id, need not hold for a half.
+    Their number is counted once. Statistics of the whole part, such as its largest id, need not
+    hold for a half.
     """
     half = replace(part, read=partial(_read, part, rule, column), ranges=None)
     if part.num_rows is None:

@@ -2,7 +2,7 @@
 """Tables in memory and streams of record batches as a `Source`.
 
 A table is split into slices that share its memory; only columns that can matter are converted, so
-other columns of a frame may hold anything.
+the rest of a frame may hold anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.errors import DataError, SparsetrainError, first_line
 
 _PART_ROWS = 4 * PIECE_ROWS
 _BATCHES = Location("record batches")
-_REASON = 300  # characters of an error of others that fit a line
+_REASON = 300  # characters of a library's error that fit a line
 
 
 def table_source(data: Any, schema: Schema, optional: Collection[str] = ()) -> Source | None:
@@ -43,7 +43,7 @@ def table_source(data: Any, schema: Schema, optional: Collection[str] = ()) -> S
 
 @contextmanager
 def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
-    """Raise what the code of others raises, of any class, as a `DataError` after so many rows."""
+    """Raise any error of a user's reader as a `DataError` that names the number of rows read."""
     try:
         yield
     except (SparsetrainError, MemoryError):
@@ -57,7 +57,7 @@ def foreign_errors(name: str, rows: int = 0) -> Iterator[None]:
 def _read_on(
     read: Any, name: str, names: Sequence[str], coded: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what others read."""
+    """Yield a library's pieces."""
     pieces, rows = read(names), 0
     while True:
         with foreign_errors(name, rows):
@@ -69,7 +69,7 @@ def _read_on(
 
 
 def _restartable(data: Any) -> tuple[pa.Schema, Any] | None:
-    """Return schema and reader of what is read anew in each epoch, never as a whole.
+    """Return schema and reader of data that are read piece by piece, anew in each epoch.
 
     Such are pyarrow's datasets, DuckDB's relations and streamed data sets of Hugging Face's.
     """
@@ -92,7 +92,7 @@ def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _first(streamed: Any) -> pa.Table:
-    """Return the first rows, whose types are those of all; of one alone a value may be missing."""
+    """Return the first rows, which decide the types; several, as a value may be missing."""
     for table in streamed.iter(PIECE_ROWS):
         return table
     raise DataError("stream: no rows")
@@ -105,7 +105,7 @@ def _iterate(streamed: Any, known: pa.Schema, names: Sequence[str]) -> Iterator[
 
 
 def _of_kind(table: pa.Table, known: pa.Field) -> Any:
-    """Return a column, of nulls if it is absent; refuse values of another kind than before."""
+    """Return a column, of nulls if it is absent; refuse values of a different kind than before."""
     if known.name not in table.column_names or pt.is_null(table.field(known.name).type):
         return pa.nulls(len(table), known.type)
     column = table.column(known.name)
@@ -149,9 +149,9 @@ def is_pandas(data: Any) -> bool:
 def as_table(data: Any, schema: Schema, optional: Collection[str] = ()) -> pa.Table | None:
     """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
-    Of anything else None. pandas frames, dicts and rows are converted column by column, and only
-    what `schema` or Criteo's names can mean; what exports Arrow data (polars, DuckDB, ...)
-    shares its memory. Columns of `optional` may be missing.
+    None for anything else. pandas frames, dicts and rows are converted column by column, and only
+    columns that `schema` or Criteo's names can mean; data that export Arrow (polars, DuckDB, ...)
+    share their memory. Columns of `optional` may be missing.
     """
     data = by_column(data)
     if isinstance(data, pa.Table):
@@ -172,7 +172,7 @@ def _is_of(package: str, data: Any) -> bool:
 
 
 def by_column(data: Any) -> Any:
-    """Return a list of rows, a dict each, as a dict of columns: what a row lacks is missing.
+    """Return a list of rows, a dict each, as a dict of columns; absent keys are missing values.
 
     A data set of Hugging Face's is a table.
     """
@@ -202,7 +202,7 @@ def _imported(data: Any) -> pa.Table:
 
 
 def names_in(data: Any) -> list[str]:
-    """Return the names of all columns of a frame, a dict or rows; of other data none."""
+    """Return the names of all columns of a frame, a dict or rows; none for other data."""
     data = by_column(data)
     return [name for name in data if isinstance(name, str)] if _is_named(data) else []
 
@@ -248,7 +248,7 @@ def as_columns(
 ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], dict[str, RowError]]:
     """Return the columns of a frame, a dict or rows, whatever their names are.
 
-    Those that cannot be read are in the second dict, each with the reason.
+    The second dict has unreadable columns, each with the reason.
     """
     data, found, unread = by_column(data), {}, {}
     for name in names_in(data):
@@ -307,7 +307,7 @@ _TYPES = {
 
 
 def _type_of(value: Any) -> str:
-    """Return what a message calls the type of a value; nothing where it is missing."""
+    """Return the name of a value's type for messages; nothing if it is missing."""
     is_nan = isinstance(value, float) and np.isnan(value)
     name = type(value).__name__
     if value is None or is_nan or name in ("NAType", "NaTType"):
@@ -360,7 +360,7 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
 
 
 def _check_types(batch: pa.RecordBatch, known: pa.Schema, names: Sequence[str], rows: int) -> None:
-    """Refuse a batch of other types than its reader said, as a generator may give."""
+    """Refuse a batch with types other than its reader's, as a generator may give."""
     found = batch.schema
     for name in names:
         require_column(found.names, name, "reader's", _BATCHES.moved(rows))

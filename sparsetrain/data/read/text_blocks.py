@@ -30,7 +30,7 @@ from sparsetrain.system.memory import aligned_empty
 BLOCK_BYTES = 1 << 25
 _PART = 1 << 17
 DELIMITERS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
-# How compressed files begin, and what unpacks them.
+# First bytes of compressed files, and their decompressors.
 _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),
     b"BZh": bz2.BZ2File,
@@ -48,7 +48,7 @@ def is_text(head: bytes) -> bool:
 class Block(NamedTuple):
     """Whole lines of a file."""
 
-    data: Array  # (N,) uint8, of which the last is a newline
+    data: Array  # (N,) uint8, ending in a newline
     first_line: int  # the number of the first of them, from 1
     lines: int  # how many newlines there are
     file_bytes: int  # bytes of the file, compressed or not, that were read for them
@@ -105,7 +105,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
 
 
 def _sum(data: Array) -> int:
-    """Return a sum that other text of the same length hardly has; ten times as fast as a CRC."""
+    """Return a checksum, ten times as fast as a CRC."""
     words = len(data) // 8 * 8
     return int(data[:words].view(np.uint64).sum()) + int(data[words:].sum())
 
@@ -156,7 +156,7 @@ def lone_returns(data: Array) -> Array:
     return returns[np.append(data, np.uint8(NEWLINE))[returns + 1] != NEWLINE]
 
 
-BOM = b"\xef\xbb\xbf"  # what some writers begin a UTF-8 file with
+BOM = b"\xef\xbb\xbf"  # byte order mark of some writers
 _CRITEO = tuple(f"I{i}" for i in range(1, 14)) + tuple(f"C{i}" for i in range(1, 27))
 _CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
 
@@ -165,14 +165,14 @@ class Dialect(NamedTuple):
     """Format of one text file, with every choice resolved."""
 
     delimiter: str
-    quoted: bool  # whether a field may stand in double quotes; in tab-separated files none does
+    quoted: bool  # whether a field may be in double quotes; never in tab-separated files
     names: tuple[str, ...]
     header: bool  # whether the first line is not a row
     null: tuple[str, ...]
 
 
 def find_dialect(file: str, text: TextFormat) -> Dialect:
-    """Look at the first line of a file to settle what its schema leaves open."""
+    """Settle open questions of a schema by the first line of a file."""
     delimiter = text.delimiter or DELIMITERS.get(suffix_of(file), "\t")
     quoted = delimiter != "\t"
     first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
@@ -227,7 +227,7 @@ def _check_delimiter(line: str, file: str) -> None:
 
 
 def _check_quotes(names: list[str], file: str) -> None:
-    """Refuse names in quotes where a quote is a letter like others."""
+    """Refuse names in quotes if quotes have no special meaning."""
     for name in names:
         if len(name) > 1 and name[0] == name[-1] == '"':
             raise DataError(
@@ -239,8 +239,8 @@ def _check_quotes(names: list[str], file: str) -> None:
 def _is_header(fields: list[str]) -> bool:
     """Return whether all fields are names; a row of data has a number or an empty field.
 
-    The first may be empty: so pandas writes the name of an index. So may the last ones, of which
-    nobody reads the columns.
+    The first may be empty: so pandas writes the name of an index. So may the last ones, if nobody
+    reads their columns.
     """
     named = fields[1:] if len(fields) > 1 and not fields[0] else [*fields]
     while named and not named[-1]:

@@ -2,10 +2,10 @@
 """Text rows as Arrow tables of text, with the lines that have too few or too many fields.
 
 Fields stay text: labels, numbers and categories are parsed later, so a value means the same in a
-text file as in a parquet column of text. Callers that encode all columns get numbers instead, where
-all of a column spells such: a key is the number that its text is, a dense value or a label has the
-same float64. Lines that are not plain (quotes, carriage returns, other numbers of fields, texts for
-missing values), and columns that hold anything else, are left to Arrow. Cost: about 1 microsecond
+text file as in a parquet column of text. Callers that encode all columns get numbers instead, if
+all of a column's text are numbers: a key is the number of its text, a dense value or a label the
+same float64. Lines that are not plain (quotes, carriage returns, a wrong number of fields, texts
+for missing values), and columns with anything else, are left to Arrow. Cost: about 1 microsecond
 for a row of 40 fields, 0.3 for numbers.
 
 A text file is one part, read from its beginning each time: a shuffle mixes its rows within the
@@ -46,7 +46,7 @@ from sparsetrain.errors import DataError, first_line
 
 
 class BadLine(NamedTuple):
-    """A line that is not a row: its number from 1, its text and what is wrong."""
+    """A line that is not a row: its number from 1, its text and the error."""
 
     number: int
     text: str

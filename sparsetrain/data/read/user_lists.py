@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.parquet import is_parquet
 
-_SAMPLE = 1 << 16  # bytes whose lines tell the form
+_SAMPLE = 1 << 16  # bytes whose lines decide the format
 
 
 def are_user_lists(file: str) -> bool:

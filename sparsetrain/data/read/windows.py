@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows of time: the rows of each day, week, month or span of a time column.
 
-Times are those of `split_time`. Days begin in UTC, weeks on Mondays. Nothing is copied: a window
-reads the parts that may hold rows of it, and drops the others.
+Times are as in `split_time`. Days begin in UTC, weeks on Mondays. Nothing is copied: a window reads
+the parts that may hold its rows, and drops the rest.
 """
 
 from __future__ import annotations

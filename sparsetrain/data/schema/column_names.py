@@ -87,7 +87,7 @@ def require_column(
 def require_columns(
     names: Sequence[str], wanted: Sequence[str], what: str, location: Location, advice: str = ""
 ) -> None:
-    """Refuse columns of which one is missing or there twice."""
+    """Refuse missing and duplicate columns."""
     times = Counter(names)  # to count each among thousands takes seconds
     for name in wanted:
         if times[name] != 1:
@@ -95,7 +95,7 @@ def require_columns(
 
 
 def _hint(name: str, names: Sequence[str]) -> str:
-    """Say which name was probably meant: the same in another case, or the most similar one."""
+    """Suggest a name: the same in a different case, or the most similar one."""
 
     def likeness(other: str) -> tuple[float, bool]:
         same = other.lower() == name.lower()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of a table by role: label, dense features and categories, found by name.
 
-Names are those of a `Schema`, or Criteo's. Order and extra columns do not matter. Data with
+Names come from a `Schema`, or are Criteo's. Order and extra columns do not matter. Data with
 Criteo's names are *already encoded* if all dense columns are floats and all categories integers;
 otherwise they are raw. The rule reads types, never values, so files of one schema are always
 understood alike.
@@ -42,7 +42,7 @@ RAW, ENCODED, AUTO = "raw", "encoded", "auto"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one schema and what they are.
+    """The columns of one schema and their roles.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def find_columns(
     ----------
     schema : pyarrow.Schema
     where : str
-        What to call the data in a message, such as its file.
+        Name of the data in messages, such as its file.
     label : bool
         Whether the label columns must be there; otherwise they are not looked for.
     num_dense, num_categories : int, optional
@@ -166,7 +166,7 @@ def describe_labels(labels: Sequence[str]) -> str:
 
 
 def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:
-    """Return the columns with that of the weights of rows, where the data have it."""
+    """Return the columns including the row weights', if the data have it."""
     if name is None or name not in schema.names:
         return columns
     location = Location(where)
@@ -177,7 +177,7 @@ def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, wher
 
 
 def check_same_row_weights(found: Mapping[str, Columns]) -> None:
-    """Refuse files of which some have a column of row weights and others none."""
+    """Refuse files if only some have a column of row weights."""
     weighed = [columns.row_weights for columns in found.values() if columns.row_weights]
     if weighed and len(weighed) < len(found):
         lacking = next(name for name, columns in found.items() if not columns.row_weights)
@@ -193,7 +193,7 @@ def require_row_weights(names: Sequence[str], schema: Schema, location: Location
 
 
 def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
-    """Refuse to weigh rows by a column that those of a known encoder are not weighed by."""
+    """Refuse a column of row weights that a known encoder does not have."""
     own, other = known.weights, asked.weights
     if other not in (None, own):
         raise ConfigError(

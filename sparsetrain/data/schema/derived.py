@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Derived`: a column that a schema makes of others, by one of several rules."""
+"""`Derived`: a column computed from other columns, by one of several rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DERIVING = (
 
 @dataclass(frozen=True)
 class Derived:
-    """A column made of another: `(source // divide) % modulo`, or by one of the other rules.
+    """A column made of a column: `(source // divide) % modulo`, or by one of the further rules.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class Derived:
     log : float or None
         A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
     separator : str or None
-        Text becomes the list of what stands between these.
+        Text is split into a list at these.
     cross : str or None
-        Another column: a pair of values of both becomes a hash below `buckets`.
+        A second column: a pair of values of both becomes a hash below `buckets`.
     buckets : int or None
     """
 
@@ -60,7 +60,7 @@ class Derived:
 
     @property
     def given(self) -> list[str]:
-        """The keys that name its rule, of which one can be given."""
+        """The keys that name its rule; only one can be given."""
         return [key for key in _DERIVING if getattr(self, key) is not None]
 
     @property
@@ -119,7 +119,7 @@ def _is_finite(number: Any) -> bool:
 
 
 def check_counts(where: str, rule: Any, keys: Sequence[str]) -> None:
-    """Refuse what is neither None nor a whole number of 1 or more, by its path."""
+    """Refuse values other than None and whole numbers of 1 or more, by path."""
     for key in keys:
         if (value := getattr(rule, key)) is not None:
             require_int(f"{where}.{key}", value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Schema`: a description of a click log whose columns do not have Criteo's names.
+"""`Schema`: a description of a log's columns, if they do not have Criteo's names.
 
 Read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It is
 saved with the encoder, so that a model scores data under the schema it was trained with.
@@ -41,8 +41,8 @@ class ColumnRule:
     weights : str or None
         Of a list column: the parallel list column with a factor for each id.
     share_embedding : str or None
-        Another category column, whose table and values this one shares: a value has the same row
-        in both. `min_count`, `max_rows` and `kind` are then those of the other one.
+        A category column whose table and values this one shares: a value has the same row in both.
+        `min_count`, `max_rows` and `kind` are then taken from it.
     kind : {"whole", "hexadecimal", "text"}, optional
         Which values are one: of whole numbers 12, "12" and "012"; of hexadecimal ones text of 8
         digits and the number that it spells; of text only "12" and 12. By default the values that
@@ -65,7 +65,7 @@ class Linear:
     Attributes
     ----------
     center : float
-        A missing value stands for it, so becomes 0.
+        A missing value is replaced by it, so becomes 0.
     scale : float
         Not 0.
     """
@@ -110,9 +110,9 @@ class Schema:
         The column of the only label, 0 or 1; `label`, in any case, by default.
     labels : mapping from str to str, int or Label
         Instead of `label`: the columns of one or several labels, and the kind of each: "binary" (0
-        or 1), "real" (any number), "count" (0 or more), "quantiles:0.1,0.9" (any number, whose
-        quantiles are predicted) or a number of classes, counted from 0. Where there are several, a
-        row may lack some of them.
+        or 1), "real" (any number), "count" (0 or more), "quantiles:0.1,0.9" (any number; its
+        quantiles are predicted) or a number of classes, counted from 0. With several labels, a row
+        may lack some of them.
     dense : tuple of str
         Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
         none.
@@ -168,13 +168,13 @@ class Schema:
 
     @property
     def share_embedding(self) -> dict[str, str]:
-        """From each column without a table of its own to the one whose table it looks up."""
+        """From each column without a table of its own to its table's owner."""
         pairs = ((name, rule.share_embedding) for name, rule in self.columns.items())
         return {name: owner for name, owner in pairs if owner is not None}
 
     @property
     def quantiles(self) -> dict[str, Derived]:
-        """The derived columns whose boundaries are yet to be learnt."""
+        """The derived columns with boundaries still to be learnt."""
         return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
 
     @property
@@ -189,7 +189,7 @@ class Schema:
     def read(cls, given: Schema | str | Path | None, weights: str | None = None) -> Schema:
         """Return a schema as it is, or read one from a TOML or JSON file; None is the empty one.
 
-        `weights` is another column of weights than it names, if given.
+        `weights` overrides the schema's column of weights, if given.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Schema:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
-        if isinstance(values, Mapping):  # words and numbers, of which a union says too much
+        if isinstance(values, Mapping):  # words and numbers; a union's error says too much
             Labels(values.get("labels") or {}, f"{where}: labels")
         return fill(values, cls, where)
 
@@ -241,7 +241,7 @@ class Schema:
         return describe("Schema", self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values that fit JSON; what is not set is left out."""
+        """Return plain values that fit JSON; unset values are left out."""
         values = _plain(asdict(self))
         for derived in values.get("derived", {}).values():
             derived["from"] = derived.pop("source")
@@ -265,7 +265,7 @@ def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
 
 
 def _check(schema: Schema) -> None:
-    """Refuse what cannot hold for any data."""
+    """Refuse schemas that no data can have."""
     for key in ("label", "time", "weights"):
         require_type(key, getattr(schema, key), str, "the name of a column")
     for key, kind in (("derived", Derived), ("columns", ColumnRule), ("linear", Linear)):
@@ -332,7 +332,7 @@ _LONGEST = 1 << 16
 
 
 def _check_sharing(schema: Schema) -> None:
-    """Refuse columns that cannot share a table by what is said of them alone."""
+    """Refuse columns that cannot share a table, by their settings alone."""
     share = schema.share_embedding
     if not share:
         return

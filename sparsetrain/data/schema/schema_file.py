@@ -40,12 +40,12 @@ def parse(path: Path) -> Mapping[str, Any]:
 
 
 def fill(values: Any, kind: type[Table], where: str) -> Table:
-    """Return plain values as a dataclass, whose fields say what type a key has.
+    """Return plain values as a dataclass; its fields give the types of keys.
 
     Raises
     ------
     ConfigError
-        Names the path of a key that is unknown, missing or of another type.
+        Names the path of a key that is unknown, missing or of the wrong type.
     """
     from pydantic import ValidationError
 

@@ -80,7 +80,7 @@ class _Plan(NamedTuple):
 
     @property
     def first_row(self) -> int:
-        """The row at which reading begins: that of the batch, or of the window it lies in."""
+        """The row at which reading begins: the batch's, or its window's."""
         row = self.start.row
         return row if self.seed is None else row - row % self.buffer_rows
 
@@ -184,7 +184,7 @@ class Dataset:
         return found
 
     def _warn_of_unknown(self) -> None:
-        """Warn of columns of which nothing that was read is known."""
+        """Warn of columns without a known value in the rows read."""
         columns = self._encoder.features if self.reserved and self._encoder else ()
         warn_of_unknown(self._source.name, self.reserved, columns)
 
@@ -204,7 +204,7 @@ class Dataset:
         """Yield one epoch, or the rest of one.
 
         A source of batches is passed on as it is, in the caller's thread: its maker chose sizes and
-        order, and may not expect another thread.
+        order, and may not expect threads.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ def part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
 def skip_parts(
     order: Sequence[int], num_rows: Sequence[int | None], row: int
 ) -> tuple[Sequence[int], int]:
-    """Return what is left of `order` after `row` rows, and rows to skip in the first part left.
+    """Return the rest of `order` after `row` rows, and rows to skip in the first part left.
 
     A part of unknown length is never skipped whole: its rows have to be read to be counted.
     """
