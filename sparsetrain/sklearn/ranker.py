@@ -74,7 +74,7 @@ class Ranker(Trained):
     time: str | None = None
 
     def fit(self, X: Any, y: None = None) -> Any:
-        """Learn from choices, a row of `X` for each: a frame, or a source of `Interactions.read`."""
+        """Learn from choices, a row of `X` each: a frame, or a source of `Interactions.read`."""
         made, given = self._model()
         if getattr(made, "forward", None) is not models.Model.forward:
             raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
