@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from sparsetrain.errors import ConfigError, meant
+from sparsetrain.errors import ConfigError, nearest
 
 
 def is_own(name: str) -> bool:
@@ -31,8 +31,9 @@ def model_class(name: str) -> Any:
     known = st.models.MODELS
     found = import_class(name) if is_own(name) else known.get(name)
     if found is None:
-        listed = f"models are {', '.join(known)}{meant(name, [*known])}"
-        raise ConfigError(f"there is no model {name!r}; {listed}, or MODULE:CLASS of your own")
+        raise ConfigError(
+            f"there is no model {name!r} (or MODULE:CLASS of your own); {nearest(name, [*known])}"
+        )
     if not (isinstance(found, type) and issubclass(found, st.models.Model)):
         raise ConfigError(f"--model {name}: it is {found!r:.60}, not a subclass of st.models.Model")
     return found
