@@ -69,7 +69,7 @@ def write_blocks(
 
 
 def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
-    """Fill `out` from a file whose size must be right already, and return the file's CRC-32.
+    """Fill `out` from a file of the right size, and return the file's CRC-32.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
 def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the scores of each label by its name, which is "" for an only one.
 
-    Those of Pop, beside a ranking's, are under that name.
+    The scores of Pop, beside a ranking's, are under that name.
     """
     found: dict[str, dict[str, Any]] = {}
     several = any("." in name for name in score)

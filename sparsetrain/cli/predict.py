@@ -220,7 +220,7 @@ def as_text(column: Any) -> Any:
 
 
 def require_output(out: Path, rows: Path) -> None:
-    """Refuse an output that cannot be written, or that lies among the rows that are read."""
+    """Refuse an output that cannot be written, or that is among the input files."""
     if out.suffix.lower() not in (".parquet", ".csv"):
         raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
     written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))

@@ -52,7 +52,7 @@ _IS_TIME = re.compile(r"(?i)time|date|hour|(^|_)(ts|at)$").search
 
 
 class Inferred(NamedTuple):
-    """A schema, what each column was taken for, and why those that cannot help are left out."""
+    """A schema, the role of each column, and reasons for the columns left out."""
 
     schema: Schema
     columns: dict[str, str]
@@ -80,7 +80,7 @@ def infer(
     ----------
     data : anything `open_source` takes, except batches
     label : str
-        The column to predict: 0 and 1, or any numbers. Of another kind NAME:KIND, such as
+        The column to predict: 0 and 1, or any numbers. For other kinds NAME:KIND, such as
         ``"visits:count"``; see `Schema` for the kinds.
     dense, categories, ignore : sequence of str
         Columns with a given role: numbers, categories, or ignored.
@@ -130,7 +130,7 @@ def infer(
 
 
 def name_columns(reasons: Mapping[str, str]) -> str:
-    """Return columns, each with a reason, for a warning: the first and how many others."""
+    """Return columns with reasons for a warning: the first ones, and the number of the rest."""
     named = [f"{name!r} ({why})" for name, why in reasons.items()]
     more = f" and {len(named) - _NAMED:,} others" if len(named) > _NAMED else ""
     return ", ".join(named[:_NAMED]) + more

@@ -242,6 +242,6 @@ def changes(rows: Array) -> Array:
 
 
 def _as_bits(values: Array) -> Array:
-    """Return what tells 0.0 from -0.0."""
+    """Return values that tell 0.0 from -0.0."""
     is_float = values.dtype == np.float32
     return np.ascontiguousarray(values).view(np.int32) if is_float else values

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of bags in a program's inputs: as in `placing`, with a kernel for each feature.
 
-Its ids, and the beginnings of its bags, go after those of the features before it.
+Its ids, and the beginnings of its bags, come after the earlier features'.
 """
 
 from __future__ import annotations

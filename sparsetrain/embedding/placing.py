@@ -5,7 +5,7 @@ A step begins with this, on cold caches, where each call of NumPy's takes ten ti
 one kernel does all of it in one pass. Ids are checked on the way. The kernel reads arrays where the
 batch holds them, by their addresses, and asks for no more than the alignment of their dtype.
 
-What is parallel: strips of the batch, unless one thread is to do it beside others.
+What is parallel: strips of the batch, unless it must use a single thread.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def share(size: Any, strip: Any) -> Iterator[Any]:
 def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True) -> PrimFunc:
     """``placed[b, f] = first[f] + ids[b, f]``, and whether an id is outside; copies of floats.
 
-    Arguments: the address of ids (B, F) int64, those of float32 arrays with these numbers of axes,
-    first, rows (F,) int64, placed (B, F), the copies, outside (STRIPS + 1,) int32 for each strip
-    and all of them.
+    Arguments: the address of ids (B, F) int64, the addresses of float32 arrays with these numbers
+    of axes, first, rows (F,) int64, placed (B, F), the copies, outside (STRIPS + 1,) int32 for each
+    strip and all of them.
     """
     with kernel() as built:
         batch, features = extents(2)

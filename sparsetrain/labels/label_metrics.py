@@ -131,7 +131,7 @@ def gains() -> dict[str, Callable[[float], float]]:
 
 
 def watched_names() -> list[str]:
-    """Return the names of all scores that can be watched, as ``ndcg@K`` those of rankings."""
+    """Return the names of all scores that can be watched; rankings' as ``ndcg@K``."""
     ranked = {base_name(name) for name in score_names(Labels({})) if "@" in name}
     names = sorted(gains(), key=ranked.__contains__)  # those last
     return [f"{name}@K" if name in ranked else name for name in names]

@@ -28,7 +28,7 @@ class ClickOrder:
     rows : int
         How many there are.
     weight, clicks : int, or float once a row has a weight
-        The sums of the weights of all rows, and of those that are clicks.
+        The sums of weights of all rows and of clicks.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class Bins:
     """Histograms of scores, by number or weight of rows, for clicks and for non-clicks."""
 
     def __init__(self) -> None:
-        self._counts: np.ndarray = np.zeros((2, _BINS), np.int64)  # others, clicks
+        self._counts: np.ndarray = np.zeros((2, _BINS), np.int64)  # non-clicks, clicks
         self._lowest = np.full(_BINS, 0xFFFFFFFF, np.uint32)  # keys seen in each bin
         self._highest = np.zeros(_BINS, np.uint32)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what metrics are fed: finite numbers, and weights of rows."""
+"""Checks of metrics' inputs: finite numbers, and weights of rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_weights(weights: np.ndarray | None, rows: int, before: int) -> np.ndar
 
 
 def total(values: np.ndarray, weights: np.ndarray | None) -> float:
-    """Return the sum of values (B,) of rows, by their weights; those of weight 0 do not count."""
+    """Return the weighted sum of values (B,) of rows; rows of weight 0 do not count."""
     if weights is None:
         return float(values.sum())
     return float(values[weights > 0] @ weights[weights > 0])  # a value may be infinite

@@ -14,7 +14,7 @@ from sparsetrain.errors import ConfigError, nearest
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is that of a class of the user's."""
+    """Whether a name is of a user's own class."""
     return ":" in name
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pass: rows of a value that no result reads are not computed.
 
-From the results backwards, what is read of each value is nothing, the same rows for all who read
-it, or all of it (`Rows`). Values of which rows are read, by operators with a rule, are computed for
-these rows alone: what such an operator reads of a value that is computed whole is taken from there.
-Runs before differentiation, so the reverse pass is that of fewer rows too.
+From the results backwards, each value is read not at all, in the same rows by all readers, or whole
+(`Rows`). Values read in some rows, by operators with a rule, are computed for these rows alone; if
+an operand is computed whole, its rows are taken from it. Runs before differentiation, so the
+reverse pass is that of fewer rows too.
 
 Invariant: results have the same bits. Kernels compute a row without its neighbours.
 Cost: one walk through the bindings, and one more where there is something to gain.
@@ -69,7 +69,7 @@ def eliminate_dead_rows(
     ----------
     module : tvm.IRModule
     name : str
-        A function of it, of one dataflow block; any other stays as it is.
+        A function of it with one dataflow block; any other stays unchanged.
     trains : bool
         The function will be differentiated: the gradient of a table then names all rows that were
         looked up, as optimizers expect, which count a row of zeros as touched.
@@ -105,14 +105,14 @@ def _is_plain(function: relax.Function) -> bool:
 
 
 class _Plan:
-    """What is read of each value, and which are computed for some rows.
+    """The rows read of each value, and the values computed for some rows only.
 
     Attributes
     ----------
     rows : dict
         A variable that is computed for some rows -> these.
     begins : dict
-        A variable that reads them from another -> that selection.
+        A variable that selects rows -> the selection.
     """
 
     def __init__(self, function: relax.Function, trains: bool) -> None:
@@ -175,7 +175,7 @@ class _Plan:
         return list(zip(value.args, axes, strict=True))
 
     def _is_table(self, call: Any) -> bool:
-        """Whether rows of a table are looked up whose gradient names them."""
+        """Whether it looks up rows of a table with a row-sparse gradient."""
         name = name_of(call)
         return name in _LOOKUPS and call.args[0] in self.of_params and not self._is_dense(call)
 
@@ -199,12 +199,12 @@ def _first(ty: Any) -> Any:
 
 
 def rule_of(value: Any) -> Rule | None:
-    """The rule of what is called."""
+    """The rule of a call."""
     return RULES.get(name_of(value)) if isinstance(value, relax.Call) else None
 
 
 def _is_matrix_like(x: relax.Expr, axis: int) -> bool:
-    """Whether rows of a value, which is made here, can stand in a matrix."""
+    """Whether rows of a value made here can be the rows of a matrix."""
     return isinstance(x, relax.DataflowVar) and axis < x.ty.ndim - 1
 
 
@@ -227,7 +227,7 @@ class _Rebuilt:
                     self._emit(builder, binding)
                 result = builder.emit_output(self._rename(old.body.body))
             builder.emit_func_output(result)
-        (made,) = builder.get().functions.values()  # of another name, where a value has this one
+        (made,) = builder.get().functions.values()  # of a new name, if a value has this one
         return made.with_attr("global_symbol", name)
 
     def _emit(self, builder: relax.BlockBuilder, binding: Any) -> None:
@@ -292,7 +292,7 @@ class _Rebuilt:
         return self._rows_of(emit(self._rename(value)), rows)
 
     def _rename(self, value: Any) -> Any:
-        """Replace variables in a right-hand side by those of the new function."""
+        """Replace variables in a right-hand side by the new function's."""
         if isinstance(value, relax.Var):
             return self._renamed.get(value, value)
         if isinstance(value, relax.Tuple):

@@ -38,11 +38,11 @@ class Rows(NamedTuple):
     of: Selection
 
     def along(self, axis: int) -> Rows:
-        """The same rows along another axis."""
+        """The same rows along a different axis."""
         return self._replace(axis=axis)
 
     def same(self, other: Any) -> bool:
-        """Whether another need is for the same rows."""
+        """Whether `other` needs the same rows."""
         return isinstance(other, Rows) and (self.axis, self.of.key) == (other.axis, other.of.key)
 
     def shape(self, whole: Sequence[Any]) -> list[Any]:
@@ -63,7 +63,7 @@ class Operand:
 
     @property
     def rows(self) -> relax.Expr:
-        """The matrix of the rows; what is no rows is itself."""
+        """The matrix of the rows; operands without rows are unchanged."""
         return self.given if self._rows is None else self._rows
 
     @cached_property
@@ -75,7 +75,7 @@ class Operand:
 
 
 class Rule(NamedTuple):
-    """What rows a call needs, how it is made on them, and what a row costs.
+    """The rows a call needs, the call on these rows, and the cost of a row.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Rule(NamedTuple):
     flops : callable
         Multiplications and additions of a row, where they are counted (products).
     any_axis : bool
-        Whether the rows may be along the last axis, as those of ids are.
+        Whether the rows may be along the last axis, as for ids.
     """
 
     needs: Callable[[Any, Rows], list[int | None] | None]
@@ -99,7 +99,7 @@ RULES: dict[str, Rule] = {}
 
 
 def again(call: Any, arguments: Sequence[relax.Expr]) -> relax.Expr:
-    """The same operator, called with other arguments."""
+    """The same operator, called with new arguments."""
     return relax.Call(call.op, list(arguments), call.attrs, call.ty_args)
 
 
@@ -131,7 +131,7 @@ def _aligned(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _finite(call: Any, rows: Rows) -> list[int | None] | None:
-    """As `_aligned`, for what has a pole: not where a row of zeros may stand among the rows."""
+    """As `_aligned`, for operators with a pole: not if a row may be zeros."""
     return None if rows.of.has_zeros else _aligned(call, rows)
 
 
@@ -172,7 +172,7 @@ def _first_alone(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
-    """Rows of the first argument, if what is normalized or summed is the last axis."""
+    """Rows of the first argument, if the last axis is normalized or summed."""
     name, ndim = call.op.name, call.args[0].ty.ndim
     axes = call.attrs["axes" if name.endswith("_norm") else "axis"]
     axes = [axes] if isinstance(axes, int) else axes or ()
@@ -184,7 +184,7 @@ def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
 
 
 def _on_matrix(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
-    """The same call on the matrix, whose last axis is that of the operand."""
+    """The same call on the matrix, along its last axis."""
     first, *others = (operand.rows for operand in operands)
     name, attrs = call.op.name, call.attrs
     if name == "relax.nn.layer_norm":
@@ -231,7 +231,7 @@ _register("concat", Rule(_concat, _concat_matrices))
 
 # --- Products, lookups, dropout ----------------------------------------------------------------
 
-# Kernels of fewer rows, known beforehand, sum in another order.
+# Kernels of fewer rows, known beforehand, sum in a different order.
 _FEWEST_ROWS = 4
 
 
@@ -331,7 +331,7 @@ _register("sparsetrain.ragged_expand", Rule(_expanded, _expand))
 
 
 def _attention(call: Any, rows: Rows) -> list[int | None] | None:
-    """Of queries, and of what belongs to them; of keys and values all."""
+    """Rows of queries and their operands; all of keys and values."""
     q, k, v, ends, *factors = call.args
     has_kernel = current().kernel("ragged_attention_at", attention_kernel) is not None
     fits = has_kernel and _of_these_tokens(rows, ends)

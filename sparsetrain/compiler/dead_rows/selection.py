@@ -30,7 +30,7 @@ class Selection(ABC):
     count : int or expression
         How many rows are read.
     has_zeros : bool
-        Whether a row of zeros may stand among those that are read, where there is none.
+        Whether a row that is read may be zeros, for an empty row.
     """
 
     key: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Selection(ABC):
         """The selected rows of a value, along its `axis`."""
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
-        """What the operator where the selection began gives, from the rows of its operand."""
+        """The result of the operator that began the selection, from its operand's rows."""
         return op.reshape(rows, call.ty.shape)
 
 
@@ -60,7 +60,7 @@ class Slice(Selection):
 
 
 class Places(Selection):
-    """``x[places]``, of which there are no more than rows."""
+    """``x[places]``, with no more places than rows."""
 
     def __init__(self, ids: relax.Expr, mode: str, count: int) -> None:
         self.key, self.count = ("places", *ids.value.numpy().reshape(-1).tolist()), count
@@ -73,9 +73,9 @@ class Places(Selection):
 
 
 class Tokens(Selection):
-    """Tokens of ragged rows, at places (M,) within them, of which row b has those to its end.
+    """Tokens of ragged rows, at places (M,) within them; row b has the places up to its end.
 
-    A subclass says which, and what reads them from tokens (N, D).
+    A subclass decides which, and reads them from tokens (N, D).
     """
 
     ends: relax.Var
@@ -135,11 +135,11 @@ class Last(Tokens):
 
     @cached_property
     def numbers(self) -> relax.Expr:
-        """Of a row without tokens, that of any other."""
+        """A row without tokens takes any token."""
         return emit(op.subtract(self.ends, _number(1)))
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
-        """What was computed of zeros, in rows without tokens, becomes 0."""
+        """Results in rows without tokens become 0."""
         return ragged.ragged_nonempty(rows, self.ends)
 
 
@@ -208,7 +208,7 @@ def _slice(call: Any) -> tuple[Selection, int] | None:
 
 
 def _take(call: Any) -> tuple[Selection, int] | None:
-    """By ids that are known, along an axis of known length; others might be more than rows."""
+    """By known ids along an axis of known length; unknown ids might outnumber the rows."""
     x, ids = call.args
     if not isinstance(ids, tvm.ir.GenericConst) or ids.ty.ndim > 1:
         return None

@@ -41,7 +41,7 @@ class Elementwise(CpuRule):
 
 
 def _inlined(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> list[SBlockRV]:
-    """Inline each block into its consumers, but those that write results; return these.
+    """Inline each block into its consumers, except blocks that write results; return these.
 
     dlight's `try_inline` tries those, too, and TVM's first error takes 0.35 s: it reads symbols of
     its libraries to say where it was raised.

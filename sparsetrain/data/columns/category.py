@@ -50,7 +50,7 @@ class Category:
     is_unsigned : bool
         Whether it was uint64: a value from 2**63 on is the key of its bits, which is below 0.
     values : Vocabulary or PlainIds
-        Its values and their rows, of which there are none before they are learned.
+        Its values and their rows; empty before they are learned.
     """
 
     name: str

@@ -87,7 +87,7 @@ def load_vocabularies(
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
-    """Return `count` slices that follow one another from 0 to `total`, by where each starts."""
+    """Return `count` consecutive slices from 0 to `total`, by their starts."""
     starts = arrays[name]
     fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
     expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")

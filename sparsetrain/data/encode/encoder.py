@@ -278,8 +278,8 @@ class Encoder(Rules):
     ) -> list[tuple[Part, Reader]]:
         """Pair every part with a reader of it; weights of rows are read only with their labels.
 
-        Each file's schema is looked at once; converted files have their derived columns already. Of
-        the `optional` columns those that a part lacks are missing values.
+        Each file's schema is looked at once; converted files have their derived columns already.
+        Absent `optional` columns are missing values.
 
         Raises
         ------

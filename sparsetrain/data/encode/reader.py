@@ -148,7 +148,7 @@ class Reader:
                 )
 
     def warn_of_floor(self, part: Part) -> None:
-        """Warn of dense columns many of whose numbers, in the first piece, become equal.
+        """Warn of dense columns if many numbers of the first piece become equal.
 
         Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
         to warn: whoever reads them next refuses them or leaves them out.

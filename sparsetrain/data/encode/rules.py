@@ -152,7 +152,7 @@ class Rules:
 
     @property
     def _of_numbers(self) -> dict[str, Any]:
-        """What numeric embeddings have to know, if it differs from their defaults."""
+        """Arguments of numeric embeddings, if they differ from the defaults."""
         cuts = {
             rule.source: rule.boundaries
             for rule in self.schema.derived.values()

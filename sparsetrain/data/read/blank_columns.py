@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blank columns in data that lack them, as those of what is to be predicted."""
+"""Blank columns for data that lack them, such as the column to be predicted."""
 
 from __future__ import annotations
 

@@ -204,12 +204,12 @@ class Schema:
         return schema if weights is None else replace(schema, weights=weights)
 
     def with_shared(self, columns: Mapping[str, str]) -> Schema:
-        """Return a schema in which columns look up the tables of others.
+        """Return a schema with shared tables.
 
         Parameters
         ----------
         columns : mapping from str to str
-            Column -> the one whose table, and whose values, it has.
+            Column -> the column whose table and values it shares.
 
         Examples
         --------

@@ -104,7 +104,7 @@ class Dataset:
     Attributes
     ----------
     absent : frozenset of str
-        Those of them that some of the data lack.
+        The ones that some of the data lack.
 
     Raises
     ------

@@ -48,7 +48,7 @@ def skip_parts(
 def shuffled(
     windows: Iterable[Rows], key: Sequence[int], first_window: int = 0
 ) -> Iterator[PermutedRows]:
-    """Yield each window, the first of which is window `first_window`, with a permutation.
+    """Yield each window from `first_window` on, with a permutation.
 
     `key` is the seed, the epoch and, of several stretches of its rows, the number of one.
     """
@@ -57,11 +57,11 @@ def shuffled(
         yield PermutedRows(window, rng.permutation(window.size))
 
 
-_STRIP = 4096  # rows, of which every column is written to the same lines of memory: 160 bytes each
+_STRIP = 4096  # rows that share cache lines when columns are written: 160 bytes each
 
 
 class _Window:
-    """Room for up to `capacity` rows, of which each is one run of memory."""
+    """Room for up to `capacity` rows, each contiguous in memory."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -70,7 +70,7 @@ class _Window:
         self.size = 0
 
     def add_(self, piece: Rows) -> None:
-        """Write the rows of a piece after those that are there."""
+        """Append the rows of a piece."""
         begin, self.size = self.size, self.size + piece.size
         for name, values in piece._asdict().items():
             if isinstance(values, tuple):

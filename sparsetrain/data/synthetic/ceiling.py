@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best score anyone can reach on synthetic rows, from their true probabilities.
 
-A row with probability p is a click with weight p and no click with weight 1 - p, so the best AUC
-is that of the true logit under those weights, and the best logloss the mean entropy. Weights are
-kept in 2^16 bins of the logit, which costs 1 MB for any number of rows; a tie inside a bin counts
-half, which moves the AUC by less than 1e-7.
+A row with probability p is a click with weight p and no click with weight 1 - p, so the best AUC is
+the true logit's under these weights, and the best logloss the mean entropy. Weights are kept in
+2^16 bins of the logit, which costs 1 MB for any number of rows; a tie inside a bin counts half,
+which moves the AUC by less than 1e-7.
 """
 
 from typing import NamedTuple

@@ -55,7 +55,7 @@ class SyntheticCriteo:
 
     Notes
     -----
-    The click rate and the ceiling are met on pilot rows; on others they vary by about 0.002. The
+    The click rate and the ceiling are met on pilot rows; elsewhere they vary by about 0.002. The
     truth of the rows in hand comes from `chunk_with_truth` and `write`.
 
     Examples
@@ -131,7 +131,7 @@ class SyntheticCriteo:
         Returns
         -------
         Truth
-            What a perfect model scores on these rows.
+            Scores of a perfect model on these rows.
 
         Raises
         ------
@@ -187,8 +187,8 @@ _QUADS = np.array([f"{i:04x}" for i in range(1 << 16)], "S4").view(np.uint32)
 def scramble(ranks: np.ndarray, key: int) -> np.ndarray:
     """Map ranks to 32-bit values, one to one: uint32 of the same shape.
 
-    A bijection with a key per column: the text looks like Criteo's hashes, and tells nothing of
-    the frequency. The steps are those of MurmurHash3's finaliser, each of which can be undone.
+    A bijection with a key per column: the text looks like Criteo's hashes, and tells nothing of the
+    frequency. The steps are MurmurHash3's finaliser; each can be undone.
     """
     v = ranks.astype(np.uint32) ^ np.uint32(key)
     v ^= v >> 16

@@ -24,7 +24,7 @@ def load_figures() -> dict[str, Any]:
 
     `missing_together` has groups of columns that are null in the same rows, each with its share of
     all rows; `integers` the shares of negative values and of zero among those present, and the
-    quantiles of the others at `quantile_levels`; `categories` the number of values, the exponent of
+    quantiles of the rest at `quantile_levels`; `categories` the number of values, the exponent of
     the tail, and the mass of the first `head_ranks[i]` values.
     """
     figures: dict[str, Any] = json.loads(
@@ -33,7 +33,7 @@ def load_figures() -> dict[str, Any]:
     return figures
 
 
-WORLD, PILOT, CHUNK = range(3)  # what a stream is for: the first part of its key
+WORLD, PILOT, CHUNK = range(3)  # purpose of a stream: the first part of its key
 
 
 class Stream:
@@ -98,7 +98,7 @@ class IntegerLaw:
 class CategoryLaw:
     """Ranks 1 to `values`: a table for the head, `rank ** -tail` beyond it.
 
-    Of more than `max_cardinality` values, the mass of the others is spread over those kept.
+    With more than `max_cardinality` values, the mass of dropped ones is spread over the kept ones.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Draw rows whose columns are independent, but for those that go missing together."""
+    """Draw rows with independent columns, except for groups that go missing together."""
 
     def __init__(self, max_cardinality: int | None = None) -> None:
         known = load_figures()

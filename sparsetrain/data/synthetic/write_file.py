@@ -2,8 +2,7 @@
 """Files of synthetic rows: parquet, with the best possible score in its metadata, or text.
 
 Text is as Criteo's: tabs, no header, nothing for a missing value; it has no place for the score.
-Files are written atomically. Page checksums are on: without them a flipped bit reads back as other
-data.
+Files are written atomically. Page checksums are on: without them a flipped bit goes unnoticed.
 """
 
 import glob
@@ -62,7 +61,7 @@ _text = partial(csv.CSVWriter, schema=SCHEMA, write_options=_LIKE_CRITEO)
 
 
 def read_truth(path: str | PathLike[str]) -> Truth | None:
-    """Return the ceiling of a file that `SyntheticCriteo.write` made, None of any other parquet.
+    """Return the ceiling of a file of `SyntheticCriteo.write`, None for any other parquet.
 
     Raises
     ------

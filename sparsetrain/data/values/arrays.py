@@ -37,7 +37,7 @@ def as_readonly(array: Array) -> Array:
 
 
 def to_float32(array: Array, what: str) -> Array:
-    """Copy to float32; what does not fit becomes inf, which the callers look for."""
+    """Copy to float32; numbers that do not fit become inf, which callers look for."""
     if array.dtype.kind not in _NUMBERS:
         raise DataError(f"{what} has dtype {array.dtype}; give real numbers")
     try:
@@ -79,13 +79,13 @@ def to_row_weights(value: object, num_rows: int) -> Array:
 
 
 def first_bad_weight(weights: Array) -> int | None:
-    """Return the first row whose weight is not a finite number of 0 or more, or None."""
+    """Return the first row with a weight that is not finite or below 0, or None."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     return int(np.argmax(bad)) if bad.any() else None
 
 
 def describe_bad_weight(shown: object) -> str:
-    """Say what is wrong with the weight of a row."""
+    """Describe the error in a row's weight."""
     return f"the weight is {shown}; it must be a finite number of 0 or more"
 
 

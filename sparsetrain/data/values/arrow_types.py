@@ -71,7 +71,7 @@ def is_bag(type_: pa.DataType) -> bool:
 
 
 def element(type_: pa.DataType) -> pa.DataType:
-    """Return the type of what a list holds, any other type as it is."""
+    """Return the type of a list's values, any other type as it is."""
     return type_.value_type if is_bag(type_) else type_
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums of columns by their values, however these lie in memory."""
+"""Checksums of columns by their values, for any layout in memory."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Location:
     Attributes
     ----------
     name : str
-        The file, or what a source in memory is called.
+        The file, or the name of a source in memory.
     row_group : int or None
         The row group of a parquet file.
     first_row : int
@@ -37,9 +37,9 @@ class Location:
     column : str or None
         The column looked at.
     unit : str
-        What is counted: "row" or "line".
+        Unit of the numbers: "row" or "line".
     numbers : (n,) int64, optional
-        The number of each row, where they do not simply follow one another.
+        The number of each row, if they are not consecutive.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Location:
         return replace(self, numbers=numbers)
 
     def number(self, row: int) -> int:
-        """Return what to call the row at `row`, counted from where the location begins."""
+        """Return the name of the row at `row`, counted from the location's beginning."""
         return self.first_row + row if self.numbers is None else int(self.numbers[row])
 
     def row_numbers(self, rows: int) -> np.ndarray:
-        """Return what to call each of the first `rows` rows, (rows,) int64."""
+        """Return the number of each of the first `rows` rows, (rows,) int64."""
         follow = np.arange(self.first_row, self.first_row + rows)
         return follow if self.numbers is None else self.numbers[:rows]
 

@@ -53,7 +53,7 @@ def _validity(array: Any) -> Array:
 
 
 def _stored(array: Any) -> Array:
-    """Return the values as they lie in memory; what is under a null may be anything."""
+    """Return the values' memory; nulls may have any value."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     begin = array.offset * dtype.itemsize
     return np.frombuffer(array.buffers()[1], dtype, len(array), begin)
@@ -108,7 +108,7 @@ def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, A
 
 
 def exact_integers(array: Any) -> tuple[Array, Array] | None:
-    """Return integers (n,), 0 where missing, and which are missing (n,) bool; None if others occur.
+    """Return integers (n,), 0 where missing, and a mask of missing ones; None if not integers.
 
     `read_numbers` rounds those from 2**53 on. Text and decimals that are integers count as such.
     """
@@ -155,7 +155,7 @@ def _as_floats(text: Any) -> Any:
 
 
 def _without_booleans(text: Any) -> Any:
-    """Return the texts with the digit that each boolean stands for."""
+    """Return the texts with a digit for each boolean."""
     lower = pc.utf8_lower(text)
     for word, digit in (("true", "1"), ("false", "0")):
         text = pc.if_else(pc.equal(lower, word), pa.scalar(digit, text.type), text)
