@@ -91,17 +91,24 @@ def test_a_saved_one_predicts_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["lazy", "exact"])
-def test_a_predictor_has_the_weights_of_a_trainer_and_none_of_its_slots(tmp_path, mode):
+def test_a_predictor_has_slots_only_while_rows_lag(tmp_path, mode):
     trainer = small_dlrm.trainer(
         optimizer=st.optim.adam(0.01, mode=mode), encoder=small_dlrm.encoder(), seed=3
     )
     trainer.fit(small_dlrm.raw_rows(100), progress=None)
+    raw = small_dlrm.raw_rows(50, seed=1)
+    trainer.save(tmp_path / "lagging")
+    if mode == "exact":
+        assert st.load_predictor(tmp_path / "lagging").params.lagging
+    expected = trainer.predict(raw)
+    trainer.params.flush()
     trainer.save(tmp_path / "whole")
     predictor = st.load_predictor(tmp_path / "whole")
     assert type(predictor) is st.Predictor and predictor.steps == trainer.steps
     assert not [name for name in predictor.state_dict() if ":" in name]
-    raw = small_dlrm.raw_rows(50, seed=1)
-    np.testing.assert_array_equal(predictor.predict(raw), trainer.predict(raw))
+    for folder in ("lagging", "whole"):
+        found = st.load_predictor(tmp_path / folder).predict(raw)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tmp_path, capsys):
