@@ -20,8 +20,8 @@ from tests.cuda.test_kernels import in_every_order, sparse, there
 from tests.cuda.test_training import assert_close
 from tests.helpers import assert_same_bits, slow_except
 from tests.kernels.table_formats.in_numpy import dequantized, random_bits, rounded
+from tests.optim import references
 from tests.optim.formulas import OPTIMIZERS
-from tests.optim.oracle import MAKERS
 from tests.small_dlrm import assert_same_state
 
 ROWS = 40
@@ -206,7 +206,7 @@ def test_tables_have_the_numbers_of_the_cpu(cuda, name, dtype):
 )
 def test_exact_mode_gives_the_bits_of_the_dense_optimizer(cuda, name):
     exact, dense = (
-        Run(MAKERS[name](0.1, mode=mode), table("bfloat16", 3), "cuda").train(4)
+        Run(references.made(name, 0.1, mode=mode), table("bfloat16", 3), "cuda").train(4)
         for mode in ("exact", "dense")
     )
     exact.optimizer.flush_(exact.params, exact.state)

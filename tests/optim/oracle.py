@@ -16,34 +16,6 @@ def lr(steps: int) -> optim.Schedule:
     return 0.01 * optim.warmup(max(steps // 15, 1)) * optim.cosine(steps)
 
 
-# Name -> an optimizer from a learning rate and options.
-MAKERS = {
-    "adam": optim.adam,
-    "adam, coupled decay": lambda lr, **o: optim.adam(lr, weight_decay=1e-3, **o),
-    "adamw": lambda lr, **o: optim.adamw(lr, weight_decay=1e-2, **o),
-    "adamw without decay": lambda lr, **o: optim.adamw(lr, weight_decay=0.0, **o),
-    "momentum": optim.momentum,
-    "momentum, coupled decay": lambda lr, **o: optim.momentum(lr, weight_decay=1e-3, **o),
-    "nesterov, decoupled decay": lambda lr, **o: optim.nesterov(
-        lr, weight_decay=1e-3, decoupled=True, **o
-    ),
-    "rmsprop": optim.rmsprop,
-    "rmsprop, coupled decay": lambda lr, **o: optim.rmsprop(lr, weight_decay=1e-3, **o),
-    "sgd": optim.sgd,
-    "sgd, coupled decay": lambda lr, **o: optim.sgd(lr, weight_decay=1e-3, **o),
-    "adagrad": optim.adagrad,
-    "adagrad, coupled decay": lambda lr, **o: optim.adagrad(lr, weight_decay=1e-3, **o),
-    "rowwise_adagrad, coupled decay": lambda lr, **o: optim.rowwise_adagrad(
-        lr, weight_decay=1e-3, **o
-    ),
-    "ftrl": lambda lr, **o: optim.ftrl(0.05, l1=1e-3, **o),
-    "adam, clipped": lambda lr, **o: optim.adam(lr, clip_norm=0.3, clip_value=0.02, **o),
-}
-# One for each formula; the others are slow.
-ONE_OF_EACH = (
-    *("adam", "adamw", "momentum", "nesterov, decoupled decay", "rmsprop, coupled decay"),
-    *("sgd, coupled decay", "adagrad, coupled decay", "rowwise_adagrad, coupled decay", "ftrl"),
-)
 WIDTH = 3  # of all tables, unless it matters: a kernel is compiled for each
 
 

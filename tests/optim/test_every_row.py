@@ -13,7 +13,8 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, slow_except
-from tests.optim.oracle import MAKERS, WIDTH, lr
+from tests.optim.oracle import WIDTH, lr
+from tests.optim.references import CASES, made
 from tests.small_dlrm import assert_same_state
 
 # Formulas to which a gradient of 0 does nothing.
@@ -67,9 +68,9 @@ FORCED = ["adam", "momentum", "rmsprop, coupled decay", "ftrl"]
 
 @pytest.mark.parametrize("name", slow_except(["adam", "ftrl"], FORCED))
 def test_forced_dense_gives_the_bits_of_exact_mode(name):
-    exact = train(MAKERS[name](lr(6), mode="exact"))
+    exact = train(made(name, lr(6), mode="exact"))
     for mode, update in (("exact", "dense"), ("dense", None)):
-        assert_same_state(train(MAKERS[name](lr(6), mode=mode, update=update)), exact)
+        assert_same_state(train(made(name, lr(6), mode=mode, update=update)), exact)
 
 
 def test_groups_choose_by_table():
@@ -145,10 +146,10 @@ def small_to_100_rows(monkeypatch):
 FEW = ("adamw", "rowwise_adagrad, coupled decay", "ftrl")
 
 
-@pytest.mark.parametrize("name", slow_except(FEW, MAKERS))
+@pytest.mark.parametrize("name", slow_except(FEW, CASES))
 def test_exact_mode_gives_the_same_bits_to_small_and_large_tables(name, small_to_100_rows):
     found, sparse, dense = (
-        train(MAKERS[name](lr(6), **options))
+        train(made(name, lr(6), **options))
         for options in ({"mode": "exact"}, {"mode": "exact", "update": "sparse"}, {"mode": "dense"})
     )
     assert_same_state(found, sparse)

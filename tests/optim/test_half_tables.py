@@ -12,7 +12,8 @@ from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, slow_except
 from tests.kernels.table_formats.in_numpy import random_bits, rounded
 from tests.optim.formulas import OPTIMIZERS, Run
-from tests.optim.oracle import MAKERS, Table, lr
+from tests.optim.oracle import Table, lr
+from tests.optim.references import made
 
 ROWS = 9
 EACH = pytest.mark.parametrize("dtype", HALVES)
@@ -87,15 +88,15 @@ def test_untouched_rows_keep_their_bits_even_those_of_nan(dtype, update):
 @pytest.mark.parametrize("name", slow_except(["adamw", "rowwise_adagrad, coupled decay"], KINDS))
 def test_exact_mode_gives_the_bits_of_the_dense_optimizer(name):
     exact, dense = (
-        Table(MAKERS[name](lr(40), mode=mode), 300, 3, "bfloat16").train(20, 20).arrays()
+        Table(made(name, lr(40), mode=mode), 300, 3, "bfloat16").train(20, 20).arrays()
         for mode in ("exact", "dense")
     )
     assert_same(exact, dense)
 
 
 def test_exact_mode_is_exact_in_float16_and_after_a_flush():
-    exact = Table(MAKERS["adamw"](lr(60), mode="exact"), 300, 16, "float16")
-    dense = Table(MAKERS["adamw"](lr(60), mode="dense"), 300, 16, "float16")
+    exact = Table(made("adamw", lr(60), mode="exact"), 300, 16, "float16")
+    dense = Table(made("adamw", lr(60), mode="dense"), 300, 16, "float16")
     for part in range(3):
         assert_same(
             exact.train(20, 20, seed=part).arrays(), dense.train(20, 20, seed=part).arrays()
@@ -104,7 +105,7 @@ def test_exact_mode_is_exact_in_float16_and_after_a_flush():
 
 def test_a_cap_errs_by_no_more_than_steps_of_the_format():
     capped, dense = (
-        Table(MAKERS["adamw"](lr(200), **options), 100, 8, "bfloat16").train(200, 20).arrays()
+        Table(made("adamw", lr(200), **options), 100, 8, "bfloat16").train(200, 20).arrays()
         for options in ({"mode": "exact", "max_replayed_steps": 20}, {"mode": "dense"})
     )
     assert np.abs(capped["w"].astype("f4") - dense["w"].astype("f4")).max() < 0.05

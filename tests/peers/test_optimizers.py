@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hundred steps of each formula beside PyTorch's dense optimizer of that name.
 
-Run with ``python -m pytest -m peers``; needs the extra `peers`. FTRL, which PyTorch does not have,
-is compared with the paper's text in NumPy.
+Run with ``python -m pytest -m peers``; needs the extra `peers`.
 """
 
 import numpy as np
@@ -78,18 +77,3 @@ def test_200_steps_of_clipping_follow_pytorch():
         optimizer.step()
     found = trained(optim.sgd(0.1, clip_norm=1.0), weight)
     assert np.abs(found - param.detach().numpy()).max() < 1e-5
-
-
-def test_200_steps_of_ftrl_follow_the_paper():
-    alpha, beta, l1, l2 = 0.05, 1.0, 0.01, 0.1
-    w = np.random.default_rng(1).standard_normal((40, 30)).astype("f4")
-    found = trained(optim.ftrl(alpha, l1=l1, l2=l2, beta=beta), w)
-    w, z, n = w.astype("f8"), np.zeros(w.shape), np.zeros(w.shape)
-    for gradient in gradients(w.shape):
-        g = gradient.astype("f8")
-        sigma = (np.sqrt(n + g * g) - np.sqrt(n)) / alpha
-        z, n = z + g - sigma * w, n + g * g
-        w = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / alpha + l2)
-        w[np.abs(z) <= l1] = 0
-    assert np.abs(found - w).max() < 1e-5
-    assert (found == 0).any()
