@@ -49,18 +49,16 @@ PUBLIC = {
     "loggers": "MLflow TensorBoard WandB",
     "metrics": ("ClassMetrics ClickMetrics GroupedAUC RankingMetrics RegressionMetrics rank_items"),
     "models": (
-        "AutoInt BERT4Rec BPR BatchNorm BilinearFusion CIN ClickModel CrossInteraction "
-        "CrossNetwork DCN DCNv2 DIN DLRM DeepFM Dense Dropout EASE ESMM FM FieldAttention "
-        "FinalMLP FwFM HSTU Ids ItemKNN LR LightGCN MLP MMoE MODELS MatrixFactorization Model "
-        "Pop Positions RankingModel SASRec SelfAttention Sequence TransformerBlock "
-        "TwoTowers WideDeep XDeepFM dot_interaction "
-        "fm_sum options_of"
+        "BatchNorm BilinearFusion CIN ClickModel CrossInteraction CrossNetwork Dense Dropout "
+        "FieldAttention Ids MLP MODELS Model Positions RankingModel SelfAttention Sequence "
+        "TransformerBlock dot_interaction fm_sum options_of "
+        + " ".join(model.__name__ for model in st.models.MODELS.values())
     ),
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
-        "accumulate_ adagrad adam adamw averages constant cosine ema exp ftrl global_norm "
-        "inverse_sqrt maximum minimum momentum nesterov options_of polynomial rmsprop "
-        "rowwise_adagrad sgd sign sqrt step_decay swa warmup where"
+        "accumulate_ averages constant cosine ema exp global_norm inverse_sqrt maximum minimum "
+        "options_of polynomial sign sqrt step_decay swa warmup where "
+        + " ".join(st.optim.OPTIMIZERS)
     ),
     "parallel": "local mpi torch",
     "precision": (

@@ -29,7 +29,7 @@ def test_ids_and_floats_of_every_layout_and_type():
         assert found[name] == wanted, name
 
 
-@pytest.mark.parametrize("name", slow_except(programs.QUICK, programs.NAMES))
+@pytest.mark.parametrize("name", slow_except(programs.QUICK, recorded("programs")))
 def test_the_programs_that_go_to_llvm(name):
     assert programs.found([name])[name] == recorded("programs")[name]
 

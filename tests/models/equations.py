@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models over fields in float64 NumPy, equation by equation, one label."""
+"""Models over fields and their equations, for one label in float64 NumPy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import combinations
 import numpy as np
 
 
-def logits(kind, params, config, batch):
-    """Return the logits (B,) of a model's parameters, by the names of `Trainer.state_dict`."""
-    if kind == "dlrm":
-        return _dlrm(params, config, batch)
-    fields = _fields(params, config, batch)  # (B, M, D), with first-order weights in front
-    if kind == "lr":
-        return fields.sum(1)[:, 0] + params["bias"]
-    total, vectors = np.zeros(len(batch)), fields
-    if "bias" in params:
-        total, vectors = fields[:, :, 0].sum(1) + params["bias"], fields[:, :, 1:]
-    flat = vectors.reshape(len(batch), -1)
-    if "mlp.layers.0.weight" in params and config.get("structure") != "stacked":
-        total = total + _mlp(params, "mlp", flat)[:, 0]
-    return total + _OWN.get(kind, _nothing)(params, config, vectors, flat)
+def over_fields(own):
+    """The equation of a `FieldModel`: first-order weights, an MLP beside the rest, and its own."""
+
+    def equation(params, config, batch):
+        fields = _fields(params, config, batch)  # (B, M, D), with first-order weights in front
+        total, vectors = np.zeros(len(batch)), fields
+        if "bias" in params:
+            total, vectors = fields[:, :, 0].sum(1) + params["bias"], fields[:, :, 1:]
+        flat = vectors.reshape(len(batch), -1)
+        if "mlp.layers.0.weight" in params and config.get("structure") != "stacked":
+            total = total + _mlp(params, "mlp", flat)[:, 0]
+        return total + own(params, config, vectors, flat)
+
+    return equation
 
 
 def _fields(params, config, batch):
@@ -137,13 +137,25 @@ def _dlrm(params, config, batch):
     return _mlp(params, "top", np.concatenate([x, *embedded], axis=1))[:, 0]
 
 
-_OWN = {
-    "fm": _fm,
-    "fwfm": _fwfm,
-    "deepfm": _fm,
-    "dcn": _dcn,
-    "dcnv2": _dcnv2,
-    "xdeepfm": _xdeepfm,
-    "autoint": _autoint,
-    "finalmlp": _finalmlp,
+# Kind in `MODELS`, perhaps with a variant after a comma -> its options and its equation.
+CASES = {
+    "lr": ({}, over_fields(_nothing)),
+    "fm": ({}, over_fields(_fm)),
+    "fwfm": ({}, over_fields(_fwfm)),
+    "widedeep": ({"hidden": (6,)}, over_fields(_nothing)),
+    "deepfm": ({"hidden": (6,)}, over_fields(_fm)),
+    "dcn": ({"hidden": (6,), "cross_layers": 2}, over_fields(_dcn)),
+    "dcnv2": ({"hidden": (6,), "cross_layers": 2}, over_fields(_dcnv2)),
+    "dcnv2, stacked, low rank": (
+        {"hidden": (6,), "cross_layers": 2, "cross_rank": 3, "structure": "stacked"},
+        over_fields(_dcnv2),
+    ),
+    "dcnv2, mixture": (
+        {"hidden": (6,), "cross_layers": 1, "cross_rank": 3, "experts": 2},
+        over_fields(_dcnv2),
+    ),
+    "xdeepfm": ({"hidden": (6,), "cin": (3, 2)}, over_fields(_xdeepfm)),
+    "autoint": ({"hidden": (6,), "attention_width": 3}, over_fields(_autoint)),
+    "finalmlp": ({"hidden": (6,), "hidden2": (4,), "heads": 2}, over_fields(_finalmlp)),
+    "dlrm, concatenation": ({"interaction": "concat", "bottom": (5,), "top": (6,)}, _dlrm),
 }

@@ -8,39 +8,23 @@ import sparsetrain as st
 from sparsetrain.errors import ConfigError
 from tests import small_dlrm
 from tests.helpers import slow_except
-from tests.models import equations, test_ranking_model
 from tests.models import test_named_features as named_features
+from tests.models import test_ranking_model
+from tests.models.equations import CASES
 
-# Name -> kind and options.
-CASES = {
-    "lr": ("lr", {}),
-    "fm": ("fm", {}),
-    "fwfm": ("fwfm", {}),
-    "widedeep": ("widedeep", {"hidden": (6,)}),
-    "deepfm": ("deepfm", {"hidden": (6,)}),
-    "dcn": ("dcn", {"hidden": (6,), "cross_layers": 2}),
-    "dcnv2": ("dcnv2", {"hidden": (6,), "cross_layers": 2}),
-    "dcnv2, stacked, low rank": (
-        "dcnv2",
-        {"hidden": (6,), "cross_layers": 2, "cross_rank": 3, "structure": "stacked"},
-    ),
-    "dcnv2, mixture": ("dcnv2", {"hidden": (6,), "cross_layers": 1, "cross_rank": 3, "experts": 2}),
-    "xdeepfm": ("xdeepfm", {"hidden": (6,), "cin": (3, 2)}),
-    "autoint": ("autoint", {"hidden": (6,), "attention_width": 3}),
-    "finalmlp": ("finalmlp", {"hidden": (6,), "hidden2": (4,), "heads": 2}),
-    "dlrm, concatenation": ("dlrm", {"interaction": "concat", "bottom": (5,), "top": (6,)}),
-}
+
+def kind_of(name):
+    return name.partition(",")[0]
 
 
 def made(name, rows=small_dlrm.ROWS, **more):
-    kind, options = CASES[name]
-    width = {} if kind == "lr" else {"dim": 4}
-    return st.models.MODELS[kind](rows, **width, **options, **more)
+    options, _ = CASES[name]
+    return st.models.MODELS[kind_of(name)](rows, **{"dim": 4, **options, **more})
 
 
-def test_every_model_has_a_case_here_or_among_those_of_named_features():
+def test_every_model_has_an_equation_or_is_among_those_of_named_features():
     others = (*named_features.MODELS, *test_ranking_model.MODELS)
-    tested = {kind for kind, _ in CASES.values()} | {model.kind for model in others}
+    tested = {*map(kind_of, CASES)} | {model.kind for model in others}
     assert tested == set(st.models.MODELS)
 
 
@@ -53,7 +37,8 @@ def test_scores_are_those_of_the_equations(name):
     batch = small_dlrm.batch(9)
     params = {key: array.astype(np.float64) for key, array in trainer.state_dict().items()}
     assert np.abs(params.get("bias", 0)).max() == 0
-    wanted = equations.logits(name.partition(",")[0], params, trainer.model.config(), batch)
+    _, equation = CASES[name]
+    wanted = equation(params, trainer.model.config(), batch)
     found = trainer._score(batch)[:, 0]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
