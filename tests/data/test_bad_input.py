@@ -280,7 +280,7 @@ SOURCES = {
     "a path that is not there": (lambda d: d / "no.parquet", "no.parquet: no such file"),
     "a folder without parquet": (
         lambda d: d / "folder",
-        "folder: the folder holds no *.parquet, *.tsv, *.csv or *.txt file; give a file",
+        "folder: the folder holds no *.parquet, *.pq, *.parq, *.tsv, *.txt or *.csv file; give",
     ),
     "a pattern that matches nothing": (
         lambda d: str(d / "*.pq"),

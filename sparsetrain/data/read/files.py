@@ -128,10 +128,9 @@ def _data_files(path: str, inside: list[str]) -> list[str]:
         found = [file for file in files if suffix_of(file) in form.suffixes]
         if found:
             return found
-    raise DataError(
-        f"{path}: the folder holds no *.parquet, *.tsv, *.csv or *.txt file; "
-        "give a file or a folder of them"
-    )
+    *first, last = (f"*{suffix}" for form in FORMATS for suffix in form.suffixes)
+    known = f"{', '.join(first)} or {last}"
+    raise DataError(f"{path}: the folder holds no {known} file; give a file or a folder of them")
 
 
 def _is_data(file: str) -> bool:
