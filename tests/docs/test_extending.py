@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes of docs/extending.md, followed in a copy of the package: three files are enough."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
+SIGNUM = '''"""Signum: steps of one size, in the direction of an average of gradients."""
+
+from sparsetrain.optim.options import make_optimizer
+from sparsetrain.tables.formula import Formula, Slot, sign
+
+
+def _step(w, g, slots, h):
+    (mean,) = slots
+    mean = h.momentum * mean + (1 - h.momentum) * g
+    return w - h.lr * sign(mean), (mean,)
+
+
+SIGNUM = Formula("signum", _step, (Slot("mean"),), noop_on_zero_grad="untouched")
+
+
+def signum(lr, *, momentum=0.9, **options):
+    """Signum: ``m <- momentum m + (1 - momentum) g``, then ``w <- w - lr sign(m)``.
+
+    References
+    ----------
+    Bernstein et al. 2018, https://arxiv.org/abs/1802.04434
+
+    Examples
+    --------
+    >>> import sparsetrain as st
+    >>> st.optim.signum(0.1)
+    <Optimizer: signum, lr=0.1, momentum=0.9>
+    """
+    return make_optimizer(SIGNUM, {"lr": lr, "momentum": momentum}, options)
+'''
+NFM = '''"""Neural factorization machine without hidden layers."""
+
+from tvm.relax.frontend import nn
+
+from sparsetrain.models.field_model import FieldModel
+
+
+class NFM(FieldModel):
+    """NFM-0 (He, Chua 2017): ``b + sum_i w_i + h . sum_{i<j} v_i * v_j``."""
+
+    kind = "nfm"
+    has_weights = True
+
+    def __init__(self, rows, dim=16, num_dense=13, **rest):
+        super().__init__(rows, dim, num_dense, **rest)
+        self.pooled = nn.Linear(self.dim, self.num_labels, bias=False)
+
+    def forward(self, dense, embedded):
+        """(B, num_dense), (B, F, T + dim) -> (B, T)."""
+        linear, vectors = self.first_order(dense, embedded)
+        total = nn.op.sum(vectors, axis=1)  # (B, dim)
+        pairs = (total * total - nn.op.sum(vectors * vectors, axis=1)) * 0.5
+        return linear + self.pooled(pairs)
+'''
+PSV = '''"""Text whose fields are separated by bars."""
+
+from dataclasses import replace
+
+from sparsetrain.data.read.text_rows import text_parts
+
+
+def is_psv(head):
+    """Return whether the first line of a file that begins so has bars."""
+    return b"|" in head.partition(b"\\n")[0]
+
+
+def psv_parts(file, schema):
+    """Open a file as text with this delimiter."""
+    return text_parts(file, replace(schema, text=replace(schema.text, delimiter="|")))
+'''
+SIGNUM_STEP = """def signum(w, g, s, t, lr, momentum=0.9):
+    s["m"] = momentum * s["m"] + (1 - momentum) * g
+    return w - lr * np.sign(s["m"])
+
+
+"""
+NFM_EQUATION = """def _nfm(params, config, vectors, flat):
+    pairs = sum(vectors[:, i] * vectors[:, j] for i, j in _pairs(vectors))
+    return _linear(params, "pooled", pairs)[:, 0]
+
+
+"""
+# Recipe -> what is added, and by file a new file's text, or lines and those before which they go.
+RECIPES = {
+    "An optimizer": (
+        "signum",
+        {
+            "sparsetrain/optim/formulas/signum.py": SIGNUM,
+            "sparsetrain/optim/__init__.py": {
+                "from sparsetrain.optim.gradients import accumulate_": (
+                    "from sparsetrain.optim.formulas.signum import signum as signum\n"
+                ),
+                '    "ftrl": ftrl,\n': '    "signum": signum,\n',
+            },
+            "tests/optim/references.py": {
+                "class Reference(": SIGNUM_STEP,
+                '    "ftrl": Reference(': '    "signum": Reference(signum, {"": {}}),\n',
+            },
+        },
+    ),
+    "A model": (
+        "nfm",
+        {
+            "sparsetrain/models/nfm.py": NFM,
+            "sparsetrain/models/__init__.py": {
+                "from sparsetrain.models.options": (
+                    "from sparsetrain.models.nfm import NFM as NFM\n"
+                ),
+                "        *(LR, FM,": "        NFM,\n",
+            },
+            "tests/models/equations.py": {
+                "# Kind in `MODELS`": NFM_EQUATION,
+                '    "widedeep": (': '    "nfm": ({}, over_fields(_nfm)),\n',
+            },
+        },
+    ),
+    "A file format": (
+        "psv",
+        {
+            "sparsetrain/data/read/psv.py": PSV,
+            "sparsetrain/data/read/files.py": {
+                "from sparsetrain.data.read.source": (
+                    "from sparsetrain.data.read.psv import is_psv, psv_parts\n"
+                ),
+                "    FileFormat(tuple(DELIMITERS)": (
+                    '    FileFormat((".psv",), is_psv, psv_parts),\n'
+                ),
+            },
+            "tests/data/test_formats.py": {
+                '    ".csv": text(': '    ".psv": text("|"),\n',
+            },
+        },
+    ),
+}
+# Files of the tests that miss an entry, and of others that are made of the tables.
+MISSING = (
+    *("tests/optim/test_references.py", "tests/models/test_field_models.py"),
+    "tests/data/test_formats.py",
+)
+SUMS = ("test_every_optimizer", "test_every_model", "test_every_suffix")
+OTHERS = (
+    *("tests/optim/test_exact.py", "tests/optim/test_formula_examples.py"),
+    *("tests/models/test_options.py", "tests/cli/test_settings.py", "tests/test_public.py"),
+)
+
+
+def files_of(recipe: str) -> list[str]:
+    """Files of the recipe's numbered list, each the first name of its item."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    (text,) = re.findall(rf"^\*\*{recipe}\.\*\*(.*?)(?=^\*\*|\Z)", page, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^\d\. `([\w/]+\.py)`", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_names_three_files(recipe):
+    name, changed = RECIPES[recipe]
+    found = [file.replace("NAME", name) for file in files_of(recipe)]
+    assert [file if file.startswith("tests/") else f"sparsetrain/{file}" for file in found] == [
+        *changed
+    ]
+    assert len(found) == 3
+
+
+def follow(copy: Path, changed: dict) -> None:
+    for file, change in changed.items():
+        path = copy / file
+        if isinstance(change, str):
+            assert not path.exists()
+            path.write_text(LICENCE + change)
+            continue
+        text = path.read_text()
+        for before, lines in change.items():
+            assert text.count(before) == 1, before
+            text = text.replace(before, lines + before)
+        path.write_text(text)
+
+
+def results(copy: Path, *options: str) -> dict[str, str]:
+    """Run the copy's tests; return the outcome and, where one failed, the message of each."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *options]
+    hidden = ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
+    env = {key: value for key, value in os.environ.items() if key not in hidden}
+    env |= {"PYTHONPATH": str(copy), "COLUMNS": "500"}
+    done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
+    lines = re.findall(r"^(PASSED|FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE)
+    assert lines, done.stdout + done.stderr
+    return {test: outcome for outcome, test in lines}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("sparsetrain", "tests"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def test_what_is_added_by_the_recipes_is_tested_and_what_is_not_is_missed(copy):
+    for _, changed in RECIPES.values():
+        follow(copy, {file: c for file, c in changed.items() if not file.startswith("tests/")})
+    missed = results(copy, *MISSING, "-k", " or ".join(SUMS))
+    assert {*missed.values()} == {"FAILED"}
+    for name, _ in RECIPES.values():
+        assert len([test for test in missed if re.search(rf"'\.?{name}'", test)]) == 1, missed
+    for _, changed in RECIPES.values():
+        follow(copy, {file: c for file, c in changed.items() if file.startswith("tests/")})
+    chosen = " or ".join([*(name for name, _ in RECIPES.values()), *SUMS])
+    found = results(copy, *MISSING, *OTHERS, "-k", chosen, "-m", "slow or not slow")
+    assert [test for test, outcome in found.items() if outcome != "PASSED"] == []
+    for name, _ in RECIPES.values():
+        assert any(name in test for test in found), name
