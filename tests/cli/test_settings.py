@@ -14,7 +14,9 @@ from sparsetrain.cli.settings.fields import fields_of, flags_of
 from sparsetrain.cli.settings.optimizer import OptimizerSettings
 from sparsetrain.cli.settings.resolve import Entry, parse_text
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim import OPTIMIZERS
 
+LAST = [*OPTIMIZERS][-1]
 TOML = "[train]\nepochs = 2\nbatch_size = 64\nseed = 1\n[model]\nbottom = [32, 16]\n"
 
 
@@ -145,7 +147,7 @@ REFUSED_TEXTS = [
     (["optimizer.lr=nan"], {}, "--set: optimizer.lr = nan must be"),
     (["optimizer.lr=-1"], {}, "--set: optimizer.lr = -1 must be greater than 0"),
     (["optimizer.name=lamb"], {}, "--set: optimizer.name = 'lamb' must be 'sgd', 'momentum', "),
-    (["optimizer.name=adagard"], {}, "'adamw' or 'ftrl'; did you mean 'adagrad'?"),
+    (["optimizer.name=adagard"], {}, f" or {LAST!r}; did you mean 'adagrad'?"),
     (["optimizer.name=Adam"], {}, "; did you mean 'adam'?"),
     (["optimizer.mode=lzy"], {}, "'lazy', 'exact', 'closed' or 'dense'; did you mean 'lazy'?"),
     (["train.monitor=acu"], {}, "= 'acu' must be a score: logloss, ne, auc, "),
