@@ -187,13 +187,13 @@ def files_of(recipe: str) -> list[str]:
     """Files of the recipe's numbered list, each the first name of its item."""
     page = (ROOT / "docs" / "extending.md").read_text()
     (text,) = re.findall(rf"^\*\*{recipe}\.\*\*(.*?)(?=^\*\*|\Z)", page, re.DOTALL | re.MULTILINE)
-    return re.findall(r"^\d\. `([\w/]+\.py)`", text, re.MULTILINE)
+    return re.findall(r"^\d\. `([\w/<>]+\.py)`", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_names_three_files(recipe):
     name, changed = RECIPES[recipe]
-    found = [file.replace("NAME", name) for file in files_of(recipe)]
+    found = [file.replace("<name>", name) for file in files_of(recipe)]
     assert [file if file.startswith("tests/") else f"sparsetrain/{file}" for file in found] == [
         *changed
     ]
