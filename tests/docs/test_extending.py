@@ -192,16 +192,22 @@ def files_of(recipe: str) -> list[str]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_names_three_files(recipe):
-    name, changed = RECIPES[recipe]
-    found = [file.replace("<name>", name) for file in files_of(recipe)]
-    assert [file if file.startswith("tests/") else f"sparsetrain/{file}" for file in found] == [
-        *changed
-    ]
-    assert len(found) == 3
+    name, changes = RECIPES[recipe]
+    files = [file.replace("<name>", name) for file in files_of(recipe)]
+    inside = [file if is_test(file) else f"sparsetrain/{file}" for file in files]
+    assert inside == [*changes] and len(files) == 3
 
 
-def follow(copy: Path, changed: dict) -> None:
-    for file, change in changed.items():
+def is_test(file: str) -> bool:
+    return file.startswith("tests/")
+
+
+def follow(copy: Path, tests: bool) -> None:
+    """Make the changes of all recipes to the package, or those to its tests."""
+    changes = [change for _, changes in RECIPES.values() for change in changes.items()]
+    for file, change in changes:
+        if is_test(file) != tests:
+            continue
         path = copy / file
         if isinstance(change, str):
             assert not path.exists()
@@ -214,8 +220,15 @@ def follow(copy: Path, changed: dict) -> None:
         path.write_text(text)
 
 
+def changed(copy: Path) -> list[str]:
+    """Files that are new in the copy, or that differ."""
+    files = [path.relative_to(copy) for path in copy.rglob("*.py")]
+    before = {f: (ROOT / f).read_bytes() if (ROOT / f).exists() else b"" for f in files}
+    return [str(f) for f in files if (copy / f).read_bytes() != before[f]]
+
+
 def results(copy: Path, *options: str) -> dict[str, str]:
-    """Run the copy's tests; return the outcome and, where one failed, the message of each."""
+    """Run tests of the copy; return each, with its message where it failed, and the outcome."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *options]
     hidden = ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
     env = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -230,20 +243,19 @@ def results(copy: Path, *options: str) -> dict[str, str]:
 def copy(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     for name in ("sparsetrain", "tests"):
-        shutil.copytree(ROOT / name, folder / name)
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     return folder
 
 
 def test_what_is_added_by_the_recipes_is_tested_and_what_is_not_is_missed(copy):
-    for _, changed in RECIPES.values():
-        follow(copy, {file: c for file, c in changed.items() if not file.startswith("tests/")})
+    follow(copy, tests=False)
     missed = results(copy, *MISSING, "-k", " or ".join(MISSING.values()))
     assert {*missed.values()} == {"FAILED"}
     for name, _ in RECIPES.values():
         assert len([test for test in missed if re.search(rf"'\.?{name}'", test)]) == 1, missed
-    for _, changed in RECIPES.values():
-        follow(copy, {file: c for file, c in changed.items() if file.startswith("tests/")})
+    follow(copy, tests=True)
+    assert len(changed(copy)) == 3 * len(RECIPES)
     tests = MISSING | OTHERS
     chosen = " or ".join(filter(None, [*(name for name, _ in RECIPES.values()), *tests.values()]))
     found = results(copy, *tests, "-k", chosen, "-m", "slow or not slow")
