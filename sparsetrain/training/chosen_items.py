@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse matrix of who chose what in the rows to train on, by one pass before the first step.
+"""Sparse matrix of users' choices in the training rows, from one pass before the first step.
 
-A row's items are those of the model's `target` and of its `seen`, so rows of any kind of split give
+A row's items are the ids of the model's `target` and `seen` features, so every kind of split gives
 the same matrix. It takes 5 bytes for each choice; pairs are sorted once.
 """
 
@@ -21,7 +21,7 @@ _ROWS = 65_536  # read at once
 
 
 def chosen_items(model: Any, dataset: Dataset) -> csr_array:
-    """(U, V) bool: who chose what, by ids of the features `user` and `target`."""
+    """(U, V) bool: whether a user chose an item, by ids of the features `user` and `target`."""
     from scipy.sparse import csr_array
 
     users, items = (model.rows_of(model.features[name]) for name in ("user", model.target))

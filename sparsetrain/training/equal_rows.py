@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal rows that follow each other, such as those of a user who is scored with many items.
+"""Runs of equal rows, such as a user's rows when many items are scored for one user.
 
 Kernels compute a row without its neighbours, so the first of such rows has the bits of all. Cost
 where rows differ: a comparison of neighbours, up to the feature that tells all apart.

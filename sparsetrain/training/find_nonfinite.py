@@ -62,7 +62,7 @@ def _shown(body: relax.Function) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
-    """What runs the function so that it returns all that is `_shown`."""
+    """Compile the function to return every value in `_shown`."""
     old = module[name]
     block = old.body.blocks[0]
     shown = [binding.var for binding in _shown(old)]
@@ -92,12 +92,12 @@ def _describe(body: relax.Function, binding: Any) -> str:
     return f"{operator.removeprefix('relax.')}{by} ({binding.var.name})"
 
 
-# Operators whose result is their argument, laid out otherwise.
+# Operators that only change the layout or dtype of their argument.
 _LAYOUT = frozenset({"relax.permute_dims", "relax.reshape", "relax.astype", "relax.expand_dims"})
 
 
 def _nearest(body: relax.Function) -> Mapping[str, list[str]]:
-    """For each value the parameters that it was computed from directly, else by way of others."""
+    """For each value, the parameters among its operands, else up to two behind these."""
     same = {param.name: param.name for param in body.params}
     near: dict[str, list[str]] = {name: [name] for name in same}
     for binding in body.body.blocks[0].bindings:

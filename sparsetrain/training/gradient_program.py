@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient program of a model that is trained, checked for what a step needs."""
+"""Gradient program of a model, checked for the needs of a training step."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
     Raises
     ------
     ConfigError
-        If the model's encoder is another one than `encoder` was extended from, or it has no rows.
+        If `encoder` was not extended from the model's encoder, or the model has no rows.
     """
     if known is None:
         raise ConfigError("extended: the trainer has no encoder, which says what its rows are of")

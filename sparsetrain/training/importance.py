@@ -27,7 +27,7 @@ def permutation_importance(
     data : anything with rows that `evaluate` takes
         Labelled rows that the model was not trained on.
     max_rows : int
-        Rows to take, from the first on; the others are not read.
+        Number of rows to read, from the first on.
     seed : int
         Of the shuffles.
 
@@ -35,8 +35,8 @@ def permutation_importance(
     -------
     dict
         By column, the largest first: the rise of ``logloss`` of a binary label, of ``rmse`` of a
-        real one, of the ``loss`` of several. Near 0, or below, the column does not help, or another
-        one tells the same. A column that others are derived from takes those with it.
+        real one, of the ``loss`` of several. Near 0 or below: the column does not help, or a
+        correlated one replaces it. Columns derived from the shuffled one change with it.
 
     Raises
     ------

@@ -55,10 +55,10 @@ def load(
     Parameters
     ----------
     folder : path
-        What was saved, or the folder of a run.
+        A saved trainer, or the folder of a run.
     checkpoint : {"latest", "best", "auto"}
         The one to load from a run; "auto" is the best of a run with early stopping (`patience`),
-        the latest of any other. What is to be resumed is the latest.
+        else the latest. To resume, load the latest.
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
@@ -67,7 +67,7 @@ def load(
     precision : {"float32", "bf16", "fp16"}, optional
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional
-        By default that of the precision: in the one that it was saved with, its scale goes on.
+        By default the one for the precision; with an unchanged precision the saved scale goes on.
     model : class, optional
         Needed only if the model is not part of this package: its class, which is called with the
         configuration that was saved.
@@ -98,11 +98,11 @@ def load_predictor(
     precision: Precision | None = None,
     model: type | None = None,
 ) -> Predictor:
-    """Read what evaluates and predicts: the weights of a saved trainer, or tables in int8.
+    """Read a predictor: the weights of a saved trainer, or of a quantized model.
 
     Slots of the optimizer are neither read nor given memory, unless rows that lag in exact mode are
-    caught up by them when they are read. See `load`, which reads trainers, and of a run the latest
-    unless told otherwise.
+    caught up by them when they are read. `load` reads trainers, and by default a run's latest
+    checkpoint.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def load_predictor(
 def _checked(target: Any, precision: Precision | None) -> Any:
     """Refuse impossible arguments before a folder is read.
 
-    What "auto" is depends on the model.
+    "auto" is not resolved yet: it depends on the model.
     """
     resolved = resolve_target(target)
     if precision is not None:
@@ -133,7 +133,7 @@ def _checked(target: Any, precision: Precision | None) -> Any:
 
 
 class _Asked(NamedTuple):
-    """What the caller of `load` wants otherwise than it was saved; None for as it was."""
+    """Arguments of `load` that override saved values; None keeps the saved value."""
 
     target: Any
     optimizer: Optimizer | None
@@ -144,7 +144,7 @@ class _Asked(NamedTuple):
     tables: OnDisk | None = None
 
 
-# Kind of folder -> what makes a model of it.
+# Kind of folder -> function that makes a model of it.
 Makers = Mapping[str, Callable[[Saved, _Asked], Any]]
 
 
@@ -177,12 +177,12 @@ def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
         raise error if named else CheckpointError(f"{path}: {error}") from None
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
-    except ValueError as error:  # our own errors, and those of int()
+    except ValueError as error:  # our own errors, and errors of int()
         raise CheckpointError(f"{path}: {error}") from error
 
 
 class _OfClass(ConfigError):
-    """What the caller's class raised; it says nothing against the folder."""
+    """An error raised by the caller's class; the folder may be sound."""
 
 
 @contextmanager
@@ -286,7 +286,7 @@ def _model_of(saved: Saved, given: type | None) -> Any:
 
 
 def _without_memory(param: Any) -> np.ndarray:
-    """An array of a parameter's shape and dtype, all of whose elements are one zero."""
+    """An array of a parameter's shape and dtype: one zero, broadcast."""
     zero = np.zeros((), numpy_dtype(str(param.dtype)))
     return np.broadcast_to(zero, tuple(map(int, param.shape)))
 

@@ -2,7 +2,7 @@
 """Loggers for ``Trainer.fit(on_log=...)``: TensorBoard, MLflow, Weights & Biases.
 
 A logger is any function of a line of the log: a dict with ``split`` ("train" or "valid"), ``step``,
-``epoch``, and what was measured.
+``epoch``, and the measured scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MLflow:
     Parameters
     ----------
     run_id : str, optional
-        Another run.
+        The run to log to, if not the active one.
     """
 
     def __init__(self, run_id: str | None = None) -> None:
@@ -45,7 +45,7 @@ class MLflow:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Log the numbers of a line."""
-        # Names in MLflow have no other characters, such as the @ of ndcg@10.
+        # MLflow refuses further characters, such as the @ of ndcg@10.
         named = ((re.sub(r"[^\w/.\- ]", "_", name), n) for name, n in scalars(line).items())
         self._mlflow.log_metrics(dict(named), step=line["step"], run_id=self._run_id)
 

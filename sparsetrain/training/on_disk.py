@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on disk for a model: which models can have them, and what they begin with."""
+"""Tables on disk for a model: checks that it can have them, and their initial rows."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def with_disk(
     target: Any,
     accumulate: int,
 ) -> Any:
-    """Return the group of a trainer whose tables may lie on disk; see `DiskTables`."""
+    """Return the group of a trainer with tables on disk, if asked for; see `DiskTables`."""
     if tables is None:
         return group
     return DiskTables(tables, model, optimizer, target, accumulate, group is ALONE)
 
 
 class DiskTables(OneProcess):
-    """One process whose tables are caches for programs, each with a file behind it.
+    """One process with tables on disk; programs see a cache of each.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class DiskTables(OneProcess):
     Raises
     ------
     ConfigError
-        If the bits would not be those of a table in memory, or a program needs all rows at once.
+        If the bits would differ from a table in memory, or a program needs all rows at once.
     """
 
     def __init__(

@@ -41,10 +41,9 @@ from sparsetrain.training.state import TrainingState, fill_
 
 
 class Predictor:
-    """What can be asked about rows; see `Trainer` for the parameters.
+    """Evaluates, predicts and recommends; see `Trainer` for the parameters.
 
-    Threads that ask one of them wait for each other while kernels run; batches are read and
-    checked by all at once.
+    Threads may share it: they read and check batches in parallel, and run kernels one at a time.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Predictor:
         )
 
     def _described(self) -> list[str]:
-        """What `repr` says besides the model's kind."""
+        """Further parts of `repr`, after the model's kind."""
         return []
 
     @cached_property
@@ -146,26 +145,26 @@ class Predictor:
         k : int or sequence of int
             Of ranking metrics: lengths of the list that is looked at.
         negatives : int or ndarray (rows, n) of integers, optional
-            Rank the wanted item of a row among so many others that are drawn from those it has not
-            seen, the same in every call, or among those with the given ids; by default among all
-            that it has not seen.
+            Rank the wanted item of a row among so many randomly drawn unseen items (the same in
+            every call), or among the items with the given ids; by default among all items the row
+            has not seen.
         negative_weights : ndarray (V,), optional
-            Chances of the items to be drawn, such as their counts; by default all are alike.
+            Relative probabilities of drawing the items, such as their counts; uniform by default.
         by_weights : bool
-            Whether rows count by their weights, from the column that the encoder was fitted with,
-            in all scores of labels but `rows` and those of groups.
+            Whether rows are weighted, by the weight column that the encoder was fitted with, in all
+            scores of labels but `rows` and the grouped ones.
 
         Returns
         -------
         dict
-            Of one binary label ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
-            (normalised entropy), ``calibration``, ``accuracy``, ``rows``, and beside them
-            ``constant_logloss`` and ``positive_rate``; of another kind those of its metrics, such
-            as `RegressionMetrics`; of several ``NAME.auc`` and so on, with their ``loss`` and
-            ``rows``; without labels those of `RankingMetrics`, such as ``ndcg@10``, and
-            ``pop_ndcg@10`` and so on of a ranking that is the same for all, by how many of the
-            rows' histories list an item. A wanted value that was rare or never seen when the
-            encoder was fitted counts as an item that no list has; a null is not wanted.
+            For one binary label: ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
+            (normalised entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
+            ``positive_rate``. For a label of a different kind: the scores of its metrics, such as
+            `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with their ``loss`` and
+            ``rows``. Without labels: the scores of `RankingMetrics`, such as ``ndcg@10``, and
+            ``pop_ndcg@10`` and so on, the scores of one ranking for all rows by popularity in their
+            histories. A wanted value that was rare or unknown when the encoder was fitted counts as
+            never recommended; a null is not wanted.
 
         Raises
         ------
@@ -192,7 +191,7 @@ class Predictor:
             floor=True,
         )
         assert found is not None
-        if dataset is not data:  # else its owner may look at all of what was read
+        if dataset is not data:  # the caller can inspect a Dataset of its own
             dataset._warn_of_unknown()
         return found
 
@@ -216,8 +215,8 @@ class Predictor:
 
         Probabilities of a binary label, values of a real one, means of counts; (rows, C)
         probabilities of C classes, (rows, Q) quantiles; of several labels all these side by side.
-        Without labels the score of the wanted item of each row; of data without a column of
-        wanted items (rows, V) those of all items, -inf for ids that are none.
+        Without labels, the score of each row's wanted item; if the data have no column of wanted
+        items, (rows, V) scores of all items, -inf for ids that are not items.
 
         Raises
         ------
@@ -238,7 +237,7 @@ class Predictor:
 
     @property
     def prediction_names(self) -> list[str]:
-        """Names of the columns of `predict`: those of labels; of classes ``NAME_CLASS``."""
+        """Names of the columns of `predict`: a label's name; for classes ``NAME_CLASS``."""
         return self.model.all_labels.output_names
 
     recommend = retrieval.recommend
@@ -280,7 +279,7 @@ class Predictor:
 
     @contextmanager
     def snapshot(self, *, missed: int = 0) -> Iterator[TrainingState]:
-        """The state as it is while the block runs: no other thread writes weights meanwhile.
+        """The current state; until the block ends all threads that write weights wait.
 
         Rows that exact mode left behind by more than `missed` steps are caught up first.
         """
@@ -296,7 +295,7 @@ class Predictor:
         Raises
         ------
         CheckpointError
-            If its arrays are not those of this model, are damaged or not finite.
+            If its arrays do not fit this model, are damaged or not finite.
         """
         self._recount(saved.manifest)
         with self._writing() as target:
@@ -321,7 +320,7 @@ class Predictor:
         return self.params.writing(self._count)
 
     def _counts(self) -> dict[str, Any]:
-        """What changes with steps beside the arrays, as plain values."""
+        """The counters that a step changes, as plain values."""
         return {"steps": self.steps, "epochs": self.epochs}
 
     def _recount(self, counts: Mapping[str, Any]) -> None:
@@ -335,6 +334,7 @@ class Predictor:
         Parameters
         ----------
         read : mapping of str to integer array, optional
-            Storage -> the rows that will be read, which are current then; of others all are.
+            Storage -> the rows that will be read; only these are caught up. Storages left out are
+            caught up whole.
         """
         return self.params.rows(read)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that train together: what a `Trainer` asks its group, and the group of one process.
+"""Processes that train together: the interface of a group, and a group of one.
 
-`sparsetrain.parallel` has the groups of several. All that differs between them is here.
+`sparsetrain.parallel` has the groups of several processes, which override these methods.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OneProcess:
         return "<one process>"
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> OneProcess:
-        """The same processes for another model."""
+        """The same processes for a new model."""
         return ALONE
 
     def known(
@@ -67,17 +67,17 @@ class OneProcess:
         return initialize_checked(model, seed, fill)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
-        """Let tables lie elsewhere than in memory; writes those of a trainer."""
+        """Open tables that are not kept in memory; writes the trainer's."""
 
     def begin(self, trainer: Any) -> None:
         """Check a trainer that was just made."""
 
     def training_step(self, trainer: Any) -> Any:
-        """What takes the steps."""
+        """The object that runs the training steps."""
         return trainer.backend.training_step(trainer)
 
     def rows(self, data: Any, dataset: Any) -> Any:
-        """What gives `Fit` its batches."""
+        """The source of batches for `Fit`."""
         return dataset
 
     def step(self, trainer: Any, batch: Any) -> Any:
@@ -94,7 +94,7 @@ class OneProcess:
         )
 
     def compile_scores(self, trainer: Any) -> None:
-        """Compile what `evaluate` and `predict` run."""
+        """Compile the functions that `evaluate` and `predict` run."""
         for function in {*trainer.model.functions} - {"loss", "logits"}:
             trainer._program(function).compile()
         if "logits" in trainer.model.functions:
@@ -110,7 +110,7 @@ class OneProcess:
     def vectors(self, predictor: Any, function: str, batch: Batch | None = None) -> np.ndarray:
         """Vectors that a function of the model gives for the rows of a batch, or of all items.
 
-        Of equal rows that follow each other one is computed.
+        A run of equal rows is computed once.
         """
         inputs, numbers = distinct_inputs(predictor.model, function, batch)
         with predictor._lock:
@@ -132,14 +132,14 @@ class OneProcess:
         return fit(train, **options)
 
     def require_whole(self) -> None:
-        """Refuse what needs all rows of all tables."""
+        """Raise if this process lacks rows of a table."""
 
 
 ALONE = OneProcess()
 
 
 def same_processes(trainer: Any) -> dict[str, OneProcess]:
-    """The argument by which those of a trainer train another one."""
+    """Arguments to construct a further trainer for the same processes."""
     return {"parallel": trainer.parallel}
 
 
@@ -163,7 +163,7 @@ def together(method: Method) -> Method:
 
 
 def fitted(fit: Method) -> Method:
-    """Let the group see what `fit` is given."""
+    """Pass calls of `fit` through the group."""
 
     @wraps(fit)
     def call(self: Any, train: Any, **options: Any) -> Any:

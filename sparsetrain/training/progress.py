@@ -16,21 +16,21 @@ from typing import Any, Literal, TextIO
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.html import escape
 
-# The loss shown is a moving average whose memory is about this many batches.
+# The loss shown is a moving average over about this many batches.
 _SMOOTHING_BATCHES = 50
 
 
 class Progress:
-    """What `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
+    """Interface that `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
 
     All four are needed: a note comes seldom, and mostly after the last batch.
     """
 
     def start(self, total: int | None, title: str = "") -> None:
-        """Begin; `total` rows are to come, None when unknown; `title` is that of the epoch."""
+        """Begin; `total` rows are to come, None when unknown; `title` names the epoch."""
 
     def advance(self, rows: int, loss: float) -> None:
-        """Count `rows` more rows, whose mean loss was `loss`."""
+        """Count `rows` more rows, with the mean loss `loss`."""
 
     def note(self, text: str) -> None:
         """Tell of something that happened, in a line of its own."""
@@ -50,9 +50,9 @@ class Silent(Progress):
 class Lines(Progress):
     """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
 
-    The rate is that of the batches after the first, which waits for kernels to be compiled. The
-    loss is a moving average, of the first batches a plain mean; the last line has the mean of all
-    rows, as the epoch's record does.
+    The rate leaves out the first batch, which waits for kernels to be compiled. The loss is a
+    moving average, at first a plain mean; the last line has the mean of all rows, as the epoch's
+    record does.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Lines(Progress):
         print(text, file=self._stream, flush=True)
 
     def finish(self) -> None:
-        """Print what the whole run came to, the first batch included."""
+        """Print rows, rate, loss and time of the whole run, including its first batch."""
         if self._rows:
             self._loss = self._loss_sum / self._rows
             text, _ = self._line(format_count(self._rows, "row"), 0, self._began)
@@ -101,7 +101,7 @@ class Lines(Progress):
         self.note(self._state())
 
     def _state(self) -> str:
-        """Return the state in one line; what is not known is left out."""
+        """Return the state in one line, without unknown parts."""
         text, rate = self._line(self._done(), *self._first)
         settled = self._clock() - self._first[1] >= _SETTLED
         if rate and settled and self._total is not None:
@@ -165,7 +165,7 @@ class Bar(Lines):
             self._bar = None
 
     def _done(self) -> str:
-        """Leave out what the bar shows: with all of it, a line of 80 columns has no room."""
+        """Return the share of rows done alone, so that the line fits 80 columns."""
         if not self._total:
             return super()._done()
         return f"{self._rows / self._total:.0%} of {format_count(self._total, 'row')}"

@@ -33,7 +33,7 @@ class QuantizedModel(Predictor):
             checkpoint.write(folder, *saved)
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise `ConfigError`: what is lost by quantisation cannot be trained on."""
+        """Raise `ConfigError`: quantised tables cannot be trained."""
         check_trainable(FOR_PREDICTION)
         raise AssertionError("int8 is for prediction")
 

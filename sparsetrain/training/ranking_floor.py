@@ -20,7 +20,7 @@ _POP = "pop_"  # before the name of a score
 
 
 class _Rows(NamedTuple):
-    """What a batch of rows wants and has seen, and the ids among which it is ranked, if not all."""
+    """Wanted and seen items of a batch of rows, and the candidate ids, if not all."""
 
     wanted: Ragged
     counts: np.ndarray
@@ -45,7 +45,7 @@ class Floor:
         self._rows: list[_Rows] = []
 
     def add(self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None) -> None:
-        """Add rows: see `RankingMetrics.update`; `ids` (B, I) are those of the scores' columns."""
+        """Add rows: see `RankingMetrics.update`; `ids` (B, I) name the columns of scores."""
         items = len(self._no_items)
         once = np.unique(seen.rows() * items + seen.ids) % items
         self._listed += np.bincount(once, minlength=items)

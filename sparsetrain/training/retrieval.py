@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retrieval with a model of queries and items: ranking metrics and the best items of each row.
 
-Functions without a dataset are methods of a `Predictor`. The score of an item is the product of its
-vector and that of the query. Scores of a batch of rows and all items are held at once.
+Functions without a dataset are methods of a `Predictor`. The score of an item is the dot product of
+its vector with the query's. Scores of a batch of rows and all items are held at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def item_vectors(predictor: Any) -> np.ndarray:
 
 
 def query_vectors(predictor: Any, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-    """(rows, D) float32 vectors, whose products with those of items are scores."""
+    """(rows, D) float32 vectors; dot products with item vectors are scores."""
     dataset = predictor._dataset(data, require_label=False)
     found = [_queries(predictor, batch) for batch in dataset.batches(batch_size)]
     return np.concatenate(found) if found else np.empty((0, item_vectors(predictor).shape[1]))
@@ -48,7 +48,7 @@ def _queries(predictor: Any, batch: Batch) -> np.ndarray:
 
 
 class _ByVectors:
-    """Scores as products of vectors; those of the items are computed once."""
+    """Scores as products of vectors; item vectors are computed once."""
 
     def __init__(self, predictor: Any) -> None:
         self._predictor, self._items = predictor, item_vectors(predictor)
@@ -92,7 +92,7 @@ def _scorer(predictor: Any) -> _ByVectors | _ByModel:
 def wanted_column(model: Any) -> tuple[str, ...]:
     """The column of wanted items, which data to score need only to score these.
 
-    None of a model without, or whose queries read it.
+    Empty for a model without `target`, or with queries that read it.
     """
     target = model.target
     reads = arguments_of(model, "query") if "query" in model.functions else ()
@@ -141,7 +141,7 @@ def recommend(
     -------
     tuple of (rows, k) int64 and (rows, k) float32
         ``encoder.values(column)[id]`` is the value of an id. Where a row has fewer than k items
-        left, the others' ids are -1 and their scores -inf.
+        left, the remaining ids are -1 and their scores -inf.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def evaluate(
     stop: Callable[[], bool] | None = None,
     floor: bool = False,
 ) -> dict[str, Any] | None:
-    """Ranking metrics of the wanted items, with `floor` also those of Pop.
+    """Ranking metrics of the wanted items, with `floor` also the metrics of Pop.
 
     None if `stop`, asked between two batches, ended it.
     """
@@ -223,8 +223,8 @@ def evaluate(
 def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged, np.ndarray]:
     """The items that each row wants, and how many those without a row of their own add up to.
 
-    Of raw data, whose equal values are listed once, each value counts that is not missing. Other
-    data do not tell which values share an id: there an item counts once, and each rare value.
+    Raw data list equal values once, so each value counts that is not missing. Encoded data do not
+    tell which values share an id: there an item counts once, and every rare value counts.
     """
     ids, rows, lists = listed.ids, listed.rows(), len(listed.offsets) - 1
     is_item, first = ~no_items[ids], np.full(len(ids), is_raw)
@@ -284,9 +284,9 @@ def _drawn(
 
 
 def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
-    """Draw a few of many items, without those that are taken or there twice; None if too few stay.
+    """Draw a few of many items, neither taken nor drawn twice; None if too few remain.
 
-    A fortieth of the work that a random number for each item is.
+    It takes a fortieth of the time of drawing a number for each item.
     """
     rows, items = taken.shape
     ids = draws.integers("few", items, like=np.empty((rows, 2 * count), bool))

@@ -36,9 +36,9 @@ Saving = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays as views, and th
 def describe(
     model: Predictor, kind: str, extra: Mapping[str, Any], missed: int = 0
 ) -> Iterator[Saving]:
-    """What is written of a model, as it is while the block runs; `extra` are plain JSON values.
+    """Arrays and manifest of a model, valid while the block runs; `extra` are plain JSON values.
 
-    Rows may have missed so many steps.
+    Rows may lag by up to `missed` steps.
     """
     encoder, encoder_arrays, its_hash = _encoder_state(model.encoder)
     with model.snapshot(missed=missed) as (arrays, counts):
@@ -63,10 +63,10 @@ def describe(
 def describe_trainer(
     trainer: Any, extra: Mapping[str, Any], run: dict[str, Any] | None = None
 ) -> Iterator[Saving]:
-    """`describe` with all that training goes on with; `run` is the state of its run.
+    """`describe` with all that is needed to resume; `run` is the state of its run.
 
-    Rows that lag stay so, with what they missed, where that is not long, and the optimizer can be
-    made again to replay it.
+    Rows that lag by few steps are saved as they are, with the steps they missed, if the optimizer
+    can be rebuilt from its configuration to replay these.
     """
     optimizer = to_config(trainer.optimizer)
     missed = MOST_MISSED if is_known(optimizer) else 0
@@ -114,5 +114,5 @@ def encoder_hash(encoder: Any, arrays: Mapping[str, np.ndarray]) -> str | None:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    """Read once: each lies in a file of its package, and a run is saved many times."""
+    """Read once: each is in a file of its package, and a run is saved many times."""
     return {name: metadata.version(name) for name in _PACKAGES}

@@ -27,14 +27,14 @@ def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> N
     """Fill arrays from a checkpoint; writes `target`.
 
     An optimizer that counts steps, such as one with a schedule, takes over from one that does not,
-    and the reverse. Of what has no optimizer the slots are left where they are.
+    and the reverse. A target without an optimizer ignores the saved slots.
 
     Parameters
     ----------
     target : dict of str to array
     saved : Saved
     updates : int or None
-        Those of the optimizer so far, by the counts of the trainer; None without an optimizer.
+        The optimizer's updates so far, by the counts of the trainer; None without an optimizer.
     """
     names = {name for name in saved.kinds if not name.startswith(BESIDE)}
     if updates is None:

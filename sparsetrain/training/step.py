@@ -3,7 +3,7 @@
 
 One compiled program computes the loss and the gradients, checks them, and updates the parameters in
 place. Where a value is read in between (the global norm, the sum over parts of a batch) the
-gradient program and the update run one after the other, to the same bits.
+gradient program runs first, then the update, to the same bits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trainable(Protocol):
 
     @property
     def seed(self) -> int:
-        """Decides what dropout draws."""
+        """Decides the masks of dropout."""
 
     @property
     def program(self) -> GradientProgram:
@@ -71,7 +71,7 @@ class Loss:
 class TrainingStep:
     """Steps of a trainer; it is read, and its parameters and state are written."""
 
-    trusts = False  # inputs, whose ids the model has checked
+    trusts = False  # inputs with ids that the model has checked
 
     def __init__(self, trainer: Trainable) -> None:
         self._trainer = trainer
@@ -134,7 +134,7 @@ class TrainingStep:
         return inputs, rows
 
     def _weights(self, rows: Mapping[str, Any]) -> dict[str, NDArray]:
-        """What the program binds: its rows are current; without a call where none lags."""
+        """The weights to bind, with current rows; if none lags, no kernel is called."""
         tables = self._trainer.params
         return tables.rows(rows) if tables.lagging else tables.weights
 

@@ -77,21 +77,20 @@ class Trainer(Predictor):
     accumulate : int
         Parts in which a batch is computed; the memory of one part, the step of the whole.
     precision : {"float32", "bf16", "fp16"}
-        What products of matrices read: "bf16" rounds their operands to bfloat16, "fp16" to float16
-        (on CUDA), and both sum in float32. Parameters, gradients and updates are float32 all the
-        same.
+        Operands of matrix products: "bf16" rounds them to bfloat16, "fp16" to float16 (on CUDA),
+        and both sum in float32. Parameters, gradients and updates stay float32.
     loss_scale : float, "dynamic" or LossScale, optional
-        What the loss is multiplied by in the reverse pass, so that half precision does not round
-        small gradients to zero; updates do not see it. A dynamic one falls when a gradient
-        overflows, which leaves the step out, and rises again. None is what `precision` needs:
-        dynamic for float16, none for the others.
+        Factor of the loss in the reverse pass, so that half precision does not round small
+        gradients to zero; it is divided out before updates. A dynamic one falls when a gradient
+        overflows, which skips the step, and rises again. None chooses by `precision`: dynamic for
+        float16, else no scale.
     plan : {"auto", "host", "device"}
         Who sorts the rows of a batch on CUDA; the bits are the same. "host" is for batches that
         `ahead` prepares, as `fit` does; "auto" sorts few there, and many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
     tables : OnDisk, optional
-        A file in which tables lie that are larger than memory; by default they are in memory.
+        Where tables larger than memory are kept on disk; by default they are in memory.
 
     Attributes
     ----------
@@ -140,7 +139,7 @@ class Trainer(Predictor):
             group.begin(self)
 
     def _begin(self, optimizer: Optimizer, plan: Planner, seed: int, initialize: bool) -> None:
-        """Make slots, and what takes the steps."""
+        """Make the slots and the training step."""
         model, self.optimizer = self.model, optimizer
         self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
         tables = named_tables(self.parallel.tables(model))
@@ -170,7 +169,7 @@ class Trainer(Predictor):
 
     @property
     def trains(self) -> bool:
-        """Whether there are steps; what a model without a loss learns comes from `learn_`."""
+        """Whether it takes steps; a model without a loss learns by `learn_` alone."""
         return "loss" in self.model.functions
 
     learn_ = synchronized(learn_)
@@ -207,12 +206,12 @@ class Trainer(Predictor):
     @together
     @synchronized
     def compile(self, *, scores: bool = False) -> None:
-        """Compile what a step runs now, rather than in the first step.
+        """Compile the programs of a step now, rather than in the first step.
 
         Parameters
         ----------
         scores : bool
-            What `evaluate` and `predict` run as well.
+            Compile the functions of `evaluate` and `predict` as well.
         """
         if self.trains:
             self.training_step.compile()
@@ -256,7 +255,7 @@ class Trainer(Predictor):
     @synchronized
     def _step(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
         if self._norm is not None:
-            # What an epoch has left over may be one row.
+            # The rest of an epoch may be one row.
             is_rest = batch.position is not None and batch.position.row == 0
             if not (is_rest and self.steps):
                 require_several_rows(self._norm, len(batch), self._parts)
@@ -270,10 +269,10 @@ class Trainer(Predictor):
         return Loss(loss)
 
     def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The same batches, to be trained on one after another.
+        """Yield the same batches, prepared for training in this order.
 
-        On a GPU a thread checks those that follow, copies them to the device and may sort their
-        rows meanwhile; on a CPU they come as they are. `fit` does this by itself.
+        On a GPU a thread checks the next ones, copies them to the device and may sort their rows in
+        the background; on a CPU they are unchanged. `fit` does this by itself.
 
         Examples
         --------
@@ -302,9 +301,9 @@ class Trainer(Predictor):
     def extended(self, encoder: Encoder) -> Trainer:
         """Return a trainer that goes on from this one with rows for new values.
 
-        Known values keep their rows, weights and slots. A new value's row begins as that of rare
-        values, by which it was scored so far, so no prediction changes; its slots begin anew. Steps
-        and schedules go on; epochs count from 0, as in a new run. This trainer stays as it
+        Known values keep their rows, weights and slots. A new value's row begins as a copy of the
+        row of rare values, which scored it so far, so no prediction changes; its slots begin anew.
+        Steps and schedules go on; epochs count from 0, as in a new run. This trainer stays as it
         is: both are in memory.
 
         Parameters
@@ -315,8 +314,8 @@ class Trainer(Predictor):
         Raises
         ------
         ConfigError
-            If the encoder does not extend this trainer's, or the model has other parameters whose
-            shape depends on the rows.
+            If the encoder does not extend this trainer's, or a parameter other than a table has a
+            shape that depends on the rows.
 
         Examples
         --------
@@ -330,7 +329,7 @@ class Trainer(Predictor):
     @whole
     @synchronized
     def quantized(self) -> QuantizedModel:
-        """A model for prediction alone, whose tables are rows of int8: D + 8 bytes each.
+        """A model for prediction alone, with tables in int8: D + 8 bytes a row.
 
         It predicts on the same target, in the same precision.
 
@@ -365,7 +364,7 @@ class Trainer(Predictor):
         ----------
         arrays : mapping of str to array
         counts : mapping, optional
-            Those of `snapshot`, if they are to be restored too.
+            The counts of `snapshot`, if they are to be restored too.
 
         Raises
         ------
@@ -381,7 +380,7 @@ class Trainer(Predictor):
 
     @whole
     def table(self, name: str) -> np.ndarray:
-        """A copy of an embedding table, (V, D) float32; `name` is that of one of its columns.
+        """A copy of an embedding table, (V, D) float32, by the name of one of its columns.
 
         Row by row it belongs to ``trainer.encoder.values(name)``.
 
@@ -403,14 +402,14 @@ class Trainer(Predictor):
         Parameters
         ----------
         name : str
-            That of a column; columns that share a table have one.
+            A column of the table; any of the columns that share it.
         rows : (V, D) floats
-            Rounded to what the table is stored in.
+            Rounded to the dtype of the table.
 
         Raises
         ------
         ConfigError
-            If there is no such table, the shape is another one, or a number is not finite.
+            If there is no such table, the shape differs, or a number is not finite.
         """
         self._averages = None
         self.params.load_(self._table_name(name), rows, f"load_table: {name}")
@@ -440,7 +439,7 @@ class Trainer(Predictor):
         if self.optimizer.average is None:
             return super()._weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
-            self._averages = None  # before there are others
+            self._averages = None  # free them before new ones are made
             self._averages = self.state.step, averages(super()._weights(), self.state)
         return self._averages[1]
 
@@ -462,7 +461,7 @@ class Trainer(Predictor):
 
     @property
     def _bytes(self) -> int:
-        """Bytes of all parameters and slots: what a checkpoint holds at least."""
+        """Bytes of all parameters and slots: the least size of a checkpoint."""
         return sum(table.nbytes for table in self.params.each()) * self.parallel.size
 
     def _restored(self, *before: Any) -> None:

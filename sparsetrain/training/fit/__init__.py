@@ -2,7 +2,7 @@
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
 - `call`: the call itself
-- `plan`: checks of a call, what is fixed for a run, and the result, as a table
+- `plan`: checks of a call, the settings fixed for a run, and the result, as a table
 - `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due
 - `record`: log and checkpoints; step, position and memory added to an error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the best validation, with which a run of early stopping ends.
 
-It is the whole state of that step (weights, slots, counts), so the trainer is then what
-`load(run, checkpoint="best")` gives. With a run folder it is read from there and costs no memory;
-without one a copy of all parameters and slots is kept, and written anew at each better validation.
+It is the whole state of that step (weights, slots, counts), so the trainer ends as a load of the
+best checkpoint gives it. With a run folder it is read from there and costs no memory; without one a
+copy of all parameters and slots is kept, and overwritten at each better validation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_KEPT = "its weights are not kept here"
 
 
 class Best:
-    """What is kept of the best validation.
+    """Copy of the state of the best validation, or its checkpoint.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Best:
             return _from_folder_(trainer, step, self._run)
 
     def _from_memory_(self, trainer: Any, step: int) -> str | None:
-        # A run that was resumed without its folder has no copy of what was best before.
+        # A run resumed without its folder has no copy of its earlier best state.
         if self._kept is None or self._kept.counts["steps"] != step:
             return _NOT_KEPT
         trainer.load_state_dict(*self._kept)

@@ -61,9 +61,10 @@ def fit(
     shuffle : bool
         Mix the rows, by the trainer's seed and the epoch's number.
     progress : "auto", None or Progress
-        What is shown meanwhile, see `sparsetrain.training.progress`.
+        Progress display, see `sparsetrain.training.progress`.
     stop : callable, optional
-        Asked after every batch, and between those of a validation; True ends training there.
+        Called after each batch of training, and between batches of a validation; True ends
+        training.
     on_epoch : callable, optional
         Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
     on_log : callable, optional
@@ -81,8 +82,8 @@ def fit(
     k : int or sequence of int
         Of validations that rank items, as in `evaluate`.
     early_stopping : EarlyStopping, optional
-        When to end, by validation scores; with patience the trainer then has the weights,
-        slots and counts of the best validation. What may be resumed is the last state.
+        When to end, by validation scores; with patience the trainer then has the weights, slots and
+        counts of the best validation. A resumed run goes on from the last state.
     reduce_lr : ReduceLROnPlateau, optional
         When to lower the learning rate, by validation scores.
     group_by : str, optional
@@ -90,8 +91,8 @@ def fit(
     check_numerics : bool
         If a step is not finite, find the first value of the program that is not.
     allow_changed : collection of str
-        What may differ from the run that is resumed: ``"data"`` or an argument's name. Rows to
-        validate on may not, by ``"validation"``, where the weights depend on validations.
+        Differences from the resumed run to allow: ``"data"``, the name of an argument, or
+        ``"validation"``: rows to validate on, compared where the weights depend on validations.
     profile : bool
         Record the kernels of some early steps; their results stay the same.
 

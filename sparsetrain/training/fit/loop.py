@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: step, then whatever is due (a line of the log, a validation, a checkpoint).
 
-What is due follows from the state alone. A run that was cut between a step and its validation
-finds it due again when it is resumed, so a resumed run does what the uncut one would have done.
+The state alone decides which of these is due. A run that was killed between a step and its
+validation finds the validation due when it is resumed, so it does the same as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fit:
     state : RunState
         Where to begin; changed as the run goes on.
     run : Run or None
-        Where log and checkpoints go, and with them what is kept of the best validation.
+        Where the log and the checkpoints go, including the best validation's.
     progress : "auto", None or Progress
     stop : callable or None
         Asked after each batch; True ends the run there.
@@ -182,7 +182,7 @@ class Fit:
         return loss
 
     def _settle(self) -> None:
-        """Do what is due at this step and was not done yet."""
+        """Log, validate and save if due at this step and not done yet."""
         step, better = self._trainer.steps, False
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a run, those that may not change when it is resumed, and its result."""
+"""Arguments of a run, the subset fixed when it is resumed, and its result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class EarlyStopping:
     patience : int, optional
         Validations without a better score after which training ends; None watches only.
     min_delta : float
-        What counts as better: more than this.
+        Smallest gain that counts as better; it must be exceeded.
     """
 
     monitor: str | None = None
@@ -101,8 +101,8 @@ class EarlyStopping:
 class ReduceLROnPlateau:
     """A smaller learning rate where validations do not get better.
 
-    It multiplies the rate of every parameter, and what a schedule makes of it, for the rest of the
-    run; resuming goes on with it. `EarlyStopping` says which score is watched and what is better.
+    It multiplies the rate of every parameter, after any schedule, for the rest of the run; a
+    resumed run keeps it. `EarlyStopping` sets the score that is watched and the gain that counts.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Plan:
         Number of the epoch before which training ends.
     batch_size : int
     seed : int or None
-        Of the order of the rows; None keeps that of the data.
+        Of the order of the rows; None keeps the order of the data.
     validate_every : int or None
         Steps between validations; None for the ends of epochs alone.
     validate_epochs : int
@@ -153,9 +153,9 @@ class Plan:
     k : int or sequence of int
         Of rankings to validate, as in `RankingMetrics`.
     options : mapping
-        What decides the numbers of a step besides, by the names of a trainer's arguments.
+        Further settings that affect the numbers of a step, by the names of a trainer's arguments.
     group_by : str or None
-        The feature whose ids group rows to validate on.
+        Feature that groups the rows to validate on, by its ids.
     """
 
     until: int
@@ -198,7 +198,7 @@ class Plan:
             )
 
     def fixed(self) -> dict[str, Any]:
-        """Return what decides the weights, as plain values by the names of `fit`'s arguments."""
+        """Return the settings that affect the weights, by `fit`'s argument names."""
         return {
             "batch_size": self.batch_size,
             "shuffle": self.seed is not None,
@@ -284,12 +284,12 @@ def check_fit_arguments(
     early_stopping: Any,
     reduce_lr: Any,
 ) -> None:
-    """Refuse arguments of another type, and to validate, or to stop by it, without rows.
+    """Refuse arguments of a wrong type, and validation or early stopping without rows for it.
 
     Raises
     ------
     ConfigError
-        It says what to give.
+        The message names a value to give.
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")

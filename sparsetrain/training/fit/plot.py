@@ -44,7 +44,7 @@ class Plot:
 
 
 def plot_of(epochs: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> Plot:
-    """Return the charts of some scores of epochs: those that at least one of them has."""
+    """Return a chart for each of these scores that at least one epoch has."""
     numbered = [(number, epoch) for number, epoch in enumerate(epochs, 1)]
     points = {n: [(k, e[n]) for k, e in numbered if e.get(n) is not None] for n in shown}
     return Plot({name: found for name, found in points.items() if found})

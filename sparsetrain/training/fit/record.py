@@ -33,14 +33,14 @@ _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemo
 def explained(
     trainer: Any, batch: Batch, at: Position, saved: Path | None, check_numerics: bool
 ) -> Iterator[None]:
-    """Add to an error of a step the place in the data and what is left of the run.
+    """Add the position in the data and the last checkpoint to an error of a step.
 
     Raises
     ------
     NumericalError
         With the batch's position and, with `check_numerics`, the first value that is not finite.
     ResourceError
-        For any error that means that memory is used up.
+        If memory is used up.
     """
     try:
         yield
@@ -62,7 +62,7 @@ def explained(
 
 
 def describe_memory(arrays: Any) -> str:
-    """Say what parameters and slots take, and the largest of them.
+    """Describe the memory of parameters and slots, and name the largest parameter.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _place(batch: Batch, at: Position) -> str:
 
 
 def name_checkpoint(saved: Path | None) -> str:
-    """Return the end of a message: what is left of the run."""
+    """Return the end of a message: the run's last checkpoint."""
     return f"; the last checkpoint is {saved}" if saved else ""
 
 
@@ -123,7 +123,7 @@ class Record:
     def open(self, trainer: Any, state: RunState) -> Iterator[None]:
         """Open the log where the state says that it ended. The folder must be locked.
 
-        The state counts as saved: it is that of a checkpoint, or nothing was trained yet.
+        The state counts as saved: it comes from a checkpoint, or nothing was trained yet.
         """
         if self._run is None:
             yield
@@ -201,7 +201,7 @@ class Record:
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         if self._on_log is not None:
             self._on_log({name: plain(value) for name, value in line.items()})
-        if self._log is None or self._run is None:  # there is none, or another process writes it
+        if self._log is None or self._run is None:  # no log, or a different process writes it
             return
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initial state of a run: new, or that of a checkpoint if data and arguments are the same.
+"""Initial state of a run: new, or a checkpoint's if data and arguments are unchanged.
 
 Files are compared by fingerprints: of a file its size and a hash of both ends and of blocks
 between. A parquet footer is at the end and holds counts and statistics of every row group, so any
@@ -23,11 +23,11 @@ from sparsetrain.training.run.state import RunState
 
 Prints = list[dict[str, Any]]
 
-_VALIDATION = "validation"  # by the name of `fit`'s argument, among what is noted of the plan
+_VALIDATION = "validation"  # key in the noted plan, after `fit`'s argument
 
 
 class Seen(NamedTuple):
-    """What the files looked like that decide the weights; None for what is not files.
+    """Fingerprints of the files that affect the weights; None where data are not files.
 
     Rows to validate on are among them where validations end the run or lower its learning rate.
     """
@@ -37,14 +37,14 @@ class Seen(NamedTuple):
 
 
 def seen_of(train: Any, validation: Any, plan: Plan) -> Seen:
-    """Look at the files of both."""
+    """Fingerprint the files of both."""
     return Seen(
         fingerprint_of(train), fingerprint_of(validation) if plan.validation_decides else None
     )
 
 
 def fingerprint_of(data: Any) -> Prints | None:
-    """Return what the files of `data` look like, or None if it is not files."""
+    """Return the fingerprints of the files of `data`, or None if they are not files."""
     files = list_files(data) if are_paths(data) else getattr(data, "files", None)
     return fingerprint(files) if files else None
 
@@ -88,7 +88,7 @@ def _require_same_data(before: Prints | None, now: Prints | None) -> None:
 
 
 def _require_same_validation(before: Any, now: Prints | None, plan: Plan) -> None:
-    """Runs of an older version, and those that validations did not end, noted nothing."""
+    """Compare the files to validate on, if the run saved their fingerprints."""
     if before is None or not plan.validation_decides:
         return
     if now is None:
@@ -109,7 +109,7 @@ def _require_same_plan(
     before: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
 ) -> None:
     for name, value in now.items():
-        # What a run of an older version did not note cannot have been set there.
+        # A key that a run of an older version lacks did not exist there.
         if name not in allowed and before.get(name, value) != value:
             raise CheckpointError(
                 f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: give "
@@ -140,25 +140,25 @@ def require_same(
     used: str = "trained on",
     name: str = "data",
 ) -> None:
-    """Compare what a run began with and what it is given now.
+    """Compare the files a run began with and the files it is given now.
 
     Parameters
     ----------
     saved, now : sequences of dict
         As `fingerprint` gives them.
     used, name : str
-        What the run did with the files, and by which name a change is allowed.
+        How the run used the files, and the name that allows them to change; for messages.
 
     Raises
     ------
     CheckpointError
-        If a file is missing, added or another; names the first.
+        If a file is missing, added or different; names the first.
     """
     way_out = f"give the same files in the same order, or allow changed {name}"
     if len(saved) != len(now):
         raise CheckpointError(f"this run was {used} {len(saved)} files, not {len(now)}: {way_out}")
     for before, after in zip(saved, now, strict=True):
-        # Where a file lies may change; what is in it may not.
+        # A file may move; its content may not change.
         if (before.get("bytes"), before.get("sha256")) != (after["bytes"], after["sha256"]):
             raise CheckpointError(
                 f"{after['name']} is not the file this run was {used}, which was "

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording the kernels of a step, without a change to what it computes.
+"""Recorder of a step's kernels, which leaves its results unchanged.
 
 Kernels run in two ways: a program's inside TVM's virtual machine, which can be instrumented, and
-single ones (coalescing, the optimizer's) through `Kernel`, which can be watched. The
-virtual machine's calls to Python take longer than a small kernel does and slow what lies between
-kernels. So steps of two kinds alternate: one gives the times of single kernels and of the whole,
-the other those of the program's kernels.
+single ones (coalescing, the optimizer's) through `Kernel`, which can be watched. The virtual
+machine's calls to Python take longer than a small kernel and slow the code between kernels. So
+steps of two kinds alternate: one times single kernels and the whole step, the next one the
+program's kernels.
 
-On a device a call returns before its kernel ends. There every launch waits for the one before, so
-that times are those of kernels; such a step takes longer than one that nobody watches.
+On a device a call returns before its kernel ends. There each launch waits for the kernel before it,
+so that a kernel's time is its own; such a step takes longer than an unwatched one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Recorder:
         Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
         argument with so many rows, only those count as moved.
     wait : callable
-        Returns when all kernels that were launched are done: that of the backend. A CPU has none
-        that are not.
+        The backend's function that waits for all launched kernels. On a CPU there is nothing to
+        wait for.
     """
 
     def __init__(self, touched: Mapping[int, int], wait: Callable[[], None] = lambda: None) -> None:
@@ -52,7 +52,7 @@ class Recorder:
         self.inside = 0.0  # seconds in single kernels so far
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
         self._began = 0.0
-        self._thread = get_ident()  # others prepare batches meanwhile
+        self._thread = get_ident()  # more threads prepare batches
 
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
         """Seconds of a step, and the kernels in it that belong to no program."""
@@ -80,7 +80,7 @@ class Recorder:
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if get_ident() != self._thread:
             return kernel(*args)
-        self._wait()  # for a program, whose kernels nobody waits for meanwhile
+        self._wait()  # for kernels of a program before, still running
         began = time.perf_counter()
         result = kernel(*args)
         self._wait()
@@ -117,7 +117,7 @@ class Recorder:
         return prod(shape)
 
 
-# What the virtual machine calls besides: sizes are worked out, no data.
+# Calls of the virtual machine that compute sizes, not data.
 _NO_KERNELS = frozenset({"shape_func", ""})
 
 
@@ -129,8 +129,8 @@ def _itemsize(array: Any) -> int:
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
     """Rows, columns and the summed length of a product of two arguments into the last.
 
-    The sizes of the three are MK, KN and MN, whichever are transposed. Operands are neighbours;
-    what is fused with the product may be given before them and behind.
+    The sizes of the three are MK, KN and MN, whichever are transposed. The two operands are
+    adjacent arguments; operands of fused operators may precede or follow.
     """
     if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
         return None
@@ -141,7 +141,7 @@ def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
 
 
 def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
-    """Whether matrices of these shapes are those of a product, but for their order."""
+    """Whether a product of matrices of these shapes, perhaps transposed, has the result's shape."""
     if len(a) != 2 or len(b) != 2:
         return False
     return any(
@@ -152,7 +152,7 @@ def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int
     )
 
 
-# In this order; what is found first is replaced first.
+# In order of replacement: longer names precede their parts.
 _WORDS = (
     ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
     ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
@@ -164,7 +164,7 @@ _WORDS = (
 
 
 def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
-    """Say what the kernel does; of a product, rows x columns x summed length too."""
+    """Describe the kernel in words; a product with its rows x columns x summed length."""
     parts = [re.sub(r"\d+$", "", part) for part in name.removeprefix("fused_").split("_")]
     text = " ".join(part for part in parts if part)
     for symbol, words in _WORDS:
@@ -206,11 +206,11 @@ class Watch:
             self._trainer.watch = None
 
     def step(self, run: Callable[[], Loss], batch: Batch) -> Loss:
-        """Call `run`, which trains on `batch`, and return what it returns."""
+        """Call `run`, which trains on `batch`, and return its loss."""
         if self._warm:
             self._warm -= 1
             return run()
-        # A last, smaller batch would mix its times with those of others.
+        # The times of a last, smaller batch would not compare.
         if not self._left or (self._rows and len(batch) != self._rows):
             return run()
         self._rows, self._left = len(batch), self._left - 1
@@ -239,7 +239,7 @@ class Watch:
         return results[0]
 
     def result(self) -> StepProfile | None:
-        """What was recorded; None if there were too few steps."""
+        """The recorded profile; None if there were too few steps."""
         if not self._program:
             return None
         kernels = kernel_times(self._program) + kernel_times(self._single)
@@ -272,7 +272,7 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     Returns
     -------
     StepProfile
-        Per kernel: name, calls, seconds, GFLOP/s or GB/s, and what is outside kernels.
+        Per kernel: name, calls, seconds, GFLOP/s or GB/s; and the time outside kernels.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
         As `step`.
     """
     watch = Watch(trainer, require_int("profile: steps", steps, 2))
-    with trainer.snapshot() as state:  # until the end other threads wait
+    with trainer.snapshot() as state:  # until the end all threads that write weights wait
         arrays = {name: array.copy() for name, array in state.arrays.items()}
         applied = trainer.applied
         try:

@@ -32,7 +32,7 @@ class KernelTime:
     Parameters
     ----------
     name : str
-        What it does.
+        Its operators, in words.
     calls : int
         In a step.
     seconds : float
@@ -77,10 +77,10 @@ class StepProfile:
     kernels : tuple of KernelTime
         The longest first.
     device : str
-        What kernels ran on if not on the CPU: launches waited for each other there.
+        The device that ran the kernels, one at a time; empty for the CPU.
     spared : float
-        Multiplications and additions of the forward pass that were not done, for rows that nothing
-        reads; those of products alone.
+        Multiplications and additions of matrix products that the forward pass skipped, for rows
+        that nothing reads.
     """
 
     rows: int
@@ -103,12 +103,12 @@ class StepProfile:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StepProfile:
-        """Return what `to_dict` was made of.
+        """Rebuild a profile from the values of `to_dict`.
 
         Raises
         ------
         CheckpointError
-            If a value is missing or of another kind.
+            If a value is missing or of a wrong type.
         """
         try:
             kernels = tuple(
@@ -171,7 +171,8 @@ def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
     """Each kernel's figures in a step.
 
-    A kernel counts by the steps it was in: a smaller last batch has products of another size.
+    Each median is over the steps that ran the kernel: a smaller last batch has products of
+    different sizes.
     """
     names = dict.fromkeys(name for step in steps for name in step)
     found = ((name, [step[name] for step in steps if name in step]) for name in names)

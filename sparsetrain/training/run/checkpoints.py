@@ -78,7 +78,7 @@ def checkpoint_in(
     CheckpointError
         If the folder is not a run that has such a checkpoint.
     ConfigError
-        If `checkpoint` is another word.
+        If `checkpoint` is neither.
     """
     if not isinstance(checkpoint, str) or checkpoint.upper() not in POINTERS:
         raise ConfigError(f"checkpoint is {checkpoint!r}; it must be 'latest', 'best' or 'auto'")
@@ -115,7 +115,7 @@ def _require_target(folder: Path, pointer: str, name: str) -> None:
 
 
 def require_no_link(path: Path) -> None:
-    """Raise if a checkpoint of a run, or what a killed save left of it, leads out of the folder."""
+    """Raise if a checkpoint of a run, or a draft left by a killed save, is a link."""
     for each in (path, aside(path)):
         if each.is_symlink():
             raise CheckpointError(
@@ -125,7 +125,7 @@ def require_no_link(path: Path) -> None:
 
 
 def lost(folder: Path, newest: str) -> CheckpointError:
-    """The error of a folder whose `LATEST` is not that of its newest checkpoints."""
+    """The error of a folder with newer checkpoints than its `LATEST` names."""
     return CheckpointError(
         f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
         "name of the one that counts into it"

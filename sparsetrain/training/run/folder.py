@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: a checkpoint per step, and pointers to those that count.
+"""The folder of a run: a checkpoint per step, and pointers to the latest and the best.
 
     RUN/step-000000000500/   a checkpoint: arrays and a manifest
     RUN/LATEST, RUN/BEST     the name of one of them
-    RUN/log.jsonl, log.csv   what was measured
+    RUN/log.jsonl, log.csv   the measured scores
     RUN/profile.json         times of a step's kernels, after `fit(profile=True)`
-    RUN/.lock                who writes here
+    RUN/.lock                the process that writes here
 
-A checkpoint counts from the moment in which `LATEST` names it. What is there and is named by
-nothing is left by a killed run, and swept away by the next one that writes here.
+A checkpoint counts from the moment in which `LATEST` names it. A newer one that no pointer names
+was left by a killed run; the next run that writes here removes it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Run:
         return checkpoint_in(self.folder, "best", missing_ok=True)
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the newest checkpoint says of itself; no array is read.
+        """Return the manifest of the newest checkpoint; no array is read.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Run:
         except CheckpointError:
             if checkpoint_in(self.folder) == latest:
                 raise
-        return self.manifest()  # a run that goes on has saved another and pruned that one
+        return self.manifest()  # a live run saved a newer one and pruned it
 
     @property
     def stops_early(self) -> bool:
@@ -134,7 +134,7 @@ class Run:
         return found is not None
 
     def log(self) -> list[dict[str, Any]]:
-        """Return what was measured, a dict for each line of the log, oldest first.
+        """Return the lines of the log as dicts, oldest first.
 
         Raises
         ------
@@ -174,26 +174,26 @@ class Run:
         return found
 
     def save_profile(self, profile: Mapping[str, Any]) -> None:
-        """Write what `profile` reads, in place of an older one."""
+        """Write the file that `profile` reads; replaces an older one."""
         write_json(self.folder / PROFILE, profile)
 
     @contextlib.contextmanager
     def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
-        """Hold the folder for one writer, and clear what a killed one left.
+        """Lock the folder for one writer, and remove leftovers of a killed one.
 
         Parameters
         ----------
         fresh : bool
             Whether the run is new: a folder that holds checkpoints already is refused.
         size : int
-            Bytes for which a new run needs room at least: those of its arrays.
+            Bytes of the run's arrays: the free space that a new run needs at least.
         best : int, optional
             Step of the best validation of a run that goes on.
 
         Raises
         ------
         CheckpointError
-            If another process writes here, or the folder cannot be written.
+            If a different process writes here, or the folder cannot be written.
         ResourceError
             If the disk has no room for the first checkpoint, which is not to show after an epoch.
         """
@@ -317,10 +317,10 @@ def is_free(folder: Path) -> bool:
 
 
 def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:
-    """Return "latest" or "best" for "auto", any other word as it is.
+    """Resolve "auto" to "latest" or "best"; return all else unchanged.
 
-    A run with early stopping gives its best weights; the last only served to find them. Any other
-    run gives its last.
+    "auto" is the best of a run with early stopping: its last weights only served to find the best.
+    It is the latest of a run without.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One writer per run folder: a lock that names its holder and dies with it.
 
-The lock is the operating system's (`flock`), so that of a killed process is gone at once. The file
-stays and holds who had it last. Where a file system has no locks, the named process decides: if it
-lives on this machine, the folder is taken.
+The operating system holds the lock (`flock`), so it ends with a killed process. The file stays and
+names its last holder. Where a file system has no locks, the named process decides: if it lives on
+this machine, the folder is taken.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     CheckpointError
-        If another process holds it, which the message names, or the lock is a link, a hard link
+        If a different process, named in the message, holds it, or the lock is a link, a hard link
         or no regular file.
     """
     # Nothing is cut off before the lock is ours, and a link is not followed.
@@ -54,7 +54,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _require_own(folder: Path, status: os.stat_result) -> None:
-    """Raise unless the lock is a regular file with one name: what it holds is overwritten."""
+    """Raise unless the lock is a regular file with one name: it will be overwritten."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise CheckpointError(
             f"{folder / FILE} is not a file of a run's own: remove it if no run is writing there"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log of a run, one record per line: `log.jsonl` for programs, `log.csv` for spreadsheets.
 
-A checkpoint remembers how many lines the log had. A resumed run cuts it back to that, so that the
-log of a run that was killed reads like that of one that was not. Lines are flushed one by one and
-are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of the others,
-so a digit that changed is found.
+A checkpoint remembers how many lines the log had. A resumed run truncates it to that length, so the
+log of a killed and resumed run reads like an uninterrupted run's. Lines are flushed one by one and
+are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of its fields,
+so a changed digit is found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
 _MAX_BYTES = 256 << 20  # a million lines
-# What a line may hold before the scores of a validation, in the order of the columns.
+# Fields of a line before the scores of a validation, in the order of the columns.
 _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
 _LAST = ("loss_scale",)
 _CRC = "crc32"
@@ -123,7 +123,7 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        If another line is not an object of the log's fields, or the file is not a regular one.
+        If a complete line is not an object of the log's fields, or the file is not a regular one.
     """
     path = Path(folder) / JSONL
     try:

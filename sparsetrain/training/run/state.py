@@ -18,7 +18,7 @@ from sparsetrain.errors import CheckpointError
 
 @dataclass
 class RunState:
-    """What changes during a run; written into each checkpoint.
+    """The changing part of a run; written into each checkpoint.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class RunState:
     epochs : list of dict
         The epochs that are over: rows, seconds, loss and, if validated, `valid`.
     log_lines, log_step, log_rows, log_loss_sum, log_seconds : numbers
-        Lines of the log, step of its last line of training, and what came since then.
+        Lines of the log, step of its last training line, and sums since then.
     validated : int
         Step of the last validation, -1 before the first.
     scores : dict or None
@@ -39,11 +39,11 @@ class RunState:
     since_best : int
         Validations since then.
     lr_scale : float
-        What validations that got no better made of the learning rate, as a factor.
+        Factor of the learning rate, lowered by validations that got no better.
     ended : bool
         Whether early stopping ended the run.
     plan, data
-        What the run was asked for and what its data looked like, to be compared on resuming.
+        Arguments of the run and fingerprints of its files, to be compared on resuming.
     """
 
     position: Position = Position()
@@ -98,12 +98,12 @@ class RunState:
 
     @classmethod
     def from_dict(cls, values: Any) -> RunState:
-        """Rebuild what `to_dict` gave.
+        """Rebuild a state from the values of `to_dict`.
 
         Raises
         ------
         CheckpointError
-            If a value is missing, unknown or of another kind.
+            If a value is missing, unknown or of a wrong type.
         """
         if isinstance(values, Mapping):
             values = {"lr_scale": 1.0, **values}  # runs of an older version have none
