@@ -48,7 +48,7 @@ from sparsetrain.models.xdeepfm import CIN as CIN
 from sparsetrain.models.xdeepfm import XDeepFM as XDeepFM
 from sparsetrain.system.exports import public_names as _public_names
 
-# Kind in a saved run -> class. Loading constructs no other.
+# Kind in a saved run -> class. Loading constructs only these classes.
 MODELS: dict[str, type[Model]] = {
     model.kind: model
     for model in (

@@ -20,7 +20,7 @@ from sparsetrain.system.argument_checks import require_int
 
 
 class SelfAttention(nn.Module):
-    """Attention of the tokens of a row to each other.
+    """Self-attention among the tokens of a row.
 
     Parameters
     ----------

@@ -26,9 +26,9 @@ _SOFTMAX = {"full": losses.full_softmax, "tiled": losses.tiled_softmax}
 class BERT4Rec(SASRec):
     """Bidirectional transformer, trained on items that are hidden behind a mask.
 
-    The loss of a hidden item is its cross-entropy in the softmax over all items,
-    ``log sum_v exp(x . v) - x . item``, whose table is that of the input. The next item is the one
-    behind a mask at the end (Sun et al. 2019, https://arxiv.org/abs/1904.06690).
+    The loss of a hidden item is its cross-entropy in the softmax over all items of the input's
+    table, ``log sum_v exp(x . v) - x . item``. The next item is predicted at a mask after the last
+    item (Sun et al. 2019, https://arxiv.org/abs/1904.06690).
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class BERT4Rec(SASRec):
         """As in `SASRec`, but not scaled."""
         return self.item(history)
 
-    def loss(  # type: ignore[override]  # it is called by names, which are those of features
+    def loss(  # type: ignore[override]  # called with features by name
         self, history: RaggedTensor, places: RaggedTensor, wanted: RaggedTensor
     ) -> nn.Tensor:
         """The mean over all hidden items."""

@@ -29,10 +29,10 @@ from sparsetrain.models.options import check_config
 class ClickModel(Model):
     """Model from dense features and embeddings of ids to the logits of the labels of a row.
 
-    A subclass constructs its layers, and computes with them in ``forward(dense, embedded)``:
-    (B, num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
+    A subclass constructs its layers, and applies them in ``forward(dense, embedded)``: (B,
+    num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
     numbers. It adds further arguments of its constructor to `config`, and overrides `initialize`
-    for weights with other distributions, such as those of a normalisation.
+    for weights with a distribution of their own, such as a norm's.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class ClickModel(Model):
         Training batches have a weight for each row, which multiplies its loss. The loss is still
         divided by the number of rows. Metrics do not use the weights.
     share_embedding : mapping from str to str, optional
-        From the name of a feature without a table of its own to the feature whose table it looks
-        up, as in ``encoder.share_embedding``. Both have the same number of rows.
+        Name of a feature without a table of its own -> feature that owns the shared table, as in
+        ``encoder.share_embedding``. Both have the same number of rows.
     labels : mapping from str to str, int or Label, optional
         Name and kind of each of the T labels, as in ``encoder.labels``; by default one of 0 and 1.
-        The logit of a real label is the prediction itself; a number C is that of the classes 0 to
-        C - 1, with a logit each.
+        The logit of a real label is the prediction itself; a number C means the classes 0 to C - 1,
+        with a logit each.
     label_weights : mapping from str to float, optional
         Factors of the losses of labels; by default 1.
     numbers : {"scaled", "piecewise", "periodic", "autodis"}
@@ -179,5 +179,5 @@ class ClickModel(Model):
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 
     def owners(self) -> tuple[int, ...]:
-        """For each feature, the index of the feature whose table it looks up."""
+        """For each feature, the index of the feature that owns its table."""
         return owners_of(self._config["names"], self._config["share_embedding"] or {})

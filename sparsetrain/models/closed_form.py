@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
 
 
 class ClosedForm(Model, ABC):
-    """Base of models whose scores of a row's items depend on its history.
+    """Base of models that score the items of a row from its history alone.
 
     A subclass makes constant parameters, gives their values in `learn`, and scores in
     `score_history`.
@@ -48,7 +48,7 @@ class ClosedForm(Model, ABC):
     def score_items(
         self, features: Mapping[str, Any], params: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """Scores (B, V) by what each row lists as its history."""
+        """Scores (B, V) from each row's history."""
         from scipy.sparse import csr_array
 
         lists, items = features["history"], self._rows["item"]

@@ -28,7 +28,7 @@ class Draws:
     ----------
     seed, step : int
     first_row : int
-        Rows of the batch that come before those that are drawn for.
+        Number of rows of the batch before the first one drawn for.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Draws:
     def integers(self, name: str, high: int, like: Like, low: int = 0) -> Like:
         """Integers uniform in [low, high), one for each element of an array or token of a `Ragged`.
 
-        `name` tells draws of one step apart. The first axis of an array is that of the rows.
+        `name` tells draws of one step apart. The first axis of an array is the rows.
         """
         if high <= low:
             raise ConfigError(f"draws of {name!r}: high is {high}, not above low, {low}")

@@ -20,7 +20,7 @@ class ESMM(ClickModel):
     """Entire space multi-task model: ``P(click) = s(a)``, ``P(click and conversion) = s(a) s(b)``.
 
     a and b are the logits of two MLPs on the same embeddings. The second label's loss is the
-    cross-entropy of the product, whose logit is ``a + b - log(e^a + e^b + 1)`` (Ma et al. 2018,
+    cross-entropy of the product, with the logit ``a + b - log(e^a + e^b + 1)`` (Ma et al. 2018,
     https://arxiv.org/abs/1804.07931).
 
     Parameters

@@ -27,9 +27,10 @@ def shared_columns(features: Mapping[str, Feature]) -> dict[str, str]:
 def find_features(
     cls: str, features: Mapping[str, Feature], rows: Mapping[str, int], encoder: Encoder
 ) -> dict[str, Any]:
-    """Return where each feature stands in a batch of the encoder.
+    """Return the place of each feature in a batch of the encoder.
 
-    `cls` is the name of the model's class, for messages; `rows` are those of each feature's table.
+    `cls` is the name of the model's class, for messages; `rows` has the size of each feature's
+    table.
 
     Raises
     ------
@@ -46,7 +47,7 @@ def find_features(
 def _check_sharing(
     cls: str, features: Mapping[str, Feature], places: Mapping[str, Any], encoder: Encoder
 ) -> None:
-    """Refuse features of one table whose values the encoder numbers apart."""
+    """Refuse features of one table if the encoder numbers their values separately."""
     first: dict[str, str] = {}  # table -> the first feature of it
     for name, feature in features.items():
         for table in feature.tables:

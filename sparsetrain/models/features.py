@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of a model: what it reads of a row, and how that becomes arguments of its functions.
+"""Features of a model: columns that it reads, and their conversion to arguments of its functions.
 
-`Ids`, `Sequence` and `Dense` (and `Fields`, in a file of its own) are what a `Model` declares by
-name. On the host a feature is read
-from a batch and checked against its table; in the model it is a tensor, or a `RaggedTensor`.
+A `Model` declares `Ids`, `Sequence` and `Dense` (and `Fields`, in a file of its own) by name. On
+the host a feature is read from a batch and checked against its table; in the model it is a tensor,
+or a `RaggedTensor`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def bags_of(batch: Batch, column: int) -> Ragged:
 
 
 def column_of(name: str, feature: Feature) -> str:
-    """Return the column of a feature, which has its name unless it names another."""
+    """Return the column of a feature: its `column`, else its name."""
     return getattr(feature, "column", None) or name
 
 
@@ -65,7 +65,7 @@ class Feature(ABC):
 
     @abstractmethod
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> Any:
-        """What a method of the model gets, from the arguments of a program."""
+        """The value that the model's methods get, made of the arguments of a program."""
 
     @abstractmethod
     def read(self, name: str, batch: Batch, column: Any) -> Any:
@@ -73,7 +73,7 @@ class Feature(ABC):
 
     @abstractmethod
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments of a program, checked, from what `read` gave."""
+        """The arguments of a program, checked, from the value that `read` gave."""
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> Any:
         """Its place in a batch of an encoder, which `read` gets as `column`."""
@@ -161,7 +161,7 @@ class Ids(Feature):
         return {name: _placed(name, ids, rows, lambda at: at // (self.count or 1), place)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """What a method of the model gets."""
+        """The value that the model's methods get."""
         return tensors[name]
 
 
@@ -178,7 +178,7 @@ class Sequence(Feature):
     weighted : bool
         Whether each id comes with a factor.
     like : str, optional
-        Another sequence, with as many ids in each row: layers may then add the two.
+        A sequence with as many ids in each row, so that layers may add the two.
     column : str, optional
         Its column in the data; by default it has the feature's name.
 
@@ -235,7 +235,7 @@ class Sequence(Feature):
         return arrays
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
-        """What a method of the model gets."""
+        """The value that the model's methods get."""
         ends, weights = tensors[f"{self.like or name}_ends"], tensors.get(f"{name}_weights")
         return RaggedTensor(tensors[name], ends, weights)
 
@@ -265,7 +265,7 @@ class Places(Feature):
         return {name: ids, f"{name}_ends": places.offsets[1:]}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> RaggedTensor:
-        """What a method of the model gets."""
+        """The value that the model's methods get."""
         return RaggedTensor(tensors[name], tensors[f"{name}_ends"])
 
 
@@ -324,7 +324,7 @@ class Dense(Feature):
         return {name: array if self.width else np.ones((len(array), 1), np.float32)}
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """What a method of the model gets."""
+        """The value that the model's methods get."""
         return tensors[name]
 
 
@@ -353,12 +353,12 @@ def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_alike(name: str, feature: Feature, values: Mapping[str, Any]) -> None:
-    """Refuse a sequence whose rows have other numbers of ids than those that it is `like`.
+    """Refuse a sequence with row lengths unequal to the sequence that it is `like`.
 
     Raises
     ------
     DataError
-        If one has.
+        With the first row that differs.
     """
     like = feature.like if isinstance(feature, Sequence) else None
     if like is None or like not in values:

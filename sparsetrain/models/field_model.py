@@ -30,7 +30,7 @@ _OF_TABLES = ("dim", "table_dtype")
 
 
 class FieldModel(ClickModel):
-    """Click model whose `forward` begins with `fields`.
+    """Click model with a `forward` that begins with `fields`.
 
     The arguments of a subclass's constructor are checked by the types of its signature.
 

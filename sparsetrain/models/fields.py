@@ -172,13 +172,13 @@ class Fields(Feature):
         return self.names
 
     def table_of(self, name: str, column: str) -> str | None:
-        """Name of the table of a column, as saved runs have it; None for other columns."""
+        """Name of the table of a column, as in saved runs; None if it is no field."""
         if column not in self.names:
             return None
         return f"{self.attribute}.{self.names[self.owners[self.names.index(column)]]}.weight"
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> None:
-        """Refuse an encoder whose columns share other tables than these do.
+        """Refuse an encoder with a different sharing of tables among its columns.
 
         Ids that came encoded may share tables as the model says: their meaning is fixed already.
 

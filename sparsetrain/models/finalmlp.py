@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FinalMLP: two MLPs whose results meet in a bilinear form."""
+"""FinalMLP: two MLPs, fused by a bilinear form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that a `Model` exports: their arguments by name, and checks of what they return.
+"""Functions that a `Model` exports: their arguments by name, and checks of their results.
 
-The name of an argument of a method is that of the feature it gets. Where a model has buffers, the
-exported loss returns their new values too.
+A method gets each feature as the argument of the same name. If a model has buffers, the exported
+loss returns their new values too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Specs
 from sparsetrain.models.layers import FIRST_ROW, KEY, training
 
-OF_LOSS = ("labels", "row_weights")  # what a loss may take besides features
+OF_LOSS = ("labels", "row_weights")  # arguments of a loss besides features
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 # Exported function -> the method that it is.
 METHODS = {"loss": "loss", "logits": "forward", "query": "query", "items": "items"}
@@ -61,7 +61,7 @@ def method_spec(model: Any, function: str) -> nn.spec.MethodSpec:
 
 
 def arguments_of(model: Any, function: str) -> list[str]:
-    """Names of what a function takes: features, labels and weights of rows.
+    """Names of a function's arguments: features, labels and weights of rows.
 
     An argument with a default may be of a feature that the model lacks.
     """
@@ -104,7 +104,7 @@ def in_training(
 
 
 def check_logits(model: Any, logits: nn.Tensor, of: str, rows: Any) -> nn.Tensor:
-    """Return what `forward` returned, if it has the shape (B, S)."""
+    """Return the result of `forward`, if it has the shape (B, S)."""
     cls, count = type(model).__name__, model.num_logits
     if not isinstance(logits, nn.Tensor):
         raise ConfigError(
@@ -133,7 +133,7 @@ def _check_result(model: Any, function: str, result: Any, values: Mapping[str, A
 
 
 def batch_extent(values: Mapping[str, Any]) -> tuple[str, Any]:
-    """Name of an argument whose first extent is that of the batch, and the extent."""
+    """Name of an argument with the batch as its first axis, and the length of that axis."""
     name, value = next(iter(values.items()))
     if isinstance(value, RaggedTensor):
         return f"{name}.ends", value.ends.shape[0]

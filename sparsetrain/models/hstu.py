@@ -64,7 +64,7 @@ class HSTU(SASRec):
 
 
 class HSTUBlock(nn.Module):
-    """A block of `HSTU`, over tokens whose weights are ages."""
+    """A block of `HSTU`; the weights of tokens are their ages."""
 
     def __init__(
         self, dim: int, heads: int, length: int, buckets: int | None, dropout: float

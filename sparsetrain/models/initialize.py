@@ -132,7 +132,7 @@ def _stream(seed: int, name: str, block: int) -> np.random.Generator:
 
 
 def initial_constants(params: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """Return the values of parameters that begin with one: norms, and those that say so.
+    """Return the values of parameters that are filled with a constant, such as norms.
 
     A vector called ``weight`` is the gain of a norm, 1; a ``bias`` beside it is 0.
     """

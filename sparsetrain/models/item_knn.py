@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ItemKNN: items by their similarity to those of a history, by who chose both."""
+"""ItemKNN: scores items by their similarity to a history's, from co-occurrence among users."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparsetrain.models.initialize import constant
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
-_COLUMNS = 1024  # items compared with all others at once
+_COLUMNS = 1024  # items compared with all items at once
 
 
 class ItemKNN(ClosedForm):
-    """A score is the sum of an item's similarities to those of the history among its k nearest.
+    """An item's score sums its similarities to the items of the history among its k nearest.
 
     The similarity is the cosine ``n_ij / (sqrt(n_i n_j) + shrink)`` of the sets of users that chose
     them (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).
@@ -32,7 +32,7 @@ class ItemKNN(ClosedForm):
     shrink : float
         Makes similarities by few users smaller.
     user, item, history : str
-        Columns of the user, of the item that was chosen and of those chosen before.
+        Columns of the user, of the chosen item and of the items chosen before.
     """
 
     kind = "item_knn"

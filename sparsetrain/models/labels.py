@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss of all labels of a model, in TVM's operators.
 
-A model has a logit for each label, and of some kinds several. Among several labels, NaN stands for
-one that a row lacks, whose loss is 0.
+A model has a logit for each label; some kinds have several. Among several labels, NaN marks a label
+that a row lacks; its loss is 0.
 """
 
 from __future__ import annotations

@@ -105,11 +105,11 @@ KEY, FIRST_ROW = "dropout_key", "dropout_first_row"  # inputs of the exported lo
 
 
 class Dropout(nn.Module):
-    """Zero elements with probability `rate` while training, and divide the others by ``1 - rate``.
+    """Zero elements with probability `rate` while training, and divide the rest by ``1 - rate``.
 
     The mask follows from the trainer's seed, the step and an element's place: it has the same bits
     for any number of threads, after resuming, and for any number of parts of a batch. The first
-    axis is that of the batch's rows, or of the tokens of a sequence in `RaggedTensor.map`.
+    axis is the batch's rows, or the tokens of a sequence in `RaggedTensor.map`.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Dropout(nn.Module):
     Raises
     ------
     ConfigError
-        For another rate.
+        If the rate is out of range.
 
     Examples
     --------
@@ -167,10 +167,11 @@ class BatchNorm(nn.Module):
 
     While training, m and v are mean and variance of the column in the batch, and a step moves the
     running ones: ``running <- (1 - momentum) running + momentum batch's``, with a variance that
-    divides by n - 1. A step that is skipped leaves them. In scores m and v are the running ones.
-    Of a batch that is computed in parts each part is normalized by itself; the running statistics
-    move once, by the mean of the parts, each by its share of the rows. One number has no variance:
-    a `Trainer` refuses parts of one row, and those of an epoch's last batch leave the statistics.
+    divides by n - 1. A step that is skipped leaves them. In scores m and v are the running ones. If
+    a batch is computed in parts, each part is normalized by itself; the running statistics move
+    once, by the mean of the parts, weighted by their rows. One number has no variance: a `Trainer`
+    refuses parts of one row, except in an epoch's last batch, where they do not change the
+    statistics.
 
     Parameters
     ----------

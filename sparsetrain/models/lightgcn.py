@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LightGCN: embeddings of users and items, averaged over their neighbours in the graph of choices.
 
-A step multiplies both tables by the graph, so its cost is that of all choices, not of the batch:
+A step multiplies both tables by the graph, so its cost grows with all choices, not with the batch:
 take large batches. The graph is learnt by `fit` and saved with the model.
 """
 

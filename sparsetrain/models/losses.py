@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses for `Model.loss`: of labels, pairs, classes, and of items among sampled or all others.
+"""Losses for `Model.loss`: of labels, pairs, classes, and softmax over sampled or all items.
 
 Each gives a number for each row or token; `mean` makes the loss of them.
 """
@@ -20,7 +20,7 @@ from sparsetrain.errors import ConfigError
 def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
     """Mean of all numbers, each times its weight, a () tensor; weights do not divide it.
 
-    It is 0 without any, as for a batch whose histories are all empty.
+    It is 0 without any, as in a batch of empty histories.
     """
     weighed = each if weights is None else each * weights
     count = _emit(op.sum(nn.op.ones(weighed.shape, weighed.dtype)._expr))
@@ -71,9 +71,9 @@ def in_batch_softmax(
         Logarithm of the probability with which each item comes into a batch, subtracted from its
         scores (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996).
     ids : (B,) integers, optional
-        Of the items; an equal one in another row is not a negative.
+        Of the items; equal items of two rows are not each other's negatives.
     items_from : int
-        An id below this, as that of missing or rare values, is no negative of another row either.
+        Smallest id of a negative; smaller ids are missing and rare values.
     """
     scores = nn.op.matmul(queries, nn.op.permute_dims(items, [1, 0]))  # (B, B)
     if log_q is not None:
@@ -98,7 +98,7 @@ def sampled_softmax(
     log_q: nn.Tensor | None = None,
     negative_log_q: nn.Tensor | None = None,
 ) -> nn.Tensor:
-    """Softmax cross-entropy of a score among those of sampled negatives: (N,).
+    """Softmax cross-entropy of a score among the scores of sampled negatives: (N,).
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def cosine_contrastive(
     positive : (N,)
         Cosines s of the items that were chosen.
     negatives : (N, K)
-        Those of negatives; below the margin m they cost nothing.
+        Cosines s_k of negatives; below the margin m they cost nothing.
     margin, weight : float
         m and w.
     """

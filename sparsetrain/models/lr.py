@@ -30,7 +30,7 @@ class LR(FieldModel):
     has_weights = True
 
     def __init__(self, rows: Sequence[int], num_dense: int = 13, **rest: Any) -> None:
-        rest.pop("dim", None)  # of its config: the width of its tables is that of the labels
+        rest.pop("dim", None)  # in saved configs; tables are as wide as there are labels
         super().__init__(rows, 0, num_dense, **rest)
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:

@@ -30,7 +30,7 @@ class MMoE(ClickModel):
     expert : sequence of int
         Widths of an expert's layers.
     tower : sequence of int
-        Hidden widths of a tower, of which each label has one.
+        Hidden widths of a tower; each label has a tower.
     **rest
         As in `ClickModel`.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of models: features by name, losses, scores and vectors, and initial weights.
 
-A subclass declares what it reads of a row (`features`) and computes with it. `Trainer` does the
-rest: steps, runs, checkpoints, evaluation and prediction. The name of an argument of `forward`,
-`loss`, `query` or `items` is that of the feature it gets.
+A subclass declares the features it reads (`features`) and computes with them. `Trainer` does the
+rest: steps, runs, checkpoints, evaluation and prediction. `forward`, `loss`, `query` and `items`
+get each feature as the argument of the same name.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ TrainingRows = Literal["event", "user", "pair", "item"]
 class Model(nn.Module):
     """Base class of models trained by `Trainer`.
 
-    A subclass constructs its layers and sets `features` (and, of these, what its data need), and
-    defines some of
+    A subclass constructs its layers, sets `features` (and further attributes below, if its data
+    need them), and defines some of
 
     - ``forward(...) -> (B, S)``: a logit for each label, and of one of C classes C. `evaluate` and
       `predict` run it, and the default `loss` is made of it;
-    - ``loss(...) -> ()``: for another loss. It may take ``labels`` and ``row_weights`` too;
+    - ``loss(...) -> ()``: in place of the default loss. It may take ``labels`` and ``row_weights``
+      too;
     - ``prepare(features, draws)``: features that only the loss reads, made on the host, such as
       negatives and masks;
     - ``query(...) -> (B, D)`` and ``items() -> (V, D)``: for retrieval, where the score of an item
       is the product of the two;
-    - ``learn(chosen)``: what all choices give before the first step, such as counts or a graph;
+    - ``learn(chosen)``: constants computed from all choices before the first step, such as counts
+      or a graph;
     - ``score_items(features, params)``: for retrieval without vectors, on the host.
 
     Attributes
@@ -66,9 +68,9 @@ class Model(nn.Module):
     kind : str
         Name of the class in saved runs; by default the class's own name.
     features : mapping from str to Ids, Sequence or Dense
-        What is read of a row, by the name of its column.
+        Features that are read from a row, by the names of their columns.
     prepared : mapping from str to Ids, Sequence or Dense
-        What `prepare` makes; one with the name of a feature takes its place in the loss.
+        Features that `prepare` makes; one with the name of a feature replaces it in the loss.
     labels : mapping from str to str, int or Label
         Name and kind of each of the T labels, as in a `Schema`.
     label_weights : mapping from str to float
@@ -76,13 +78,13 @@ class Model(nn.Module):
     row_weights : bool
         Training batches have a weight for each row, which multiplies its loss.
     densify : sequence of str
-        Parameters whose gradient is dense, such as ``"item.weight"`` of a table that the loss
+        Parameters with a dense gradient, such as ``"item.weight"`` of a table that the loss
         multiplies by as a whole.
     target, seen : str, optional
-        For retrieval: the feature that holds the wanted items, and the one whose items are no
-        candidates.
+        For retrieval: the feature of wanted items, and the feature of seen items, which are not
+        recommended.
     training_rows : {"event", "user", "pair", "item"}
-        What a row of interactions holds; see `sparsetrain.data.Interactions.leave_one_out`.
+        Content of a row of interactions; see `sparsetrain.data.Interactions.leave_one_out`.
 
     Examples
     --------
@@ -117,7 +119,7 @@ class Model(nn.Module):
         super().__init_subclass__(**kwargs)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Note the arguments, which `config` gives; those of the package's models are checked."""
+        """Note the arguments, which `config` gives; check them for models of this package."""
         check_arguments(cls, args, kwargs)
         model = super().__new__(cls)
         model._arguments = args, kwargs
@@ -151,7 +153,7 @@ class Model(nn.Module):
         """Return the arguments of the constructor that an encoder knows."""
         return {"rows": dict(zip(encoder.columns, encoder.rows, strict=True))}
 
-    # --- What a run keeps of a model ----------------------------------------------------------
+    # --- Saving and display -------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments, as plain values."""
@@ -177,7 +179,7 @@ class Model(nn.Module):
     def _repr_html_(self) -> str:
         return summary.as_html(self)
 
-    # --- What a subclass may define -----------------------------------------------------------
+    # --- Methods that a subclass may define ---------------------------------------------------
 
     def forward(self, *_: Any, **features: Any) -> nn.Tensor:
         """Features -> (B, S) logits."""
@@ -196,24 +198,25 @@ class Model(nn.Module):
         return loss_of_labels(logits, given, self.all_labels, row_weights, self.label_weights)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Return the `prepared` features of a training batch, from those that were read.
+        """Return the `prepared` features of a training batch, from the features that were read.
 
-        On the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`. What is
-        random comes from `draws`, so that a resumed run draws it again.
+        On the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`. Take random
+        numbers from `draws`, so that a resumed run draws the same.
         """
         return {}
 
     def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return features in place of those that were read, where no loss is computed."""
+        """Return features that replace read ones where no loss is computed."""
         return {}
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Return values of constant parameters, given what each user chose in the rows of `fit`.
+        """Return values of constant parameters, computed from users' choices in the rows of `fit`.
 
         Parameters
         ----------
         chosen : csr_array (U, V) of bool, rows sorted
-            By ids of the features `user` and `target`, with those of `seen`. Only items count.
+            By ids of the features `user` and `target`; items of `seen` are chosen, too. Only items
+            count.
         """
         return {}
 
@@ -234,7 +237,7 @@ class Model(nn.Module):
 
     @property
     def num_logits(self) -> int:
-        """Columns of what `forward` gives."""
+        """Number of columns of the result of `forward`."""
         return self.all_labels.num_logits or 1
 
     # --- From a batch to arguments ------------------------------------------------------------
@@ -268,13 +271,13 @@ class Model(nn.Module):
         batch : Batch
         threads : bool
             Whether a kernel may convert `Fields` on all threads, for the thread that runs the
-            functions; the results are then tensors. NumPy converts other features as fast.
+            functions; the results are then tensors. NumPy converts the remaining features as fast.
         room : callable, optional
             (name, shape, dtype) -> tensor: output memory of a kernel that runs on the calling
             thread alone, for arguments that are sent to a device. Arguments that no kernel writes
             are arrays.
         draws : Draws, optional
-            For what is `prepared`, if anything is.
+            For `prepare`, if the model has prepared features.
         function : str
             The one that they are for.
 
@@ -334,8 +337,8 @@ class Model(nn.Module):
     def item_range(self) -> range:
         """Ids that are items, to draw negatives from.
 
-        Those of missing and of rare values are not, nor are those behind the encoder's, as a mask.
-        Without an encoder all rows of the table are taken for items.
+        Ids of missing and of rare values are not, nor ids past the encoder's, such as a mask.
+        Without an encoder all rows of the table are items.
 
         Raises
         ------
@@ -361,7 +364,7 @@ class Model(nn.Module):
         return [n for name, each in self.features.items() for n in each.single_ids(name)]
 
     def _place(self, name: str, batch: Batch) -> Any:
-        """Where a feature stands in a batch; without an encoder, in the order of `features`."""
+        """Place of a feature in a batch; without an encoder, by the order of `features`."""
         if self._columns is not None:
             return self._columns[name]
         if not self.features[name].tables:
@@ -384,7 +387,7 @@ class Model(nn.Module):
         return arrays
 
     def rows_read(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """For each table, the rows that the functions read for what `inputs` returned."""
+        """For each table, the rows that the functions read, given the result of `inputs`."""
         read: dict[str, list[Any]] = {}
         for name, feature in self._with_tables:
             for storage, ids in feature.rows_read(name, inputs).items():
@@ -438,7 +441,7 @@ class Model(nn.Module):
         return self.defines("learn")
 
     def defines(self, method: str) -> bool:
-        """Whether a method is not that of `Model`."""
+        """Whether the class overrides a method of `Model`, or adds it."""
         return getattr(type(self), method, None) not in (None, getattr(Model, method, None))
 
     @with_builder_lock
@@ -474,9 +477,9 @@ class Model(nn.Module):
     def initialize(self, seed: int, *, fill: bool = True) -> dict[str, runtime.NDArray]:
         """Fresh parameters by name.
 
-        Linear weights (out, in) are normal with variance ``2 / (in + out)``, biases normal with
-        ``1 / out``; norms begin as the identity; tables are those of `Embedding`. A table in half
-        precision gets the numbers nearest to those of one in float32. Without `fill` the memory is
+        Weights (out, in) of linear layers are normal with variance ``2 / (in + out)``, biases with
+        ``1 / out``; norms begin as the identity; tables begin as in `Embedding`. A table in half
+        precision gets the float32 numbers, rounded to nearest. Without `fill` the memory is
         uninitialised, for weights that are about to be loaded.
 
         Raises
@@ -530,7 +533,7 @@ class Model(nn.Module):
 
     @property
     def shared_columns(self) -> dict[str, str]:
-        """Columns whose ids are those of another, such as a history's of items -> that other."""
+        """Columns that share an earlier column's table -> that column."""
         return shared_columns(self.features)
 
     def table_of(self, column: str) -> str:

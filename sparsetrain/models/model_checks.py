@@ -56,7 +56,7 @@ def require_model(model: Any) -> None:
     Raises
     ------
     ConfigError
-        If it is no such model, or claims the kind of another class.
+        If it is no such model, or has the kind of a different class.
     """
     if isinstance(model, type):
         raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
@@ -85,7 +85,7 @@ def require_class(model: Any) -> None:
 
 
 def config_of(model: Model) -> dict[str, Any]:
-    """Return what `config` gives, if that is a dict."""
+    """Return the model's `config()`, if it is a dict."""
     config = model.config()
     if not isinstance(config, dict):
         raise _not_loadable(type(model), f"gives {config!r:.60}")
@@ -93,12 +93,12 @@ def config_of(model: Model) -> dict[str, Any]:
 
 
 def table_dtype_of(model: Any) -> str:
-    """What a model stores its tables in.
+    """Dtype of a model's tables.
 
     Raises
     ------
     ConfigError
-        If it is not a model, by what it lacks or hides.
+        If it is not a model; the message names the missing part.
     """
     require_model(model)
     return str(config_of(model).get("table_dtype", "float32"))
@@ -168,7 +168,7 @@ def require_several_rows(norm: str | None, rows: int, parts: int) -> None:
     Raises
     ------
     ConfigError
-        Names the layer `norm`; `rows` are those of the batch.
+        Names the layer `norm`; `rows` is the number of rows of the batch.
     """
     if norm is not None and rows // parts < 2:
         cut = f" in {parts} parts (accumulate, or ranks)" if parts > 1 else ""
@@ -201,7 +201,7 @@ def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime
 
 
 def check_labels_of(model: Model, encoder: Encoder | None) -> None:
-    """Refuse a model with other labels than its encoder reads; of a single one the name is free.
+    """Refuse a model with labels unlike its encoder's; the name of a single one is free.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 """Arguments of models: options read off signature and docstring, checks, and plain values.
 
 The signature is the one table of names, types and defaults. The checks of arguments, the settings
-of the command and the list of models follow it. Plain values are those that JSON can hold.
+of the command and the list of models follow it. Plain values are values that JSON can hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsetrain.kernels.table_formats import check_table_dtype
 from sparsetrain.labels.labels import Labels, click
 from sparsetrain.system.argument_checks import is_int, is_number, require_int
 
-# What an encoder knows; the rest of `ClickModel`'s arguments are options.
+# Arguments that an encoder gives; the rest of `ClickModel`'s arguments are options.
 OF_DATA = frozenset(
     ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
 ) | {"labels", "interactions", "numbers", "number_bins", "missing_flags"}
@@ -43,9 +43,9 @@ class Option(NamedTuple):
 
 
 def _options_of(model: type) -> Mapping[str, Option]:
-    """Return the options of a class by name, those that it passes on as **rest to its base too.
+    """Return the options of a class by name, including its base's that it passes on as **rest.
 
-    Of a base with `_options_of_all`, all classes below it have these, and none its others.
+    If a base has `_options_of_all`, its subclasses have exactly these of its options.
     Positional-only arguments are not options.
     """
     found: dict[str, Option] = {}
@@ -73,7 +73,7 @@ options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)
 
 
 def _descriptions(cls: type) -> dict[str, str]:
-    """Return what the section Parameters of a docstring says of each name."""
+    """Return the description of each name in the section Parameters of a docstring."""
     section = cleandoc(cls.__doc__ or "").partition("Parameters\n----------\n")[2]
     section = re.split(r"\n\n\w+\n-{3,}|\n\*\*", section)[0]
     parts = re.split(r"(?m)^(\w[\w, ]*) : .*\n", section)[1:]
@@ -96,7 +96,7 @@ def require_options(model: type, names: Iterable[str]) -> None:
     """
     if is_own(model):
         known = [*options_of(model)]
-    else:  # whose annotations may stand for anything
+    else:  # a user's class: its annotations may mean anything
         parameters = signature(model).parameters
         if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
             return
@@ -139,7 +139,7 @@ def check_options(model: type, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        For the first that is of another type, or no number that it may be.
+        For the first of a wrong type or out of range.
     """
     declared, cls = options_of(model), model.__name__
     return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
@@ -202,7 +202,7 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         f"{len(names)} names for {len(rows)} tables": len(names) != len(rows),
         f"names has {repeated!r} twice; names of features must differ": repeated is not None,
     }
-    for message, broken in rules.items():  # what is wrong -> whether it is
+    for message, broken in rules.items():  # message -> whether it applies
         if broken:
             raise ConfigError(f"{cls}: {message}")
     _check_owners(cls, config)
@@ -283,7 +283,7 @@ def _bins(cls: str, bins: Any) -> list[list[float]] | None:
 
 
 def _check_owners(cls: str, config: Mapping[str, Any]) -> None:
-    """Refuse a feature with other rows than the one whose table it looks up."""
+    """Refuse a feature with more or fewer rows than the owner of its table."""
     names, rows = config["names"], config["rows"]
     owners = owners_of(names, config["share_embedding"] or {})
     for name, own, owner in zip(names, rows, owners, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RankingModel`: base of models that learn to score a chosen item above others, by any loss.
+"""`RankingModel`: base of models that learn to rank chosen items first, by any loss.
 
 Which loss, how many negatives and how they are drawn are options of every such model. A subclass
 gives vectors; scores are their products, or for ``loss="ccl"`` their cosines. Items that a user
@@ -45,7 +45,7 @@ def _bpr(model: RankingModel, scores: _Scores) -> nn.Tensor:
     return each if model.negatives == 1 else nn.op.sum(each, axis=1) / float(model.negatives)
 
 
-# Name -> (model, scores) -> numbers whose mean is the loss.
+# Name -> (model, scores) -> losses of the rows.
 _LOSSES: dict[str, Callable[[Any, _Scores], nn.Tensor]] = {
     "bpr": _bpr,
     "softmax": lambda model, s: losses.sampled_softmax(s.positive, s.negatives, *s.corrections),
@@ -57,7 +57,7 @@ _LOSSES: dict[str, Callable[[Any, _Scores], nn.Tensor]] = {
 
 
 class RankingModel(Model):
-    """Base of models whose loss compares a chosen item with others.
+    """Base of models with a loss that compares a chosen item with negatives.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class RankingModel(Model):
         return bool(self.prepared or self.constants())
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Keep who chose what, and how often each item was chosen."""
+        """Keep the pairs of user and chosen item, and how often each item was chosen."""
         users = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))
         self._pairs = np.sort(users * np.int64(chosen.shape[1]) + chosen.indices)
         if not self.popularity:
@@ -179,7 +179,7 @@ class RankingModel(Model):
         return draws.integers(name, ids.stop, like, ids.start)
 
     def _known(self, features: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray] | None:
-        """What tells which ids of an array, whose first axis is that of rows, are no negatives."""
+        """Return a test of ids (B, ...): whether the user of their row chose them."""
         items, history = self.rows_of(self.features["item"]), features.get("history")
         if len(self._pairs):
             pairs, owner = self._pairs, features["user"]
@@ -206,7 +206,7 @@ class RankingModel(Model):
     ) -> nn.Tensor:
         """The loss of vectors of queries (B, D), of chosen items (B, D) and of negatives.
 
-        `ids` are those of the items, and of the negatives if there are any.
+        `ids` are the ids of the items, then of the negatives if there are any.
         """
         query, item = self.scored(query), self.scored(item)
         if negative is None:
@@ -227,7 +227,7 @@ class RankingModel(Model):
         return loss + losses.squares_of_rows(*vectors) * self.decay if self.decay else loss
 
     def scored(self, vectors: nn.Tensor) -> nn.Tensor:
-        """Vectors (..., D) whose products are the scores."""
+        """Vectors (..., D) to be multiplied for scores; normalized for cosines."""
         if self.loss_name != "ccl":
             return vectors
         squares = nn.op.sum(vectors * vectors, axis=-1, keepdims=True)

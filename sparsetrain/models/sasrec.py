@@ -23,9 +23,9 @@ from sparsetrain.models.options import require_rows
 class SASRec(Model):
     """Self-attentive sequential recommendation: an item's score is its product with a history's x.
 
-    Each item of a history, and the one behind it, is the positive of what comes before, next to a
-    drawn negative: ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,
-    https://arxiv.org/abs/1808.09781). Places count from the last item, and norms stand before
+    Each position of a history predicts the next item, its positive, against a drawn negative:
+    ``-log s(x . positive) - log(1 - s(x . negative))`` (Kang and McAuley 2018,
+    https://arxiv.org/abs/1808.09781). Positions count from the last item, and norms precede
     attention and feed-forward layers.
 
     Parameters
@@ -89,7 +89,7 @@ class SASRec(Model):
         return self.item(history).map(lambda rows: rows * self.item.width**0.5)
 
     def encode(self, history: RaggedTensor) -> RaggedTensor:
-        """Ids (N,) -> vectors (N, D), each of what the blocks see from there."""
+        """Ids (N,) -> vectors (N, D): the outputs of the blocks at each item."""
         x = self.positions(self.vectors(history)).map(self.dropout)
         for block in self.blocks:
             x = block(x)
@@ -114,7 +114,7 @@ class SASRec(Model):
 
 
 def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: Any) -> nn.ModuleList:
-    """Blocks whose feed-forward layers are as wide as the tokens."""
+    """Blocks with feed-forward layers as wide as the tokens."""
     layers = range(blocks)
     return nn.ModuleList(
         [TransformerBlock(dim, heads, hidden=dim, dropout=dropout, **options) for _ in layers]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two towers: a vector of a user and one of an item, whose product is the score."""
+"""Two towers: a user's vector and an item's, with their product as the score."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TwoTowers(RankingModel):
 
     By default the batch gives the negatives: the loss of a row is the cross-entropy of its item in
     the softmax of its scores with all items of the batch (Yi et al. 2019,
-    https://doi.org/10.1145/3298689.3346996); of another row an equal item, a missing and a rare one
-    are no negatives.
+    https://doi.org/10.1145/3298689.3346996). Items of other rows that are equal, missing or rare
+    are not negatives.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ class TwoTowers(RankingModel):
     item : str
         Column of the next item.
     history_of : {"rows", "users"}
-        Whose history a row to train on has: its own, or all other items that its user chose in the
-        rows of `fit`, for data without an order. Those are kept once for each user, so rows are
-        best without a history (``each="item"``).
+        Source of a training row's history: the row itself, or all further items that its user chose
+        in the rows of `fit`, for data without an order. With "users" each user's items are kept
+        once, so rows are best without a history (``each="item"``).
     loss
         As in `RankingModel`; by default "in_batch".
     **ranking

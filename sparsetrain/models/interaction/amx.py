@@ -3,10 +3,11 @@
 
 Operands are rounded as a sample is read; sums and results are float32.
 
-Forward, the Gram matrix is blocks of 16 x 16 sums, those above the diagonal left out: rows are the
-embeddings, columns all vectors but the last, transposed in pairs. Backward, the symmetric matrix
-``G`` of the pairs' cotangents times the vectors, which lie in pairs of neighbours as they are;
-its rows are taken in parts of 16, and that of the dense vector alone, as it goes elsewhere.
+Forward: the Gram matrix is computed in 16 x 16 blocks; blocks above the diagonal are skipped. Rows
+are the embeddings, columns all vectors but the last, transposed in pairs. Backward: the symmetric
+matrix ``G`` of the pairs' cotangents is multiplied by the vectors, packed in pairs of adjacent rows
+without a transposition. Rows of ``G`` are taken in parts of 16; the dense vector's row is taken
+alone, as its result has a separate output.
 
 Parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one thread.
 
@@ -55,8 +56,8 @@ STREAMED = 10 << 20
 _LEFT, _RIGHT = (4, 5), (6, 7)
 _FULL, _REST, _ONE = range(3)
 _LEFTS, _VECTORS = (3, 4, 5), 6
-# Stores are not ordered with others, those by which a thread says that its task is done included:
-# each task that wrote so ends with `_fence_`, or another thread may read what was there.
+# Streaming stores are not ordered with normal stores, such as the one that marks a task as done. So
+# each task that streams ends with `_fence_`; else a thread that waits for it may read old values.
 _STREAMING = f"""
 declare void @llvm.x86.sse.sfence()
 define linkonce_odr i32 @sparsetrain_stream(ptr %to, <{LANES} x float> %numbers)
@@ -75,7 +76,7 @@ define linkonce_odr i32 @sparsetrain_fence() alwaysinline nounwind {{
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2), all float32."""
-    del dtype  # float32: others are not rounded
+    del dtype  # always float32: only it is rounded
     blocks, steps = -(-features // LANES), -(-width // NUMBERS)
     products = [(_sums(i, j), _LEFT[i], _RIGHT[j]) for i, j in product(range(2), range(2))]
     with kernel("interaction") as built:
@@ -159,7 +160,7 @@ def _gram_(gram: Any, rows: Any, pairs: Any, lefts: range, right: int) -> None:
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
     """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
-    del dtype  # float32: others are not rounded
+    del dtype  # always float32: only it is rounded
     vectors = features + 1
     steps = -(-vectors // NUMBERS)
     heights = [LANES, features % LANES or LANES, 1]
@@ -250,9 +251,9 @@ def _write_(to_embeddings: Any, sums: Any, b: Any) -> None:
 def _stream_(array: Any, place: list[Any], numbers: Any) -> None:
     """Write a vector of `LANES` float32 past the caches, at a place that begins a line of 64 bytes.
 
-    A store into a cache reads the line first, and puts out another that might have been used again.
-    Past the caches it does neither, but whoever reads the result reads memory: that pays where the
-    result would not stay in the caches anyway.
+    A store into a cache reads the line first, and evicts a line that might be used again. A
+    streaming store does neither, but the next reader reads from memory: it pays if the result would
+    not stay in the caches anyway.
     """
     to = T.address_of(tirx.BufferLoad(array, place))
     T.evaluate(tirx.call_extern("int32", "sparsetrain_stream", to, numbers))

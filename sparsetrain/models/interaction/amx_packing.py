@@ -38,7 +38,7 @@ def forward_arguments(features: int, width: int) -> tuple[Any, Any, Any]:
 
 
 def backward_arguments(features: int, width: int) -> tuple[Any, Any, Any, Any, Any]:
-    """The operands, the result's cotangent, and those of dense and embeddings."""
+    """The operands, the result's cotangent, and the cotangents of dense and embeddings."""
     batch = T.int64()
     return (
         buffer("dense", (batch, width), "float32"),
@@ -95,7 +95,7 @@ def run(first: Any, count: int) -> Any:
 
 
 def cleared(shape: tuple[int, ...], dtype: str) -> Any:
-    """Allocate an array of zeros, all written, since TVM shrinks arrays to what is used."""
+    """Allocate an array of zeros, all written, since TVM shrinks arrays to their used part."""
     array = T.alloc_buffer(shape, dtype, scope="local")
     rows = shape[0] if len(shape) > 1 else 1
     with T.serial(0, rows) as row, T.serial(0, shape[-1] // LANES) as v:
@@ -150,7 +150,7 @@ def rows_of_tiles(rows: Iterable[int]) -> int:
 def _slab(columns: int) -> str:
     """Helper that rounds 16 rows of 32 or 16 numbers to rows, `stride_to` apart, and to pairs.
 
-    The first row may lie apart from the others; beyond the last row, that one is read again.
+    The first row has an address of its own; beyond the last row, the last is read again.
     """
     lines = ["%last = sub i64 %rows, 2"]
     for r in range(LANES):

@@ -3,9 +3,9 @@
 
 Parallel: samples. Vectorised: forward the columns of the Gram matrix (the vectors are transposed,
 so that no dot product needs a sum across lanes), backward the width. A tile of rows shares the
-loads of the other operand and stays in registers for all F and D, with as many sums as these hold:
-a larger tile is loaded and stored at every step. Forward it passes over the
-columns in blocks of 16, without those above the diagonal.
+loads of the second operand and stays in registers for all F and D. It has as many sums as registers
+hold: a larger tile is loaded and stored at every step. Forward it passes over the columns in blocks
+of 16, and skips blocks above the diagonal.
 
 A kernel is parsed once for each F and D, which takes tens of milliseconds.
 """
@@ -70,7 +70,7 @@ class Tile(NamedTuple):
 
 
 def select_tile(unit: VectorUnit) -> Tile:
-    """Select the largest tile that leaves registers for a row of the other operand and a factor."""
+    """Select the largest tile that leaves registers for an operand's row and a factor."""
     registers = -(-LANES * _FLOAT_BITS // unit.bits)
     fitting = (unit.registers - 1) // registers - 1
     max_lanes = 4 * LANES if fitting >= LANES else LANES
@@ -80,7 +80,7 @@ def select_tile(unit: VectorUnit) -> Tile:
 def forward_kernel(features: int, width: int, dtype: str, tile: Tile | None = None) -> PrimFunc:
     """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2).
 
-    `tile` is summed in registers; by default the largest that those of the target allow.
+    `tile` is summed in registers; by default it is the largest that the target's registers hold.
     """
     return _forward(features, width, dtype, tile or _tile())
 
@@ -156,8 +156,8 @@ def _multiply_group(
 ) -> None:
     """Multiply vectors ``16 group + 1 ..``, in tiles of these heights, by all before each.
 
-    Results are stored in vectors of 16. On the diagonal a row's surplus lies where later rows are
-    stored, so that block comes first.
+    Results are stored in vectors of 16. On the diagonal the end of a vector overlaps later rows,
+    which overwrite it; so that block comes first.
     """
     tiles = [range(sum(heights[:n]), sum(heights[: n + 1])) for n in range(len(heights))]
     for rows in tiles:

@@ -87,7 +87,7 @@ class MixedCrossLayer(nn.Module):
 
 
 class CrossNetwork(nn.Module):
-    """All layers, one after the other.
+    """All cross layers, in order.
 
     Parameters
     ----------

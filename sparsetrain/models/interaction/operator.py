@@ -9,7 +9,7 @@ of the Gram matrix row by row (Naumov et al. 2019, https://arxiv.org/abs/1906.00
 It has a kernel each way: with matrix products, the (F + 1) x (F + 1) matrices of a batch would go
 through memory; in a kernel they stay in registers and the first-level cache. The kernels, each a
 `forward_kernel` and a `backward_kernel`, depend on the target and on whether operands may be
-rounded: `cpu`, `amx`, and those of other backends.
+rounded: `cpu`, `amx`, and the kernels of further backends.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def check_interaction(
     Raises
     ------
     ConfigError
-        For an unknown interaction, a number that is not a positive integer, or another's option.
+        For an unknown interaction, a number that is not a positive integer, or an option of a
+        different interaction.
     """
     if name not in get_args(Interaction):
         raise ConfigError(f"DLRM: interaction is 'dot', 'cross' or 'concat', not {name!r}")
