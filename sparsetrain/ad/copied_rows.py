@@ -120,6 +120,6 @@ def require_most_read(call: Any, cotangent: Any) -> None:
     columns = axis % len(x.ty.shape) == len(x.ty.shape) - 1 and source is x
     if not columns and is_small_part(tirx.IntImm("int64", sum(map(int, read))), whole):
         raise ConfigError(
-            f"relax.split of parameter {source.name!r}, of which most is not read, has a dense "
-            "cotangent: slice the rows that are, or put ad.densify around it to accept a dense one"
+            f"relax.split of parameter {source.name!r}, most of it unread, has a dense "
+            "cotangent: slice the read rows, or put ad.densify around it to accept a dense one"
         )

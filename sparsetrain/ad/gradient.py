@@ -203,8 +203,8 @@ def _check_buffers(
         wanted, found = (getattr(of.get(name), "ty", None) for of in (arguments, returned))
         if wanted is None or found is None or not structural_equal(wanted, found):
             raise ConfigError(
-                f"buffers: {name!r} is {wanted}, but what the function returns in its place is "
-                f"{found}; behind its loss it returns new values of {', '.join(buffers)}, last"
+                f"buffers: {name!r} is {wanted}, but its new value is {found}: return the "
+                f"loss first, and the new values of {', '.join(buffers)} last"
             )
 
 

@@ -15,9 +15,9 @@ _WAYS_OUT = {
     "relax.median": "use a mean, or weights that depend on no parameter",
     "relax.dynamic_strided_slice": "use strided_slice",
     "relax.unique": "make ids unique before the model",
-    "relax.slice_scatter": "join what stays and what is written by concat",
+    "relax.slice_scatter": "concatenate the kept and the written parts",
     "relax.ewise_fma": "use multiply and add",
-    "relax.quantize": "train in floats, quantize what was trained",
+    "relax.quantize": "train in floats, then quantize",
 }
 
 

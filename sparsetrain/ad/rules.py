@@ -107,7 +107,7 @@ def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequ
         name = call.op.name
         raise ConfigError(
             f"the derivative of {name!r} does not take this call ({first_line(error)}): register "
-            f"another with ad.defvjp({name!r}, rule)"
+            f"a rule for it with ad.defvjp({name!r}, rule)"
         ) from error
 
 
@@ -214,8 +214,8 @@ def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) ->
     """Forward: tables on top of each other. Backward: each table's rows; the rest is padding."""
     if _axis(call.attrs["axis"], output) != 0:
         raise ConfigError(
-            f"tables joined by {call.op.name} along another axis than the first have no row-sparse "
-            "cotangent: join what is looked up, or put ad.densify around the tables"
+            f"tables joined by {call.op.name} along any axis but the first have no row-sparse "
+            "cotangent: join the looked-up rows, or put ad.densify around the tables"
         )
     start, parts = 0, []
     for ty in call.args[0].ty.fields:

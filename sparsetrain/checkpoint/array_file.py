@@ -131,7 +131,7 @@ def _read(
     """Read a whole file, the data into `blocks`."""
     expected = header_of(dtype, shape)
     if file.read(len(expected)) != expected:
-        raise ValueError(f"the header is not that of {dtype} {shape}")
+        raise ValueError(f"the header does not match {dtype} {shape}")
     crc = zlib.crc32(expected)
     for block in blocks:
         if file.readinto(block.data) != block.size:  # type: ignore[attr-defined]

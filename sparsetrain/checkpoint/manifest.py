@@ -61,7 +61,7 @@ def dump(entries: list[Entry], about: dict[str, Any]) -> bytes:
         If `about` holds values that JSON would change, or is too large.
     """
     if _is_too_deep(about):
-        raise CheckpointError(f"manifest has more than {MAX_DEPTH} levels in one another")
+        raise CheckpointError(f"manifest has more than {MAX_DEPTH} nested levels")
     _require_json(about, "manifest")
     body = {
         "format": _FORMAT,
@@ -134,7 +134,7 @@ def _load(text: bytes) -> Any:
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON: the file is damaged or cut off") from None
     if _is_too_deep(body):
-        raise ValueError(f"it is not a manifest: more than {MAX_DEPTH} levels in one another")
+        raise ValueError(f"it is not a manifest: more than {MAX_DEPTH} nested levels")
     return body
 
 

@@ -166,7 +166,7 @@ class Saved:
         if size != entry.bytes:
             raise CheckpointError(
                 f"{self._place(entry)} has {size} bytes where the manifest says {entry.bytes}: "
-                "the file is cut off or is another"
+                "the file is cut off or was replaced"
             )
 
 

@@ -211,8 +211,7 @@ def require_same_schema(
 
     if file is not None and not os.path.exists(file):
         raise ConfigError(
-            f"{file}: cannot read the schema: there is no such file; "
-            "--schema says where it lies now"
+            f"{file}: cannot read the schema: there is no such file; give its new place by --schema"
         )
     now = st.data.Schema.read(file, weights).to_dict()
     for name, rule in now.get("derived", {}).items():
@@ -224,8 +223,8 @@ def require_same_schema(
         return
     named = "no schema file" if file is None else f"--schema {file}"
     raise CheckpointError(
-        f"{named} is not what {folder} was trained with: {_differences(before, now)}; give that "
-        "schema again, or train anew"
+        f"{named}: {folder} was trained with a different schema: {_differences(before, now)}; give "
+        "that schema again, or train anew"
     )
 
 

@@ -111,7 +111,7 @@ def _describe(result: dict[str, Any]) -> str:
         lines += ["", str(shown)]
     if result["scored"] == "best":
         reason = "stopped early" if result["stopped_early"] else "early stopping"
-        best = f"weights and scores are those of step {result['best']['step']:,}, the best"
+        best = f"weights and scores are from step {result['best']['step']:,}, the best"
         lines += ["", f"{reason}: {best}"]
     scores = {name: result[name] for name in ("valid", "test")}
     if any(scores.values()):

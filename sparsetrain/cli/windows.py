@@ -158,7 +158,7 @@ def _stored(window: Window, settings: Settings) -> dict[str, Any] | None:
     for key, value in same.items():
         if extra.get(key) != value:
             raise CheckpointError(
-                f"{folder}: trained with other {key}; give the same, or new --out"
+                f"{folder}: trained with different {key}; give the same, or a new --out"
             )
     return {**extra["window"], "rows": 0, "seconds": 0.0}
 

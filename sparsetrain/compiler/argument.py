@@ -76,7 +76,7 @@ class Argument:
             )
         if tensor.device not in (HOST, self.device):
             raise DataError(
-                f"argument {self.name!r} lies on {tensor.device}, the program on {self.device}"
+                f"argument {self.name!r} is on {tensor.device}, the program on {self.device}"
             )
 
     def _extents(self) -> str:

@@ -23,7 +23,7 @@ _WAYS_OUT = {
     "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
     "in every call",
 }
-_OTHERWISE = "give arguments of another shape, dtype or attribute, or write it with other operators"
+_OTHERWISE = "give arguments of a different shape, dtype or attribute, or use different operators"
 
 
 @contextmanager

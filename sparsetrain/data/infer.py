@@ -159,7 +159,7 @@ class _Guess:
         categories = (*self.categories, *self.derived)
         if not categories:
             raise ConfigError(
-                f"{self.location.name}: no column is a category, of which a model needs one; "
+                f"{self.location.name}: no column is a category, and a model needs one; "
                 "categories=[NAME] (--category NAME) makes one of a number"
             )
         kind = self.labels[label]

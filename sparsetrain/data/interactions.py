@@ -279,7 +279,7 @@ class Interactions:
                     [log._values(name).cast(self._values(name).type) for log in logs.values()]
                 )
             except pa.ArrowException as error:
-                raise DataError(f"{name}s of the files are of other types: {error}") from None
+                raise DataError(f"{name}s of the files have different types: {error}") from None
         part = np.repeat([*logs], [*map(len, logs.values())])
         if all(log.time is not None for log in logs.values()):
             columns["time"] = np.concatenate([log.time for log in logs.values()])

@@ -367,7 +367,7 @@ def require_alike(name: str, feature: Feature, values: Mapping[str, Any]) -> Non
     other = np.not_equal(*lengths)
     if other.any():
         row = int(np.argmax(other))
-        raise DataError(f"row {row}, feature {name}: it has another number of ids than {like}")
+        raise DataError(f"row {row}, feature {name}: it has more or fewer ids than {like}")
 
 
 def _bags(name: str, value: Any) -> Ragged:

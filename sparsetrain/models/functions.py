@@ -79,7 +79,7 @@ def arguments_of(model: Any, function: str) -> list[str]:
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"{type(model).__name__}.{method} takes {name!r}, which is none of its "
+                f"{type(model).__name__}.{method} takes {name!r}, which is not one of its "
                 f"features: {', '.join(sorted(known))}"
             )
     return names

@@ -183,7 +183,7 @@ class Model(nn.Module):
 
     def forward(self, *_: Any, **features: Any) -> nn.Tensor:
         """Features -> (B, S) logits."""
-        raise ConfigError(f"{type(self).__name__} has no forward, so that it gives no scores")
+        raise ConfigError(f"{type(self).__name__} has no forward, so it gives no scores")
 
     def loss(self, *labels: Any, **inputs: Any) -> nn.Tensor:
         """Weighted sum of the mean losses of all labels, each row's times its weight, a () tensor.

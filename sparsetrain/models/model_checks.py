@@ -72,8 +72,8 @@ def require_model(model: Any) -> None:
     owner: type = MODELS.get(cls.kind, cls)
     if owner is not cls:
         raise ConfigError(
-            f"{cls.__name__} has the kind {cls.kind!r}, which is that of {owner.__name__}: "
-            "leave kind out, or choose another"
+            f"{cls.__name__} has the kind {cls.kind!r}, which is {owner.__name__}'s: "
+            "leave it out, or choose a new one"
         )
 
 
@@ -81,7 +81,7 @@ def require_class(model: Any) -> None:
     """Refuse anything but a subclass of `Model`; None is accepted."""
     is_class = isinstance(model, type) and issubclass(model, Model)
     if model is not None and (not is_class or model in (Model, ClickModel)):
-        raise ConfigError(f"model is {model!r:.60}; give the class of what was saved, a Model")
+        raise ConfigError(f"model is {model!r:.60}; give the class of the saved model")
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -124,9 +124,9 @@ def require_loadable(model: Model) -> None:
     before, after = ({**Model.config(m), **_as_json(config_of(m))} for m in (model, loaded))
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
-            raise _not_loadable(cls, f"makes a model with another {name}")
+            raise _not_loadable(cls, f"makes a model with a different {name}")
     if loaded.tables() != model.tables() or _shapes(loaded) != _shapes(model):
-        raise _not_loadable(cls, "makes a model of other parameters")
+        raise _not_loadable(cls, "makes a model with different parameters")
 
 
 def export_checked(model: Model) -> tvm.IRModule:
@@ -152,7 +152,7 @@ def _require_no_batch_statistics(cls: type, function: relax.Function) -> None:
         if is_norm and bool(call.attrs["training"]):
             raise ConfigError(
                 f"{cls.__name__}: batch_norm with training=True does not move its running "
-                "statistics here, and would score a row by the others of its batch: take layer_norm"
+                "statistics here, and would score a row by its whole batch: take layer_norm"
             )
 
 
@@ -191,7 +191,7 @@ def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime
     try:
         params = {name: runtime.as_tensor(array) for name, array in arrays.items()}
     except (AttributeError, DataError) as error:
-        raise ConfigError(f"{name}.initialize gives no dict of arrays: {error}") from error
+        raise ConfigError(f"{name}.initialize must return a dict of arrays: {error}") from error
     expected, actual = _shapes(model), {key: _shape(param) for key, param in params.items()}
     for key in {**expected, **actual}:
         own, wanted = actual.get(key, "nothing"), expected.get(key, "nothing")
@@ -213,7 +213,7 @@ def check_labels_of(model: Model, encoder: Encoder | None) -> None:
     own, read = model.all_labels, encoder.schema.all_labels
     if own != read and not (own.only and own.only == read.only):
         raise ConfigError(
-            f"{type(model).__name__}: its labels are {_listed(own)}, those of the encoder "
+            f"{type(model).__name__}: its labels are {_listed(own)}, the encoder's "
             f"{_listed(read)}: give the model labels=encoder.labels"
         )
 

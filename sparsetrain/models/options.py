@@ -289,6 +289,6 @@ def _check_owners(cls: str, config: Mapping[str, Any]) -> None:
     for name, own, owner in zip(names, rows, owners, strict=True):
         if own != rows[owner]:
             raise ConfigError(
-                f"{cls}: {name} has {own} rows and {names[owner]}, whose table it looks up, "
-                f"{rows[owner]}; give both the same"
+                f"{cls}: {name} has {own} rows, but shares the table of {names[owner]}, which "
+                f"has {rows[owner]}; give both the same"
             )

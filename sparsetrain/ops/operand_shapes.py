@@ -58,8 +58,7 @@ def require_shapes(bindings: Iterable[Any]) -> None:
         if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
             raise ConfigError(
                 f"{describe_call(binding.value)}: the shape of the result is not known; give "
-                "lengths that are equal one letter, or reshape an operand to the letters of the "
-                "other"
+                "equal lengths one letter, or reshape one operand to the letters of the second"
             )
 
 
@@ -75,9 +74,9 @@ def require_plain_shapes(bindings: Iterable[Any]) -> None:
         shape = shape_of(binding.var) if isinstance(binding.var.ty, relax.TensorType) else None
         if any("if_then_else" in str(extent) for extent in shape or ()):
             raise ConfigError(
-                f"{name_of(binding.value)}: no derivative of what is cut at a letter's expression "
-                "that may be below 0; cut with op.strided_slice(..., assume_inbound=True), which "
-                "is checked in every call"
+                f"{name_of(binding.value)}: no derivative of a slice with a letter's "
+                "expression as a bound that may be below 0; cut with op.strided_slice(..., "
+                "assume_inbound=True), which is checked in every call"
             )
 
 

@@ -90,7 +90,7 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
         if slot.per == "row" and _uses(value, single):
             raise ConfigError(
                 f"{formula.name}: the per-row slot {slot.name!r} depends on a single element; "
-                "use row_means, what the elements of a row share"
+                "use row_means, which the elements of a row share"
             )
 
 

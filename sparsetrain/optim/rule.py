@@ -237,8 +237,8 @@ def _check_options(rule: Rule) -> None:
         coupled = rule.weight_decay and not rule.decoupled
         raise ConfigError(
             f"{name}{' with coupled weight_decay' if coupled else ''}: mode 'closed' needs a step "
-            "that is linear in weight and slots without a gradient, as those of sgd and momentum "
-            "are; here there is no closed form: take mode 'exact'"
+            "that is linear in weight and slots without a gradient, such as sgd's and momentum's; "
+            "this one has no closed form: take mode 'exact'"
         )
 
 

@@ -83,20 +83,20 @@ def _validated(
     """Counts and extra values of a manifest, after a comparison with the state."""
     if manifest.get("kind") != KIND:
         raise CheckpointError(
-            f"{path} holds {manifest.get('kind')!r:.60}, not what Optimizer.save wrote: "
-            "sparsetrain.load reads what a Trainer saved"
+            f"{path} holds {manifest.get('kind')!r:.60}, not a state from Optimizer.save: "
+            "read a saved Trainer with sparsetrain.load"
         )
     if manifest.get("formula") != formula:
         raise CheckpointError(
             f"{path} was saved by the optimizer {manifest.get('formula')!r:.60}, not {formula!r}: "
-            "load it by one of that formula; another with the same slots may take the next step"
+            "load it by one of that formula; one with the same slots may take the next step"
         )
     extra, counts = manifest.get("extra"), {name: manifest.get(name) for name in _COUNTS}
     for name, count in counts.items():
         if not (type(count) is int and count >= 0 and (name == "seed" or count < 1 << 62)):
-            raise CheckpointError(f"{path}: its manifest lacks or garbles {name!r}")
+            raise CheckpointError(f"{path}: its manifest has no valid {name!r}")
     if not isinstance(extra, dict):
-        raise CheckpointError(f"{path}: its manifest lacks or garbles 'extra'")
+        raise CheckpointError(f"{path}: its manifest has no valid 'extra'")
     if found := state.tables.differs(manifest):
         raise CheckpointError(f"{path}: {found}: {_ALIKE}")
     return {name: int(count) for name, count in counts.items() if count is not None}, extra

@@ -97,7 +97,7 @@ class State(dict[str, dict[str, NDArray]]):
     def __reduce__(self) -> Any:
         # `count` has two views, and caches of the last step belong to its tensors.
         raise TypeError(
-            "the state of an optimizer is not pickled or copied: keep what is in it, "
+            "the state of an optimizer is not pickled or copied: keep its content, "
             "{name: dict(slots) for name, slots in state.items()}, and state.step"
         )
 

@@ -79,7 +79,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     follow = [table.lags_by(ranges[table.name]) for table in state.tables.each()]
     if not all(follow) or _names_with_last(owned, ranges, tables) != books:
         raise ConfigError(
-            "optimizer: the state was made for other modes or groups; use the state from this "
+            "optimizer: the state was made for different modes or groups; use the state from this "
             "optimizer's init"
         )
     for table in state.tables.each():

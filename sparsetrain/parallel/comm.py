@@ -22,7 +22,7 @@ from sparsetrain.errors import ParallelError, first_line
 
 Message = tuple[int, np.ndarray]  # a rank, and a contiguous array to send to it or to fill
 Item = TypeVar("Item")
-OTHERS_SILENT = "another process of the job stands still, or cannot be reached"
+OTHERS_SILENT = "a process of the job hangs, or cannot be reached"
 GRACE = 1.0  # s that a rank waits for the others after a failure
 
 

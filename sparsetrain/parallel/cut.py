@@ -64,7 +64,7 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
         if ids is None:
             raise ConfigError(
                 f"parallel: {name} is read by {operator or 'another value'}, not only by lookups "
-                "of ids of the batch, so its rows cannot lie on several ranks: train this model in "
+                "of ids of the batch, so its rows cannot be spread over ranks: train this model in "
                 "one process"
             )
         if ids not in found[name]:
@@ -79,6 +79,6 @@ def _require_alike(lookups: Lookups, plan: Plan) -> None:
         where = [[table.owner for table in plan[name].tables] for name in (one, other)]
         if both and (where[0] != where[1] or len(where[0]) > 1):
             raise ConfigError(
-                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which lie apart: "
-                "name both tables in the feature"
+                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which are stored "
+                "apart: name both tables in the feature"
             )

@@ -51,8 +51,8 @@ class MpiComm(Comm):
         started = processes_started()
         if self.size == 1 and started > 1:
             raise ConfigError(
-                f"{started} processes were started, MPI sees 1: mpiexec and mpi4py are of other "
-                "MPIs, so start by that of the MPI that mpi4py uses; for torchrun take "
+                f"{started} processes were started, MPI sees 1: mpiexec and mpi4py use different "
+                "MPIs: start with the mpiexec of mpi4py's MPI; for torchrun take "
                 "sparsetrain.parallel.torch()"
             )
         self.deadline = deadline

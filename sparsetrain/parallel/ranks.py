@@ -240,8 +240,8 @@ class Ranks(Shards, OneProcess):
             self._require_alike(arguments_of(fit, train, options))
             if isinstance(size, int) and size % parts:
                 raise ConfigError(
-                    f"batch_size is {size}, of which {parts} parts are not equal: give "
-                    f"{max(size - size % parts, parts)} or another multiple of {parts}"
+                    f"batch_size is {size}, which does not split into {parts} equal parts: give "
+                    f"{max(size - size % parts, parts)} or a different multiple of {parts}"
                 )
             stop, run = options.get("stop"), options.get("run")
             if callable(stop):

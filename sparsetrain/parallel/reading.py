@@ -79,8 +79,8 @@ class SharedRows:
         self.num_rows = dataset.num_rows
         if self.num_rows is None and dataset.reserved and comm.size > 1 and comm.rank == 0:
             warnings.warn(
-                "how many rows there are shows only at the end, so every rank reads all of them: "
-                "`sparsetrain convert` makes files of which each reads its own",
+                "the number of rows is unknown until the end, so every rank reads all of them: "
+                "from files of `sparsetrain convert` each rank reads only its own",
                 DataWarning,
                 stacklevel=4,
             )

@@ -87,7 +87,7 @@ def require_shared(comm: Comm, folder: Path | None = None) -> Path:
     seen = comm.gather(named.is_dir())
     if not all(seen):
         raise CheckpointError(
-            f"{named} is not seen by {comm.name_of(seen.index(False))}: a run must lie on a "
+            f"{named} is not seen by {comm.name_of(seen.index(False))}: a run must be on a "
             "file system that all ranks share"
         )
     return named

@@ -115,8 +115,8 @@ class Shards:
         own = type(self._model)
         if fill and own.initialize is not Model.initialize:
             raise ConfigError(
-                f"parallel: {own.__name__}.initialize draws weights by a rule of its own, of which "
-                "a rank cannot draw its rows alone: save() them in one process, and load that"
+                f"parallel: {own.__name__}.initialize draws weights by a rule of its own, so a "
+                "rank cannot draw its rows alone: save() them in one process, and load that"
             )
         names = [name for name, _ in self._model.named_parameters()]
         dense = (name for name in names if name not in self.plan)

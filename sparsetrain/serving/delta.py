@@ -185,7 +185,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
             old = _with_items(old)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
-            f"{delta}: it is not a delta: give what export --since wrote"
+            f"{delta}: it is not a delta: give a folder that export --since wrote"
         ) from None
     if since != old.checksum:
         raise CheckpointError(

@@ -45,7 +45,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
             continue
         lacking = next((source for source in rule.sources if source not in columns), None)
         if lacking is not None:
-            raise DataError(f"column {shown(lacking)} is missing, of which {shown(name)} is made")
+            raise DataError(f"column {shown(lacking)} is missing: {shown(name)} is made of it")
         arrays = [columns[source].as_arrow() for source in rule.sources]
         piece = pa.RecordBatch.from_arrays(arrays, names=[*rule.sources])
         found[name] = as_feature(derived_column(piece, rule, Location("request")), name)

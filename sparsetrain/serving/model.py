@@ -231,8 +231,8 @@ def _check_library(path: Path, content: bytes, crc: int) -> None:
         own = running.read(20)
     if any(content[part] != own[part] for part in _KIND):
         raise CheckpointError(
-            f"{path}: it was exported on another kind of processor than this {platform.machine()}: "
-            "export it on one like this"
+            f"{path}: it was exported on a different kind of processor than this "
+            f"{platform.machine()}: export it on one like this"
         )
 
 

@@ -425,9 +425,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         place = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[place] != y
         if unknown.any():
-            raise ValueError(
-                f"y holds {y[unknown][0]!r}, which is none of {self.classes_.tolist()}"
-            )
+            raise ValueError(f"y holds {y[unknown][0]!r}, which is not in {self.classes_.tolist()}")
         weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
         if self.class_weight is not None:
             weights = weights * compute_sample_weight(self.class_weight, y)

@@ -94,11 +94,11 @@ def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
         is_there = "has" if wrong[0] in kept else "lacks"
         raise CheckpointError(
             f"{folder} {is_there} the entry {wrong[0]!r:.60}, unlike an estimator of this class: "
-            "was it saved by another?"
+            "was it saved by a different class?"
         )
     for name, value in kept.items():
         if not fields[name].is_right(value):
-            raise CheckpointError(f"{folder}: its manifest garbles {name!r}: {value!r:.60}")
+            raise CheckpointError(f"{folder}: its manifest has an invalid {name!r}: {value!r:.60}")
     return {name: fields[name].made(value) for name, value in kept.items()}
 
 
@@ -113,7 +113,7 @@ def require_names_of(
         Which names the first of them.
     """
     if schema.all_labels.only != label or schema.weights is None:
-        raise CheckpointError(f"{folder} has other labels than a {label} one with weights")
+        raise CheckpointError(f"{folder} does not have one {label} label, with weights")
     stored = {*(schema.categories or ())} - {*schema.derived}
     constant, names = kept["constant_"], kept.get("feature_names_in_")
     if constant not in (None, *stored) or (names is not None and constant in names):
@@ -123,7 +123,7 @@ def require_names_of(
     missing = sorted({*schema.dense, *schema.vectors, *stored} - {*names, constant})
     if len(names) != kept["n_features_in_"] or missing:
         raise CheckpointError(
-            f"{folder}: its {len(names)} features are not those of its encoder"
+            f"{folder}: its {len(names)} features do not match its encoder"
             f"{f', which has {missing[0]!r:.60}' if missing else ''}"
         )
 

@@ -189,12 +189,12 @@ class Tables(MutableMapping[str, NDArray]):
         own = self.layout()
         if saved.get("tables") != own["tables"]:
             return (
-                f"init was given other tables, {saved.get('tables')!r:.200}; here "
+                f"tables given to init differ: saved {saved.get('tables')!r:.200}, current "
                 f"{own['tables']!r:.200}"
             )
         exact, before = own["exact"], saved.get("exact")
         if exact and before and exact != before:  # where one has none, its slot is missing
-            return f"mode 'exact' was that of {before!r:.200}; here of {exact!r:.200}"
+            return f"parameters in exact mode differ: saved {before!r:.200}, current {exact!r:.200}"
         return None
 
     def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:

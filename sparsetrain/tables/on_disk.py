@@ -147,8 +147,8 @@ class DiskTable(Table):
                 )
         if len(ranges) > 1:
             raise ConfigError(
-                f"tables on disk: {ranges[0].names[-1]!r} and {ranges[1].names[0]!r} lie in one "
-                "storage and have other options by their groups: give them the same"
+                f"tables on disk: {ranges[0].names[-1]!r} and {ranges[1].names[0]!r} share one "
+                "storage, but their groups have different options: give them the same"
             )
         self._ranges = tuple(ranges)
 

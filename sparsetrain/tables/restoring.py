@@ -144,7 +144,7 @@ def _lag_again_(table: Table, history: History, then: Missed, rows: slice) -> No
     if history.spec.noop_on_zero_grad == "untouched":
         known |= last == UNTOUCHED
     if not known.all():
-        raise CheckpointError(f"rows of {table.name!r} missed other steps than are saved")
+        raise CheckpointError(f"rows of {table.name!r} missed steps that are not saved")
 
 
 def _note_current_(

@@ -86,7 +86,7 @@ def named_arrays(
             for logical, part in _split(name, view(tensor), tables):
                 if logical + suffix in named:
                     raise ConfigError(
-                        f"a parameter and a slot of another are both called {logical + suffix!r}: "
+                        f"a parameter and a slot are both called {logical + suffix!r}: "
                         "rename the parameter"
                     )
                 named[logical + suffix] = part

@@ -119,8 +119,8 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         mine = super().state_dict()
         if _kinds(mine) != _kinds(state_dict):
             raise CheckpointError(
-                "RowSparseOptimizer: the state is that of another optimizer, or of parameters of "
-                "other shapes"
+                "RowSparseOptimizer: the state is for a different optimizer, or for parameters "
+                "of different shapes"
             )
         check_finite(
             {
@@ -176,8 +176,8 @@ class Group:
         for name, parameter in given.items():
             if parameter.data_ptr() != self.places[name]:
                 raise ConfigError(
-                    f"RowSparseOptimizer: {name!r} lies elsewhere now, as after .to() or an "
-                    "assignment to .data: make a new optimizer"
+                    f"RowSparseOptimizer: {name!r} was moved, as by .to() or an assignment "
+                    "to .data: make a new optimizer"
                 )
         if given:
             gradients = {name: _gradient(name, parameter) for name, parameter in given.items()}

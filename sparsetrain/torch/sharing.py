@@ -26,9 +26,7 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
         If it is not on the CPU, is not float32 or float64, or has a different layout.
     """
     if tensor.device.type != "cpu":
-        raise ConfigError(
-            f"{what} lies on {tensor.device}: sparsetrain.torch works on the CPU alone"
-        )
+        raise ConfigError(f"{what} is on {tensor.device}: sparsetrain.torch works on the CPU alone")
     if tensor.dtype not in DTYPES:
         raise ConfigError(f"{what} is {tensor.dtype}: it must be torch.float32 or torch.float64")
     if not (tensor.is_contiguous() and tensor.data_ptr() % 64 == 0):

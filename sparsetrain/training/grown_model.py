@@ -49,10 +49,10 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
         If `encoder` was not extended from the model's encoder, or the model has no rows.
     """
     if known is None:
-        raise ConfigError("extended: the trainer has no encoder, which says what its rows are of")
+        raise ConfigError("extended: the trainer has no encoder, so values of its rows are unknown")
     if not encoder.extends(known):
         raise ConfigError(
-            "extended: this encoder gives known values other rows, or reads rows differently; take "
+            "extended: this encoder gives known values new rows, or reads data differently; take "
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)

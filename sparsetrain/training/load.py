@@ -176,7 +176,7 @@ def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
         named = str(path) in str(error)
         raise error if named else CheckpointError(f"{path}: {error}") from None
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"{path}: its manifest lacks or garbles {error}") from error
+        raise CheckpointError(f"{path}: its manifest lacks a valid value: {error}") from error
     except ValueError as error:  # our own errors, and errors of int()
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -200,7 +200,7 @@ def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Itera
 
 
 _NO_TRAINER = {
-    LOOP: "it holds what Optimizer.save wrote: Optimizer.load_ reads it",
+    LOOP: "it was written by Optimizer.save: read it with Optimizer.load_",
     QUANTIZED: "its tables are int8, for prediction alone: `load_predictor`, `evaluate` and "
     "`predict` read it; training needs the run that it was made from",
 }

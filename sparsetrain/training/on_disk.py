@@ -73,11 +73,11 @@ class DiskTables(OneProcess):
         refused = {
             "are for models of clicks, which read rows of a batch's ids alone": model.all_fields
             is None,
-            "are float32: rows in half precision are rounded by where they lie": other,
+            "are float32: half precision is rounded by a row's place in memory": other,
             "are for a CPU: give target='cpu'": backend_of(target) is not host(),
             "are for one process: leave parallel out": not alone,
             "are for batches in one part: leave accumulate out": accumulate > 1,
-            "know no clip_norm, whose sum is by where rows lie: take clip_value": (
+            "have no clip_norm, a sum in the order of rows in memory: take clip_value": (
                 optimizer.clip_norm is not None
             ),
         }

@@ -65,9 +65,8 @@ def _for_prediction(model: Any, dtype: str) -> Any:
         again = None
     if again is None or again.config().get("table_dtype") != dtype:
         raise ConfigError(
-            f"{made.__name__} has no table_dtype, so that its tables cannot be int8: let it be a "
-            "ClickModel whose constructor passes **rest to super().__init__, and whose config() "
-            "has super().config()"
+            f"{made.__name__} takes no table_dtype, so its tables cannot be int8: derive it from "
+            "ClickModel, pass **rest to super().__init__, and include super().config() in config()"
         )
     return again
 

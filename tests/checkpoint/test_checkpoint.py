@@ -536,20 +536,20 @@ def of_array(**fields: object) -> Callable[[dict], object]:
         (of_array(shape=[0, 2**61]), "array 0 has the shape [0, 2305843009213693952]"),
         (of_array(shape=[4, 2**40]), "array 'table' cannot have 176 bytes"),
         (of_array(shape=[3, 4]), "array 0 has the rows [0, 4] of shape [3, 4]"),
-        (of_array(shape=[4, 3, 1]), "000.npy (array 'table'): the header is not that of float32"),
+        (of_array(shape=[4, 3, 1]), "000.npy (array 'table'): the header does not match float32"),
         (of_array(shape=[]), "array 0 has the rows [0, 4] of shape []"),
         (of_array(shape=[8, 3]), "rows 4 and later of array 'table' are missing"),
         (of_array(shape=[8, 3], rows=[4, 8]), "two arrays have the same name 'table'"),
         (of_array(rows=[0]), "array 0 has the rows [0]"),
         (of_array(rows=[4, 0]), "array 0 has the rows [4, 0]"),
-        (of_array(dtype="int32"), "000.npy (array 'table'): the header is not that of int32"),
+        (of_array(dtype="int32"), "000.npy (array 'table'): the header does not match int32"),
         (of_array(bytes=2**70), "array 0 has the bytes 1180591620717411303424"),
         (of_array(crc32=-1), "array 0 has the crc32 -1"),
         (of_array(pickle=True), "array 0 must have the fields name, file,"),
         (lambda body: body.update(version=3), "format version 3 is unknown"),
         (lambda body: body.update(version=True), "format version True is unknown"),
         (lambda body: body["arrays"][0].pop("rows"), "array 0 must have the fields"),
-        (lambda body: body.update(manifest=nested(40)), "more than 32 levels in one another"),
+        (lambda body: body.update(manifest=nested(40)), "more than 32 nested levels"),
         (lambda body: body.update(version="1"), "format version '1' is unknown"),
         (lambda body: body.update(format="zip"), "not the manifest of a sparsetrain checkpoint"),
         (lambda body: body.update(arrays={}), "`arrays` must be a list"),
@@ -585,5 +585,5 @@ def test_a_pickle_in_an_array_file_is_never_loaded(tmp_path):
     np.save(folder / "000.npy", np.array([print]), allow_pickle=True)
     data = (folder / "000.npy").read_bytes().ljust(size, b"\0")[:size]
     (folder / "000.npy").write_bytes(data)
-    with pytest.raises(CheckpointError, match="the header is not that of float32"):
+    with pytest.raises(CheckpointError, match="the header does not match float32"):
         read_checkpoint(folder)

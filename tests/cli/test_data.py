@@ -145,7 +145,11 @@ REFUSED = [
     (["convert", "RAW", "--out", "OUT", "--memory", "1MB"], 2, "memory is 1,000,000 bytes; it"),
     (["convert", "RAW", "--out", "OUT", "--bad-rows", "drop"], 2, "bad_rows is 'drop'; it must"),
     (["convert", "RAW", "--out", "OUT", "--schema", "no.toml"], 2, "no.toml: cannot read the"),
-    (["convert", "RAW", "--out", "OUT", "--encoder", "no"], 4, "no: no such file; an encoder"),
+    (
+        ["convert", "RAW", "--out", "OUT", "--encoder", "no"],
+        4,
+        "no: no such file; `convert` writes the encoder",
+    ),
     (
         ["train", "RAW", "--valid", ""],
         2,

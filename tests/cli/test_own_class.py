@@ -107,7 +107,7 @@ REFUSED = {
     "no class": (["--model", MODULE], r"--model linear_of_a_test: write MODULE:CLASS, such as"),
     "no module": (["--model", "nowhere:Linear"], "No module named 'nowhere'; it is neither"),
     "no such class": (["--model", f"{MODULE}:Liner"], "linear_of_a_test has no Liner"),
-    "another thing": (["--model", f"{MODULE}:NUMBER"], "model is 5; give the class of what was"),
+    "another thing": (["--model", f"{MODULE}:NUMBER"], "model is 5; give the class of the saved"),
     "another class": (["--model", "sparsetrain.models:DLRM"], "its model is 'Linear', not 'dlrm'"),
     "a module that raises": (["--model", "broken_of_a_test:A"], "broken_of_a_test raises ValueErr"),
     "a program": (["--model", "program_of_a_test:A"], r"program_of_a_test raises SystemExit\(0\)"),

@@ -77,7 +77,7 @@ def test_each_day_is_scored_before_it_is_trained_on(clicks, tmp_path, capsys):
     state = st.load(out / days[2]).state_dict()
     assert all(np.array_equal(state[name], array) for name, array in trainer.state_dict().items())
     assert train(clicks, *command, "--epochs", 3, "--out", out, "--resume", "auto") == 4
-    assert "2014-10-21: trained with other settings" in capsys.readouterr().err
+    assert "2014-10-21: trained with different settings" in capsys.readouterr().err
 
 
 @pytest.mark.slow

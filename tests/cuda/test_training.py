@@ -236,7 +236,7 @@ def test_parameters_that_lie_elsewhere_are_named_with_the_way_out(cuda, what):
     state = optimizer.init(params)
     if what == "slot 'sum'":
         params = there
-    message = rf"'w' lies on .*, its {what} on .*program\.place\(params\) before optimizer\.init"
+    message = rf"'w' is on .*, its {what} on .*program\.place\(params\) before optimizer\.init"
     with pytest.raises(ConfigError, match=message):
         optimizer.apply_(params, there, state)
 

@@ -369,7 +369,7 @@ def test_something_else_among_batches_is_refused():
 
 
 def test_batches_have_no_columns_to_describe():
-    with pytest.raises(DataError, match="batch: a list stands for batches.* no columns; give"):
+    with pytest.raises(DataError, match="batch: a list is read as batches.* no columns; give"):
         profile(Batch([[0.0]], [[1]]))
 
 

@@ -138,7 +138,7 @@ def test_other_rows_are_converted_by_the_encoder_of_the_first(raw, tmp_path):
     convert_files(other, tmp_path / "valid", encoder=tmp_path / "train")
     assert_batches_equal(read(tmp_path / "valid", encoder), read(other, encoder))
     own = Encoder.fit(other)
-    with pytest.raises(DataError, match="converted with another encoder than this one"):
+    with pytest.raises(DataError, match="converted with a different encoder than this one"):
         Dataset(tmp_path / "valid", own)
 
 
@@ -409,7 +409,9 @@ def test_other_settings_or_files_are_refused_in_an_unfinished_conversion(raw, tm
     for change in ({"min_count": 3}, {"bad_rows": "skip"}, {}):
         if not change:
             os.utime(tmp_path / "raw2.parquet", (1, 1))
-        with pytest.raises(ConfigError, match="unfinished conversion of other files or settings"):
+        with pytest.raises(
+            ConfigError, match="unfinished conversion of different files or settings"
+        ):
             convert_files(raw, tmp_path / "out", **change)
     assert (tmp_path / "out" / "_work" / "dataset.json").is_file()
 
@@ -431,7 +433,7 @@ def test_text_without_a_row_leaves_nothing_behind(tmp_path, rule):
 
 @pytest.mark.parametrize("inside", ["", "out", "deep/out"])
 def test_a_result_does_not_lie_among_what_is_read(raw, tmp_path, inside):
-    with pytest.raises(ConfigError, match="lies in the folder .*, which is read; name another"):
+    with pytest.raises(ConfigError, match="is inside .*, which is read; name another"):
         convert_files(tmp_path, tmp_path / inside)
     assert all(name.startswith("raw") for name in os.listdir(tmp_path))
 

@@ -150,7 +150,7 @@ def test_a_pattern_names_files_by_url(tmp_path):
 
 
 def test_batches_of_any_kind_have_nothing_to_learn():
-    with pytest.raises(DataError, match="a generator stands for batches, .*; give files, a table"):
+    with pytest.raises(DataError, match="a generator is read as batches, .*; give files, a table"):
         Encoder.fit(row for row in TABLE.to_pylist())
 
 

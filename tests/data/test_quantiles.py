@@ -136,7 +136,9 @@ def test_a_conversion_leaves_bad_rows_out_of_quantiles(inputs, tmp_path):
 
 def test_a_column_without_a_number_is_refused():
     table = rows().set_column(2, "price", pa.nulls(3000, pa.float64()))
-    with pytest.raises(DataError, match="table: column price: no number in it, of which bucket"):
+    with pytest.raises(
+        DataError, match="table: column price: no number in it to learn quantiles of bucket"
+    ):
         Encoder.fit(table, schema=schema())
 
 

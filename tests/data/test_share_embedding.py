@@ -158,11 +158,11 @@ WRONG = {
     ),
     "another min_count": (
         {"history": rule(min_count=3), "item": ColumnRule(min_count=2)},
-        "columns.history: min_count is 3, but its table is that of 'item', which has 2; say it",
+        "columns.history: min_count is 3, but it shares the table of 'item', which has 2; set it",
     ),
     "a cap of its own": (
         {"history": rule(max_rows=30)},
-        "columns.history: max_rows is 30, but its table is that of 'item', which has none of its",
+        "columns.history: max_rows is 30, but it shares the table of 'item', which has none of its",
     ),
     "no name": ({"history": ColumnRule(share_embedding=3)}, "history.share_embedding is 3"),
 }
@@ -227,7 +227,10 @@ def without_rule(manifest):
 
 
 DAMAGES = {
-    "other rows": (lambda m: m["rows"].__setitem__(1, 10**6), "columns of one table with other"),
+    "other rows": (
+        lambda m: m["rows"].__setitem__(1, 10**6),
+        "columns of one table with different",
+    ),
     "an unknown column": (
         lambda m: m["schema"]["columns"].update(user={"share_embedding": "x"}),
         "there is no category 'x'",

@@ -177,7 +177,7 @@ def test_names_in_quotes_are_refused_where_quotes_are_letters(tmp_path):
     assert_batches_equal(joined(Dataset(tmp_path / "a.csv", PLAIN).batches(7)), EXPECTED)
     path = tmp_path / "a.tsv"
     path.write_text(header.replace(",", "\t") + lines())
-    with pytest.raises(DataError, match='a.tsv: line 1: the name "label" stands in double quotes'):
+    with pytest.raises(DataError, match='a.tsv: line 1: the name "label" is in double quotes'):
         Encoder.fit(path)
 
 

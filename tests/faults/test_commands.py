@@ -183,7 +183,10 @@ def test_a_schema_that_was_edited_is_refused_by_what_differs(described, capsys, 
     assert main(["train", "--resume", str(described / "run"), "--epochs", "2"]) == 4
     said = capsys.readouterr().err.splitlines()[-1]
     file, run = described / "log.toml", described / "run"
-    assert f"error: --schema {file} is not what {run} was trained with: {EDITS[edited]}" in said
+    assert (
+        f"error: --schema {file}: {run} was trained with a different schema: {EDITS[edited]}"
+        in said
+    )
     assert said.endswith("; give that schema again, or train anew")
     assert st.load(run).epochs == 1
 
@@ -195,7 +198,7 @@ def test_a_schema_may_be_written_otherwise_or_moved(described, capsys):
     (described / "log.toml").rename(described / "new.toml")
     assert main([*resume, "3"]) == 2
     said = capsys.readouterr().err
-    assert "log.toml: cannot read the schema" in said and "--schema says where it lies now" in said
+    assert "log.toml: cannot read the schema" in said and "give its new place by --schema" in said
     assert main([*resume, "3", "--schema", str(described / "new.toml")]) == 0
     assert main([*resume, "4"]) == 0  # where it lies now is kept
 

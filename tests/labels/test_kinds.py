@@ -223,7 +223,7 @@ def test_the_regressor_predicts_means_of_counts_and_quantiles(label, tmp_path):
     model.save(tmp_path / "kept")
     again = RatingRegressor.load(tmp_path / "kept", label=label)
     np.testing.assert_array_equal(again.predict(frame), found)
-    with pytest.raises(st.errors.CheckpointError, match="has other labels than a real one"):
+    with pytest.raises(st.errors.CheckpointError, match="does not have one real label"):
         RatingRegressor.load(tmp_path / "kept")
 
 

@@ -224,16 +224,16 @@ REFUSED = {
         "does not make the model again: .*'dim'"
     ),
     _describing("Another", lambda config: {**config, "hidden": 5}): (
-        "makes a model of other parameters"
+        "makes a model with different parameters"
     ),
     _describing("NotPlain", lambda config: {**config, "hidden": np.int64(4)}): (
         "does not make the model again: .*int64 is not JSON"
     ),
-    _taking("table", lambda table: table or {1: 2}): "makes a model with another table",
+    _taking("table", lambda table: table or {1: 2}): "makes a model with a different table",
     _taking("slope", lambda _: float("inf")): "does not make the model again: .*not JSON compliant",
-    _taking("widths", lambda widths: (1, *(widths or ()))): "makes a model with another widths",
+    _taking("widths", lambda widths: (1, *(widths or ()))): "makes a model with a different widths",
     NotBegun: r"its constructor does not call super\(\).__init__",
-    _class("Claiming", kind="dlrm"): "Claiming has the kind 'dlrm', which is that of DLRM",
+    _class("Claiming", kind="dlrm"): "Claiming has the kind 'dlrm', which is DLRM's",
     _with("dense", _parameter): r"function 'loss' has two arguments called 'dense': an input, "
     r".*\(B, 3\).*, and a parameter, .*\(3,\).*; rename one of them",
     _with("last.bias", _parameter): "two arguments called 'last.bias': a parameter, .*a parameter",
@@ -303,7 +303,9 @@ GIVEN = {"row_weights": True, "pooling": "mean", "table_dtype": "bfloat16", "nam
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_a_config_leaves_out_is_refused_where_the_model_was_given_it(name):
-    with pytest.raises(ConfigError, match=f"Unseen .*makes a model with another {name}: return"):
+    with pytest.raises(
+        ConfigError, match=f"Unseen .*makes a model with a different {name}: return"
+    ):
         st.Trainer(Unseen([5, 7], **{name: GIVEN[name]}), st.optim.sgd(0.1))
 
 
@@ -363,7 +365,7 @@ def test_tables_become_int8_where_the_class_takes_a_table_dtype():
         def forward(self, dense, embedded):
             return self.last(dense)
 
-    with pytest.raises(ConfigError, match=r"Fixed has no table_dtype.* passes \*\*rest"):
+    with pytest.raises(ConfigError, match=r"Fixed takes no table_dtype.* pass \*\*rest"):
         st.Trainer(Fixed([5, 7]), st.optim.sgd(0.1)).quantized()
 
 
@@ -382,7 +384,7 @@ NO_CLASSES = [5, "DLRM", int, lambda **given: DLRM(**given), ClickModel, DLRM([5
 @pytest.mark.parametrize("model", NO_CLASSES, ids=lambda model: f"{model!r:.12}")
 @pytest.mark.parametrize("load", [st.load, st.load_predictor])
 def test_what_is_no_class_of_a_model_is_refused_before_a_folder_is_read(load, model):
-    with pytest.raises(ConfigError, match="model is .*; give the class of what was saved"):
+    with pytest.raises(ConfigError, match="model is .*; give the class of the saved model"):
         load("no folder", model=model)
 
 

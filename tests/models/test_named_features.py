@@ -321,7 +321,7 @@ def broken(change):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"forward": lambda self, film: self.item(film)}, "takes 'film', which is none of its"),
+        ({"forward": lambda self, film: self.item(film)}, "takes 'film', which is not one of its"),
         ({"forward": lambda self, item: nn.op.sum(self.item(item), axis=1)}, "not \\(B, 1\\)"),
         ({"loss": lambda self, item: self.item(item)}, "loss gave the shape"),
         ({"prepared": {"other": Ids("films")}}, "has no Embedding 'films'"),

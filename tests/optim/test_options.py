@@ -179,7 +179,7 @@ def test_another_optimizer_may_go_on_with_a_state_if_the_slots_are_the_same():
     assert as_numpy(tensors["top.bias"])[0] == pytest.approx(0.7)
     matrices = {"t": as_tensor(np.ones((3, 2)))}
     lazy = optim.adam(0.1).init(matrices)
-    with pytest.raises(ConfigError, match="state was made for other modes or groups"):
+    with pytest.raises(ConfigError, match="state was made for different modes or groups"):
         optim.adam(0.1, mode="exact").flush_(matrices, lazy)
     with pytest.raises(ConfigError, match="use the state from this optimizer's init"):
         optim.sgd(0.1).apply_(tensors, gradients, dict(state))

@@ -177,9 +177,12 @@ OTHERS = {
     ),
     "tables of other rows": (
         lambda: Loop(optim.adam(0.1), tables={"t": {"C1": slice(0, 20), "C2": slice(20, 60)}}),
-        rf"other tables, .*'C1': \[0, 40\].*; here .*'C1': \[0, 20\].*{ALIKE}",
+        rf"tables .* differ: saved .*'C1': \[0, 40\].*, current .*'C1': \[0, 20\].*{ALIKE}",
     ),
-    "no word of tables": (lambda: Loop(optim.adam(0.1)), f"other tables, .*; here {{}}: {ALIKE}"),
+    "no word of tables": (
+        lambda: Loop(optim.adam(0.1)),
+        f"differ: saved .*, current {{}}: {ALIKE}",
+    ),
 }
 
 
@@ -199,13 +202,13 @@ def test_tables_of_another_size_are_refused(tmp_path):
 
 
 MANIFESTS = {
-    "no step": ({"step": None}, "lacks or garbles 'step'"),
-    "a step before the first": ({"step": -1}, "lacks or garbles 'step'"),
-    "a seed that is text": ({"seed": "x"}, "lacks or garbles 'seed'"),
-    "a list for extra": ({"extra": []}, "lacks or garbles 'extra'"),
-    "tables that are text": ({"tables": "x"}, "other tables, 'x'; here {}"),
+    "no step": ({"step": None}, "has no valid 'step'"),
+    "a step before the first": ({"step": -1}, "has no valid 'step'"),
+    "a seed that is text": ({"seed": "x"}, "has no valid 'seed'"),
+    "a list for extra": ({"extra": []}, "has no valid 'extra'"),
+    "tables that are text": ({"tables": "x"}, "differ: saved 'x', current {}"),
     "a formula that is a list": ({"formula": [1]}, r"the optimizer \[1\], not 'sgd'"),
-    "another kind": ({"kind": "cake"}, "holds 'cake', not what Optimizer.save wrote"),
+    "another kind": ({"kind": "cake"}, "holds 'cake', not a state from Optimizer.save"),
 }
 
 
@@ -221,11 +224,13 @@ def test_a_manifest_is_not_believed(tmp_path, change):
 def test_what_a_trainer_saved_and_what_a_loop_saved_say_who_reads_them(tmp_path):
     small_dlrm.trainer().save(tmp_path / "trainer")
     assert_refused(
-        case("sgd float32"), tmp_path / "trainer", "sparsetrain.load reads what a Trainer"
+        case("sgd float32"), tmp_path / "trainer", "read a saved Trainer with sparsetrain.load"
     )
     case("sgd float32").save(tmp_path / "loop")
     for read in (st.load, st.load_predictor):
-        with pytest.raises(CheckpointError, match="loop: it holds .* Optimizer.load_ reads it"):
+        with pytest.raises(
+            CheckpointError, match="loop: it was written by .*: read it with Optimizer.load_"
+        ):
             read(tmp_path / "loop")
 
 
@@ -266,10 +271,10 @@ def test_mode_exact_of_other_tables_is_refused(tmp_path):
         return Loop(optim.adam(0.1, mode="exact", groups=groups), tables=TABLES)
 
     loop("C2").train(HALF).save(tmp_path / "run")
-    message = rf"mode 'exact' was that of {{'t': \['C1'\]}}; here of {{'t': \['C2'\]}}: {ALIKE}"
+    message = rf"in exact mode differ: saved {{'t': \['C1'\]}}, current {{'t': \['C2'\]}}: {ALIKE}"
     assert_refused(loop("C1"), tmp_path / "run", message)
     everywhere = Loop(optim.adam(0.1, mode="exact"), tables=TABLES)
-    assert_refused(everywhere, tmp_path / "run", r"here of {'t': \['C1', 'C2'\]}")
+    assert_refused(everywhere, tmp_path / "run", r"current {'t': \['C1', 'C2'\]}")
     loop("C2").load_(tmp_path / "run")
 
 

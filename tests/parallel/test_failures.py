@@ -110,7 +110,7 @@ def test_rows_that_come_in_another_order_from_each_table_are_refused():
         crossed, group = Crossed({"user": 9, "item": 5}), Group(comm, "table", 2)
         st.Trainer(crossed, ADAGRAD, parallel=group).compile()
 
-    said = "'user' is looked up in user.weight and in item.weight, which lie apart"
+    said = "'user' is looked up in user.weight and in item.weight, which are stored apart"
     assert any(said in str(error) for error in run_ranks(2, work))
 
 
@@ -135,8 +135,8 @@ OTHERS = {
         "has the data 'rows of checksum",
     ),
     "data in files": (lambda rank, at: {"train": _file(at, rank, "label")}, "has the data"),
-    "other batches": (lambda rank, _: {"train": _batches(rank)}, "other values on rank 1"),
-    "rows to validate on": (lambda rank, _: {"validation": _given(rank, "C1")}, "other values on"),
+    "other batches": (lambda rank, _: {"train": _batches(rank)}, "unlike values on rank 1"),
+    "rows to validate on": (lambda rank, _: {"validation": _given(rank, "C1")}, "unlike values on"),
     "files to validate on": (
         lambda rank, at: {"validation": _file(at, rank, "C1")},
         "other values",
@@ -189,7 +189,7 @@ def _encoder(rank):
     return st.data.Encoder.fit(rows.assign(C2=(2 * rows["C2"]) % 5) if rank else rows)
 
 
-@pytest.mark.filterwarnings("ignore:how many rows there are shows")
+@pytest.mark.filterwarnings("ignore:the number of rows is unknown")
 @pytest.mark.parametrize("kind", OTHERS)
 def test_ranks_that_are_given_something_else_are_refused_by_name(tmp_path, kind):
     give, said = OTHERS[kind]
@@ -215,7 +215,7 @@ def test_a_step_refuses_another_batch_on_another_rank(other):
         trainer.step(encoder.encode(other(make_clicks()) if comm.rank else rows))
 
     for error in run_ranks(2, work):
-        assert isinstance(error, DataError) and "other values on rank 1 of 2 (host1)" in str(error)
+        assert isinstance(error, DataError) and "unlike values on rank 1 of 2 (host1)" in str(error)
 
 
 def test_ranks_on_other_kinds_of_cpu_are_refused():

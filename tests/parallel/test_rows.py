@@ -112,5 +112,5 @@ def test_batches_of_the_users_own_are_those_of_all_ranks():
 def test_a_batch_that_parts_do_not_divide_is_refused():
     model = st.models.DLRM(rows=[9, 5], dim=4, num_dense=3, bottom=(4,), top=(4,))
     trainer = st.Trainer(model, st.optim.adagrad(0.05), parallel=st.parallel.local(8))
-    with pytest.raises(ConfigError, match="give 96 or another multiple of 8"):
+    with pytest.raises(ConfigError, match="give 96 or a different multiple of 8"):
         trainer.fit([], batch_size=100)

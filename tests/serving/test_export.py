@@ -173,7 +173,9 @@ def test_an_export_for_another_kind_of_processor_is_refused(folder):
     (folder / LIBRARY).unlink()
     (folder / LIBRARY).write_bytes(made)
     edited(folder, f"{zlib.crc32(whole):08x}", f"{zlib.crc32(made):08x}")
-    with pytest.raises(CheckpointError, match="exported on another kind of processor than this"):
+    with pytest.raises(
+        CheckpointError, match="exported on a different kind of processor than this"
+    ):
         Model(folder)
 
 

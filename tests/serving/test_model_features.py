@@ -138,7 +138,7 @@ def test_a_delta_of_tables_with_a_file_each_holds_the_rows_that_changed(exports,
 
 def test_a_request_with_other_numbers_of_ids_is_refused_by_row_and_column(exports):
     columns = rows_of(3, 2) | {"rated": [[1], [2], [3, 4]], "stars": [[1.0], [1.0], [1.0, 1.0]]}
-    with pytest.raises(DataError, match="row 2, column history: it has another number of ids"):
+    with pytest.raises(DataError, match="row 2, column history: it has more or fewer ids"):
         Model(exports("own")[1]).predict(columns | {"history": [[1], [2], [3]]})
     with pytest.raises(DataError, match="column user: it holds lists"):
         Model(exports("own")[1]).predict(columns | {"user": [["a"], ["b"], ["c"]]})

@@ -289,7 +289,7 @@ REFUSED = {
     "a parameter elsewhere": (
         lambda: optimizer_of(torch.nn.Linear(1, 1, device="meta")),
         ConfigError,
-        "'parameter 0' lies on meta: .* the CPU alone",
+        "'parameter 0' is on meta: .* the CPU alone",
     ),
     "a schedule": (
         lambda: optimizer_of(table(), st.optim.sgd(st.optim.warmup(5))),
@@ -304,8 +304,8 @@ REFUSED = {
         ConfigError,
         "one parameter group",
     ),
-    "memory that moved": (moved, ConfigError, "lies elsewhere now"),
-    "another state": (of_another, CheckpointError, "another optimizer"),
+    "memory that moved": (moved, ConfigError, "was moved"),
+    "another state": (of_another, CheckpointError, "a different optimizer"),
     "vmap": (lambda: torch.vmap(table())(torch.tensor([[1]])), ConfigError, "torch.vmap"),
     "a copy": (lambda: copy.deepcopy(optimizer_of(table())), TypeError, "save its state_dict"),
 }

@@ -112,7 +112,7 @@ def test_no_score_that_is_a_number_leaves_the_last_weights():
 def test_it_is_said_where_weights_are_not_the_last(capsys):
     fit(make(), progress="auto")
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == ("the weights are those of step 14 of 28, the best validation: logloss 0.5000")
+    assert said == ("the weights are from step 14 of 28, the best validation: logloss 0.5000")
 
 
 def test_what_is_resumed_is_the_last_state(tmp_path):
@@ -356,7 +356,7 @@ def test_commands_score_and_predict_with_the_best(overfitted, tmp_path, capsys):
     run = str(tmp_path / "run")
     assert train(overfitted, "--patience", "2", "--out", run) == 0
     said = capsys.readouterr().out
-    assert "stopped early: weights and scores are those of step " in said
+    assert "stopped early: weights and scores are from step " in said
     result = evaluated(capsys, run, overfitted)
     latest = evaluated(capsys, run, overfitted, "--checkpoint", "latest")
     best = min(line["logloss"] for line in st.Run(run).log() if line["split"] == "valid")

@@ -113,7 +113,7 @@ def test_a_column_whose_name_has_a_colon_grows_as_any_other():
 
 def test_an_encoder_that_gives_known_values_other_rows_is_refused():
     known = trained(st.optim.sgd(0.1))
-    with pytest.raises(ConfigError, match="known values other rows.*trainer.encoder.extended"):
+    with pytest.raises(ConfigError, match="known values new rows.*trainer.encoder.extended"):
         known.extended(st.data.Encoder.fit(newer(), min_count=1))
     with pytest.raises(ConfigError, match="encoder is .*; give trainer.encoder.extended"):
         known.extended("newer.parquet")

@@ -55,7 +55,7 @@ def test_shuffles_repeat_and_rows_are_limited(trainer):
 
 def test_batches_and_models_without_an_encoder_are_refused(trainer):
     batch = trainer.encoder.encode(rows_of(10, 3))
-    with pytest.raises(st.errors.DataError, match="stands for batches"):
+    with pytest.raises(st.errors.DataError, match="is read as batches"):
         st.permutation_importance(trainer, [batch])
     bare = st.Trainer(st.models.DLRM([3], 2, (2,), (2,), 0), st.optim.sgd(0.1), target="cpu")
     with pytest.raises(st.errors.ConfigError, match="trained without an encoder"):

@@ -330,7 +330,7 @@ def test_labels_of_another_model_are_refused(labels, message):
 def test_a_model_has_the_labels_of_its_encoder():
     encoder = Encoder.fit(drawn(9), min_count=1, schema=Schema(**COLUMNS, labels=LABELS))
     model = st.models.DLRM(encoder.rows, num_dense=encoder.num_dense)
-    with pytest.raises(ConfigError, match="DLRM: its labels are label .binary., those of the enc"):
+    with pytest.raises(ConfigError, match="DLRM: its labels are label .binary., the encoder"):
         st.Trainer(model, st.optim.sgd(0.1), encoder=encoder)
 
 

@@ -158,14 +158,14 @@ TABLE = "embeddings.C1.weight"
 CHANGES = {
     "another kind": (_with("a cake", "kind"), "holds 'a cake', not a saved trainer"),
     "no kind": (_without("kind"), "holds None, not a saved trainer"),
-    "no model": (_without("model"), "lacks or garbles 'model'"),
+    "no model": (_without("model"), "lacks a valid value: 'model'"),
     "a model of another kind": (
         _with("os.system", "model", "kind"),
         "model 'os.system' is unknown",
     ),
     "a model without rows": (_without("model", "config", "rows"), "rows"),
     "a model with an unknown setting": (_with(1, "model", "config", "depth"), "depth"),
-    "a model that is text": (_with("dlrm", "model"), "lacks or garbles"),
+    "a model that is text": (_with("dlrm", "model"), "lacks a valid value"),
     "text for a number": (_with(["many"], "model", "config", "rows"), "many"),
     "no rows": (_with([0, 20, 7], "model", "config", "rows"), "must be 1 or more"),
     "other rows": (
@@ -201,7 +201,7 @@ CHANGES = {
     "a rate that is text": (_with("fast", "optimizer", "hyper", "lr"), "lr must be"),
     "a negative seed": (_with(-1, "seed"), "seed"),
     "a seed that is text": (_with("x", "seed"), "x"),
-    "no steps": (_without("steps"), "lacks or garbles 'steps'"),
+    "no steps": (_without("steps"), "lacks a valid value: 'steps'"),
     "an encoder of something else": (_with({"format": "x"}, "encoder"), "encoder"),
     "an encoder that is text": (_with("x", "encoder"), "encoder"),
     "an array of another shape": (
@@ -214,7 +214,7 @@ CHANGES = {
     ),
     "an array of an encoder that is of another type": (
         _array("encoder/text_ids", lambda a: a.astype(np.float32)),
-        "'text_ids' of another type",
+        "'text_ids' of a wrong type",
     ),
     "an array too few": (lambda arrays, _: arrays.pop(TABLE), f"{TABLE!r} is missing"),
     "an array too many": (

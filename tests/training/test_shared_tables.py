@@ -189,7 +189,10 @@ def test_a_checkpoint_goes_on_as_if_never_saved(tmp_path):
 
 WRONG = {
     "an unknown name": ({"history": "itme"}, "no category 'itme'; did you mean 'item'"),
-    "other rows": ({"history": "user"}, "history has 12 rows and user, whose table it looks up, 9"),
+    "other rows": (
+        {"history": "user"},
+        "history has 12 rows, but shares the table of user, which has 9",
+    ),
     "a chain": ({"user": "history", "history": "item"}, "'history' looks up the table of 'item'"),
     "no mapping": ("item", "share_embedding is 'item'; give a dict of names to names"),
 }

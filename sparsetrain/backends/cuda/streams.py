@@ -65,6 +65,6 @@ def _library() -> Any:
         with suppress(OSError):
             return ctypes.CDLL(name)
     raise ResourceError(
-        f"CUDA: none of {', '.join(_RUNTIMES)} is found to copy batches with: add the folder of "
+        f"CUDA: cannot load any of {', '.join(_RUNTIMES)} to copy batches: add the folder of "
         "TVM's CUDA runtime to LD_LIBRARY_PATH"
     )

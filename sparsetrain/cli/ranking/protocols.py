@@ -87,7 +87,7 @@ def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
     log = read_log(settings, [str(data)])
     rows = log.leave_one_out(ages=has_ages(encoder)).test
     if not rows.num_rows:
-        raise DataError(f"{data}: no user has three interactions, of which the last is ranked")
+        raise DataError(f"{data}: no user has three interactions, as ranking the last one needs")
     note(f"the last item of each of {rows.num_rows:,} users is ranked, behind those before it")
     return rows
 
@@ -132,7 +132,7 @@ def _given_negatives(log: st.data.Interactions, trainer: st.Trainer, rows: pa.Ta
     if (counts != counts[0]).any():
         row = int((counts != counts[0]).argmax())
         raise DataError(
-            f"--negatives: user {rows['user'][row]} has {counts[row]} negatives, others {counts[0]}"
+            f"--negatives: user {rows['user'][row]} has {counts[row]} negatives, not {counts[0]}"
         )
     places = begin[:, None] + np.arange(counts[0])
     items = log.item.take(pa.array(places.ravel())).cast(rows["item"].type.value_type)

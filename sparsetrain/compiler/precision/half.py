@@ -109,7 +109,7 @@ def _require_kernels(policy: Policy) -> None:
     if unknown:
         raise ConfigError(
             f"precision: no kernel of {unknown[0]!r} rounds its operands; a policy's `always` may "
-            f"name {', '.join(sorted(known))}; what may read rounded values is among its neighbours"
+            f"name {', '.join(sorted(known))}"
         )
 
 

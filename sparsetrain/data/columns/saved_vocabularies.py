@@ -54,16 +54,16 @@ def load_vocabularies(
     nan: NanRule,
 ) -> list[Vocabulary]:
     """Return vocabularies of so many rows, and shares of rare values, from saved arrays."""
-    expect(arrays.keys() == _ARRAYS, "has other arrays than this program knows")
+    expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
     for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
         fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == 1
-        expect(fits, f"has an array {name!r} of another type")
+        expect(fits, f"has an array {name!r} of a wrong type")
     whole = arrays["texts"].tobytes()
     cuts = _cut(arrays, "text_offsets", len(whole), len(arrays["text_offsets"]) - 1)
     texts = [whole[cut] for cut in cuts]
     for name, wanted in (("number_ids", len(arrays["numbers"])), ("text_ids", len(texts))):
-        expect(len(arrays[name]) == wanted, f"has an array {name!r} of another length")
+        expect(len(arrays[name]) == wanted, f"has an array {name!r} of a wrong length")
     places = zip(
         _cut(arrays, "number_starts", len(arrays["numbers"]), len(rows)),
         _cut(arrays, "text_starts", len(texts), len(rows)),

@@ -37,7 +37,7 @@ LOCK = "lock"  # in the work folder
 MIN_MEMORY = 1 << 29
 _OTHER = "another conversion; name another folder"
 _UNFINISHED = (
-    "an unfinished conversion of other files or settings; remove the folder or name another one"
+    "an unfinished conversion of different files or settings; remove the folder or name a new one"
 )
 
 
@@ -130,7 +130,7 @@ def _inputs(paths: Any, out: Path) -> list[str]:
     for path in paths if isinstance(paths, (list, tuple)) else [paths]:
         folder, written = (Path(os.path.realpath(place)) for place in (path, out))
         if folder.is_dir() and folder in (written, *written.parents):
-            raise ConfigError(f"{out}: lies in the folder {path}, which is read; name another one")
+            raise ConfigError(f"{out}: is inside {path}, which is read; name another folder")
     return files
 
 

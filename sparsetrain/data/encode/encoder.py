@@ -310,8 +310,8 @@ class Encoder(Rules):
             fingerprint = encoder_fingerprint(part.schema)
             if fingerprint is not None and fingerprint != self.fingerprint:
                 raise DataError(
-                    f"{part.location.name}: converted with another encoder than this one; convert "
-                    "the raw data with this one (convert --encoder), or train on this data"
+                    f"{part.location.name}: converted with a different encoder than this one; "
+                    "convert the raw data with this one (convert --encoder), or train on this data"
                 )
             known = part.schema, match(self, part, require_label, weights)
             self._matched[require_label, weights] = known

@@ -155,11 +155,11 @@ def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, .
     expect(not (is_older and read.kinds), "has kinds, which its version did not know")
     for name in (*_OF_COLUMNS, "hexadecimal" if is_older else "kinds"):
         fits = len(getattr(read, name)) == len(read.columns)
-        expect(fits, f"has another number of {name} than of columns")
+        expect(fits, f"has more or fewer {name} than columns")
     least = 1 if read.encoded else FIRST
     expect(all(least <= n <= LIMIT for n in read.rows), "has a table of impossible size")
     same = all(read.rows[owner] == rows for owner, rows in zip(owners, read.rows, strict=True))
-    expect(same, "has columns of one table with other numbers of rows")
+    expect(same, "has columns of one table with different numbers of rows")
     expect({*read.unsigned} <= {*read.columns}, "names no columns in 'unsigned'")
     expect(read.encoded or {*read.kinds} <= {*KINDS}, "names no kind in 'kinds'")
     shares = read.encoded or all(n is not None and 0 <= n <= 1 for n in read.rare_shares)
@@ -235,7 +235,7 @@ def read_rules(path: Path) -> Rules:
         whole = fingerprint_of(rules) == described["fingerprint"]
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path}: no such file; an encoder lies in a folder that `convert` wrote"
+            f"{path}: no such file; `convert` writes the encoder to its output folder"
         ) from None
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole encoder file ({first_line(error)})") from None

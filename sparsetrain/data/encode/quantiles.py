@@ -69,8 +69,7 @@ def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> S
         values = samples[name].values()
         if not len(values):
             raise Location(where, column=rule.source).error(
-                f"no number in it, of which {name} could learn its quantiles; give boundaries, or "
-                "leave it out"
+                f"no number in it to learn quantiles of {name}; give boundaries, or leave it out"
             )
         assert rule.quantiles is not None
         cuts = boundaries_of(values, rule.quantiles)

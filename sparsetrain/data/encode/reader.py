@@ -202,7 +202,7 @@ def check_converted_names(rules: Rules) -> None:
     for name, count in names.items():
         if count > 1 and name == LABEL:
             raise ConfigError(
-                f"{name!r} is a feature here, and what converted data call the label: rename the "
+                f"{name!r} is a feature here, and the label's name in converted data: rename the "
                 "column, or train on the raw data"
             )
         if count > 1:

@@ -82,8 +82,8 @@ def _text_of(file: str) -> TextFormat:
     shorter = {2: _NEEDED, 3: (*_NEEDED, "time"), 4: tuple(_NAMES)}
     if len(fields) not in shorter:
         raise DataError(
-            f"{file}: line 1: {len(fields)} fields without names; write a first line with those "
-            "of user, item, rating and time"
+            f"{file}: line 1: {len(fields)} fields without names; write a first line that "
+            "names user, item, rating and time"
         )
     return TextFormat(delimiter, False, shorter[len(fields)])
 
@@ -126,4 +126,4 @@ def _joined(role: str, arrays: Sequence[Any]) -> Any:
     try:
         return pa.concat_arrays([array.cast(arrays[0].type) for array in arrays])
     except pa.ArrowInvalid:
-        raise DataError(f"{role}: files hold values of other types; write them alike") from None
+        raise DataError(f"{role}: files hold values of different types; write them alike") from None

@@ -84,7 +84,7 @@ def open_rows(data: Any, schema: Schema | str | Path | None = None) -> Source:
     if isinstance(opened, Source):
         return opened
     raise DataError(
-        f"{opened.name}: a {type(opened.items).__name__} stands for batches, which are encoded "
+        f"{opened.name}: a {type(opened.items).__name__} is read as batches, which are encoded "
         "already and have no columns; give files, a table, a DataFrame, a list of rows or a "
         "pyarrow.RecordBatchReader"
     )

@@ -123,7 +123,7 @@ def _compare_footer(file: str, footer: bytes) -> None:
     """
     known = _footers(os.path.dirname(file)).get(os.path.basename(file))
     if known is not None and known != footer_checksum(footer):
-        raise DataError(f"{file}: the footer is damaged or another file's; convert the data again")
+        raise DataError(f"{file}: the footer is damaged or replaced; convert the data again")
 
 
 def footer_checksum(footer: bytes) -> str:

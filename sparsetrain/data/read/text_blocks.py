@@ -231,8 +231,8 @@ def _check_quotes(names: list[str], file: str) -> None:
     for name in names:
         if len(name) > 1 and name[0] == name[-1] == '"':
             raise DataError(
-                f"{file}: line 1: the name {name} stands in double quotes, which are letters in a "
-                "tab-separated file: write it without them, or separated by commas"
+                f"{file}: line 1: the name {name} is in double quotes, which are plain letters in "
+                "a tab-separated file: write it without them, or separated by commas"
             )
 
 

@@ -88,10 +88,10 @@ def check_derived(where: str, rule: Derived) -> None:
         raise ConfigError(f"{where}: buckets is {rule.buckets}; at most {_MOST_BUCKETS}")
     if rule.quantiles is not None:
         require_int(f"{where}.quantiles", rule.quantiles, 2, _MOST_QUANTILES)
-    for key, word in (("separator", "what stands between values"), ("cross", "a column's name")):
+    for key, word in (("separator", "the text between values"), ("cross", "a column's name")):
         require_type(f"{where}.{key}", getattr(rule, key), str, word)
     if rule.separator == "":
-        raise ConfigError(f"{where}: separator is empty; give what stands between values")
+        raise ConfigError(f"{where}: separator is empty; give the text between values")
     if rule.log is not None and not (_is_finite(rule.log) and rule.log > 1):
         raise ConfigError(f"{where}: log is {rule.log!r:.40}; it must be a base above 1")
     if rule.boundaries is not None and not _rise(rule.boundaries):

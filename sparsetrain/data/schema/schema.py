@@ -346,6 +346,6 @@ def _check_sharing(schema: Schema) -> None:
             own, its = getattr(schema.rule(name), key), getattr(schema.rule(owner), key)
             if own not in (None, its):
                 raise ConfigError(
-                    f"columns.{name}: {key} is {own}, but its table is that of {owner!r}, which "
-                    f"has {its or 'none of its own'}; say it there alone"
+                    f"columns.{name}: {key} is {own}, but it shares the table of {owner!r}, "
+                    f"which has {its or 'none of its own'}; set it there alone"
                 )

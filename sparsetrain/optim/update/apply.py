@@ -135,8 +135,8 @@ def _check_argument(
     (shape, dtype), found = _shape_and_dtype(param), _shape_and_dtype(gradient)
     if is_rounded(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
-            f"optimizer: {name!r} is {dtype} and its gradient is dense; it takes row-sparse ones "
-            "alone: store it in float32, or leave out what makes the gradient dense"
+            f"optimizer: {name!r} is {dtype}, which takes row-sparse gradients alone, but its "
+            "gradient is dense: store it in float32, or remove what makes the gradient dense"
         )
     numbers = (*shape[:-1], width_of(shape[-1], dtype)) if shape else shape
     wanted = numbers, computed_in(dtype)
@@ -159,7 +159,7 @@ def _check_argument(
     for what, tensor in lying.items():
         if tensor.device != param.device:
             raise ConfigError(
-                f"optimizer: {name!r} lies on {param.device}, its {what} on {tensor.device}: "
+                f"optimizer: {name!r} is on {param.device}, its {what} on {tensor.device}: "
                 "params = program.place(params) before optimizer.init(params)"
             )
 

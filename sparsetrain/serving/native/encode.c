@@ -272,7 +272,7 @@ static int check_alike(const st_model *model, int64_t f, const st_inputs *inputs
   const int64_t *other = inputs->offsets + like * inputs->stride;
   for (int64_t row = inputs->begin; like >= 0 && row < inputs->end; row++)
     if (*own++ != *other++)
-      return st_fail(error, ST_REQUEST, "row %lld, column %s: it has another number of ids than %s",
+      return st_fail(error, ST_REQUEST, "row %lld, column %s: it has more or fewer ids than %s",
                      (long long)row, model->categories[f].of.name, model->categories[like].of.name);
   return ST_OK;
 }

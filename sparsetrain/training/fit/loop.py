@@ -118,7 +118,7 @@ class Fit:
             self._note(f"the best validation was step {step:,}; {why_not}, these are the last")
         elif step != last:
             self._note(
-                f"the weights are those of step {step:,} of {last:,}, the best validation: "
+                f"the weights are from step {step:,} of {last:,}, the best validation: "
                 f"{rule.monitor} {best['value']:.4f}"
             )
         return why_not is None

@@ -82,7 +82,10 @@ def begin(
 
 def _require_same_data(before: Prints | None, now: Prints | None) -> None:
     if (before is None) != (now is None):
-        raise CheckpointError("this run was trained on another kind of data: files, or not files")
+        was = "data that are not files" if before is None else "files"
+        raise CheckpointError(
+            f"this run was trained on {was}: give the same, or allow changed data"
+        )
     if before is not None and now is not None:
         require_same(before, now)
 
@@ -93,7 +96,7 @@ def _require_same_validation(before: Any, now: Prints | None, plan: Plan) -> Non
         return
     if now is None:
         raise CheckpointError(
-            "this run was validated on files, not what is given now: give the same files, or allow "
+            "this run was validated on files, and no files are given now: give the same, or allow "
             f"changed {_VALIDATION}"
         )
     require_same(before, now, "validated on", _VALIDATION)

@@ -116,7 +116,9 @@ class StepProfile:
             )
             return cls(**{**_typed(cls, values), "kernels": kernels})
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise CheckpointError("the saved profile is damaged: its fields are others") from None
+            raise CheckpointError(
+                "the saved profile is damaged: unknown or missing fields"
+            ) from None
 
     def __str__(self) -> str:
         return "\n".join([self._title, *aligned([_HEAD, *self._lines]), *self._notes])

@@ -119,8 +119,8 @@ def require_no_link(path: Path) -> None:
     for each in (path, aside(path)):
         if each.is_symlink():
             raise CheckpointError(
-                f"{each} is a symbolic link, which a run never makes: remove it, or copy there "
-                "what it leads to"
+                f"{each} is a symbolic link, which a run never makes: remove it, or "
+                "replace it by a copy of its target"
             )
 
 

@@ -108,7 +108,9 @@ class RunState:
         if isinstance(values, Mapping):
             values = {"lr_scale": 1.0, **values}  # runs of an older version have none
         if not isinstance(values, Mapping) or values.keys() != _KINDS.keys():
-            raise CheckpointError("the saved state of the run is damaged: its fields are others")
+            raise CheckpointError(
+                "the saved state of the run is damaged: unknown or missing fields"
+            )
         for name, fits in _KINDS.items():
             if not fits(values[name]):
                 shown = f"{values[name]!r:.60}"
