@@ -26,7 +26,7 @@ class NumberEmbedding(nn.Module):
     Parameters
     ----------
     bins : sequence of N sequences of float
-        What `PiecewiseLinear` reads; of others the length alone counts.
+        Bins of `PiecewiseLinear`; further encodings read N alone.
     width : int
         T.
     dim : int
