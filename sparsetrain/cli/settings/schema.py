@@ -86,25 +86,28 @@ class DataSettings(Section):
     )
     label: str | None = setting(
         None,
-        "Column to predict: the roles of the others are inferred from the rows. COLUMN:KIND where "
-        "it is neither 0 and 1 nor any number: visits:count, genre:classes:5.",
+        "Column to predict; the roles of all other columns are inferred from the rows. "
+        "COLUMN:KIND for labels other than 0/1 and numbers: visits:count, genre:classes:5.",
         flag="--label",
         metavar="COLUMN",
     )
     dense: Names = setting(
-        (), "Columns that are numbers, whatever --label infers.", flag="--dense", metavar="COLUMNS"
+        (),
+        "Columns to read as numbers, overriding --label's inference.",
+        flag="--dense",
+        metavar="COLUMNS",
     )
     category: Names = setting(
-        (), "Columns that are categories, likewise.", flag="--category", metavar="COLUMNS"
+        (), "Columns to read as categories, overriding it.", flag="--category", metavar="COLUMNS"
     )
     ignore: Names = setting(
-        (), "Columns to leave out, likewise.", flag="--ignore", metavar="COLUMNS"
+        (), "Columns to leave out, overriding it.", flag="--ignore", metavar="COLUMNS"
     )
     numbers: NumberKind = setting(
         "scaled",
-        "What numbers become besides scaled inputs: buckets of as many rows each, or of a power of "
-        "2 each, with a row of a table each; or vectors of learnt piecewise linear, periodic or "
-        "softly discretized features.",
+        "Further use of numbers, besides scaled inputs: quantile buckets or powers of 2, with a "
+        "table row each; or learnt vectors from piecewise linear, periodic or softly discretized "
+        "(AutoDis) features.",
         flag="--numbers",
     )
     weights: str | None = setting(
@@ -132,8 +135,8 @@ class DataSettings(Section):
     )
     time_column: str | None = setting(
         None,
-        "Column that --valid-from and --window refer to, or that orders interactions; by default "
-        "the schema's time, or one of that name.",
+        "Time column for --valid-from, --window and the order of interactions; by default the "
+        "schema's, or one called time or timestamp.",
         flag="--time-column",
         metavar="COLUMN",
     )
@@ -148,16 +151,17 @@ class DataSettings(Section):
 
     task: Literal["labels", "ranking"] = setting(
         "labels",
-        "What is learnt: labels of rows, or from interactions of users with items to rank items. "
-        "Of each user the last interaction is the test and the one before the validation, unless "
-        "--valid-share (of each user, for either), --valid-from or --valid and --test are given.",
+        "Learn labels of rows, or to rank items from users' interactions. In a ranking, each "
+        "user's last interaction is the test and the one before it the validation, unless "
+        "--valid-share (a share of each user's, for both), --valid-from, or --valid and --test "
+        "are given.",
         flag="--task",
     )
     user: str | None = setting(
         None, "Column of the user, for --task ranking.", flag="--user", metavar="COLUMN"
     )
     item: str | None = setting(
-        None, "Column of the item, likewise.", flag="--item", metavar="COLUMN"
+        None, "Column of the item, for --task ranking.", flag="--item", metavar="COLUMN"
     )
 
     def encoding(self) -> dict[str, Any]:
@@ -331,7 +335,7 @@ class TrainSettings(Section):
     )
     loss_scale: Literal["dynamic"] | Scale | None = setting(
         None,
-        "Factor of the loss in the reverse pass; if not set, what the precision needs.",
+        "Factor of the loss in the reverse pass; by default chosen by --precision.",
         flag="--loss-scale",
         metavar="NUMBER|dynamic",
     )
@@ -363,10 +367,10 @@ class TrainSettings(Section):
         flag="--patience",
     )
     reduce_lr: Annotated[float, Field(gt=0, lt=1)] | None = setting(
-        None, "Factor of the learning rate where validations give no better score."
+        None, "Factor of the learning rate after validations without a better score."
     )
     reduce_lr_patience: Count = setting(
-        1, "Validations without a better score after which it falls."
+        1, "Validations without a better score before the rate falls."
     )
     shard: Literal["auto", "table", "row"] = setting(
         "auto",
@@ -379,12 +383,12 @@ class TrainSettings(Section):
         "can resume the run. By default the number of processes.",
     )
     k: Annotated[tuple[Count, ...], BeforeValidator(_as_counts)] = setting(
-        (10,), "Lengths of the lists that are scored, of a ranking: 10,20.", flag="--k"
+        (10,), "Lengths of the lists that a ranking is scored by: 10,20.", flag="--k"
     )
     negatives: Count | str | None = setting(
         None,
-        "Rank items among so many drawn ones in the last scores, or among those of a file with a "
-        "user and its negatives in each line; by default among all.",
+        "In the final scores, rank items among this many drawn negatives, or among a file's "
+        "negatives (lines with a user and its negatives); by default among all items.",
         flag="--negatives",
         metavar="NUMBER|FILE",
     )
