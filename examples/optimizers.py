@@ -10,46 +10,62 @@ ADAM = st.optim.adam(1e-3).formula
 TINY = 1e-30  # in place of 0 below a fraction
 
 
-# Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2. Its decay is decoupled.
+# Chen et al. 2023, https://arxiv.org/abs/2302.06675, algorithm 2. Its decay
+# is decoupled.
 def lion(lr, *, beta1=0.9, beta2=0.99, weight_decay=0.0, **options):
     def step(w, g, slots, h):
         (mean,) = slots
         update = st.optim.sign(h.beta1 * mean + (1 - h.beta1) * g)
         return w - h.lr * update, (h.beta2 * mean + (1 - h.beta2) * g,)
 
-    formula = st.optim.Formula("lion", step, (st.optim.Slot("mean"),), slot_decay=("beta2",))
+    formula = st.optim.Formula(
+        "lion", step, (st.optim.Slot("mean"),), slot_decay=("beta2",)
+    )
     numbers = {"lr": lr, "beta1": beta1, "beta2": beta2}
     return st.optim.Optimizer(
-        formula, numbers, weight_decay=weight_decay, decoupled=True, **options
+        formula,
+        numbers,
+        weight_decay=weight_decay,
+        decoupled=True,
+        **options,
     )
 
 
-# Adam with one second moment for each row: a table's state is V numbers less than twice its size.
+# Adam with one second moment for each row: a table's state is V numbers
+# less than twice its size.
 def rowwise_adam(lr, *, beta1=0.9, beta2=0.999, eps=1e-8, **options):
     def step(w, g, slots, h):
         mean, square = slots
         mean = h.beta1 * mean + h.rise1 * g
         square = h.beta2 * square + h.rise2 * h.mean_square
-        return w - h.rate * mean / (st.optim.sqrt(square) * h.spread + h.eps), (mean, square)
+        return w - h.rate * mean / (
+            st.optim.sqrt(square) * h.spread + h.eps
+        ), (mean, square)
 
     formula = ADAM._replace(
         name="rowwise_adam",
         step=step,
         slots=(st.optim.Slot("mean"), st.optim.Slot("square", "row")),
-        row_means=(st.optim.RowMean("mean_square", lambda w, g, slots, h: g * g),),
+        row_means=(
+            st.optim.RowMean("mean_square", lambda w, g, slots, h: g * g),
+        ),
     )
     return st.optim.Optimizer(
-        formula, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}, **options
+        formula,
+        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps},
+        **options,
     )
 
 
-# You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, a row being a layer: of a table it
-# is the vector of an id, of a dense weight the inputs of a neuron.
+# You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2. Each
+# row counts as a layer: the vector of an id, or the inputs of a neuron.
 def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
     def moments(w, g, slots, h):
         mean = h.beta1 * slots[0] + h.rise1 * g
         square = h.beta2 * slots[1] + h.rise2 * (g * g)
-        unbiased = h.rate * mean / (st.optim.sqrt(square) * h.spread + h.eps)
+        unbiased = (
+            h.rate * mean / (st.optim.sqrt(square) * h.spread + h.eps)
+        )
         return mean, square, unbiased + h.decay * w
 
     def of_update(w, g, slots, h):
@@ -61,9 +77,14 @@ def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
 
     def step(w, g, slots, h):
         mean, square, update = moments(w, g, slots, h)
-        both = st.optim.minimum(h.of_weight, h.of_update) > 0  # else the ratio of the norms is 1
+        # else the ratio of the norms is 1
+        both = st.optim.minimum(h.of_weight, h.of_update) > 0
         trust = st.optim.where(
-            both, st.optim.sqrt(h.of_weight / st.optim.maximum(h.of_update, TINY)), 1.0
+            both,
+            st.optim.sqrt(
+                h.of_weight / st.optim.maximum(h.of_update, TINY)
+            ),
+            1.0,
         )
         return w - h.lr * trust * update, (mean, square)
 
@@ -71,19 +92,33 @@ def lamb(lr, *, beta1=0.9, beta2=0.999, eps=1e-6, decay=0.01, **options):
         st.optim.RowMean("of_weight", lambda w, g, slots, h: w * w),
         st.optim.RowMean("of_update", of_update),
     )
-    formula = st.optim.Formula("lamb", step, ADAM.slots, row_means, corrections)
-    numbers = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "decay": decay}
+    formula = st.optim.Formula(
+        "lamb", step, ADAM.slots, row_means, corrections
+    )
+    numbers = {
+        "lr": lr,
+        "beta1": beta1,
+        "beta2": beta2,
+        "eps": eps,
+        "decay": decay,
+    }
     return st.optim.Optimizer(formula, numbers, **options)
 
 
-# Zheng et al. 2023, https://arxiv.org/abs/2204.06240, algorithm 1: the gradient of an id is limited
-# by how often the batch has it, times the norm of its vector; then Adam. Dense weights are not.
+# Zheng et al. 2023, https://arxiv.org/abs/2204.06240, algorithm 1: clip
+# the gradient of an id to its count in the batch times the norm of its
+# vector, then apply Adam. Dense weights are not clipped.
 def cowclip(lr, *, ratio=1.0, bound=1e-5, **options):
     def step(w, g, slots, h):
-        norm, weight = st.optim.sqrt(h.of_gradient * h.width), st.optim.sqrt(h.of_weight * h.width)
+        norm, weight = (
+            st.optim.sqrt(h.of_gradient * h.width),
+            st.optim.sqrt(h.of_weight * h.width),
+        )
         limit = h.count * st.optim.maximum(h.ratio * weight, h.bound)
         factor = st.optim.where(
-            h.count > 0, st.optim.minimum(1.0, limit / st.optim.maximum(norm, TINY)), 1.0
+            h.count > 0,
+            st.optim.minimum(1.0, limit / st.optim.maximum(norm, TINY)),
+            1.0,
         )
         return ADAM.step(w, factor * g, slots, h)
 

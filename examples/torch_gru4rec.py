@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GRU4Rec as PyTorch's users write it, trained here with row-sparse gradients; its weights go back.
+"""A GRU4Rec PyTorch module trained with row-sparse gradients, and back.
 
 pip install 'sparsetrain[torch]' && python examples/torch_gru4rec.py
 """
@@ -23,11 +23,16 @@ class GRU4Rec(nn.Module):
         self.scores = nn.Linear(WIDTH, ITEMS)
 
     def forward(self, seen):
-        return self.scores(self.states(self.items(seen))[0][:, -1])  # (B, ITEMS)
+        # (B, ITEMS)
+        return self.scores(self.states(self.items(seen))[0][:, -1])
 
 
-first, step = torch.randint(0, ITEMS, (2_000, 1)), torch.randint(1, 4, (2_000, 1))
-walks = (first + step * torch.arange(LENGTH + 1)) % ITEMS  # around a ring, each in its own steps
+first, step = (
+    torch.randint(0, ITEMS, (2_000, 1)),
+    torch.randint(1, 4, (2_000, 1)),
+)
+# around a ring, each in its own steps
+walks = (first + step * torch.arange(LENGTH + 1)) % ITEMS
 seen, following = walks[:, :-1], walks[:, -1]
 module = GRU4Rec()
 example = slice(0, 100)
@@ -39,7 +44,9 @@ params = model.initialize()
 state = optimizer.init(params)
 for begin in range(0, 10 * len(seen), 100):
     batch = slice(begin % len(seen), begin % len(seen) + 100)
-    value, gradients = program(params, model.inputs(seen[batch], following[batch]))
+    value, gradients = program(
+        params, model.inputs(seen[batch], following[batch])
+    )
     optimizer.apply_(params, gradients, state, loss=value)
 model.to_torch_(params)
 found = (module(seen).argmax(1) == following).float().mean().item()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table with row-sparse gradients in a loop of PyTorch's own, beside a dense MLP.
+"""A table with row-sparse gradients and a dense MLP in a PyTorch loop.
 
 pip install 'sparsetrain[torch]' && python examples/torch_loop.py
 """
@@ -12,7 +12,8 @@ from sparsetrain.torch import RowSparseEmbedding, RowSparseOptimizer
 torch.manual_seed(0)
 torch.set_num_threads(1)  # idle threads of one pool hold up the other's
 ROWS, FEATURES, WIDTH = 100_000, 4, 8
-worth = torch.randn(ROWS)  # of each id; the label says whether those of a row sum to more than 0
+# worth of each id; a row's label is 1 if its ids' worths sum to more than 0
+worth = torch.randn(ROWS)
 ids = torch.randint(0, 500, (2_000, FEATURES))
 labels = (worth[ids].sum(1) > 0).float()
 
@@ -30,7 +31,10 @@ for epoch in range(6):
         batch = slice(first, first + 100)
         sparse.zero_grad(), dense.zero_grad()
         logits = mlp(table(ids[batch])).squeeze(1)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels[batch])
-        loss.backward()  # the table's gradient is of the rows that were looked up
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, labels[batch]
+        )
+        # the table's gradient is of the rows that were looked up
+        loss.backward()
         sparse.step(), dense.step()
     print(f"epoch {epoch + 1}: loss of the last batch {loss.item():.3f}")

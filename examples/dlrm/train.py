@@ -3,8 +3,8 @@
 
     python examples/dlrm/train.py TRAIN.parquet TEST.parquet
 
-With no arguments it makes synthetic click logs first. `sparsetrain train` does the same and more;
-this file is for reading, and for taking apart.
+Without arguments it makes synthetic click logs first. `sparsetrain train`
+does the same and more; this file is for reading, and for taking apart.
 """
 
 import sys
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import sparsetrain as st
 
-# Model and training: the names and values of the reference DLRM's small configuration.
+# Model and training: the names and values of the reference DLRM's small
+# configuration.
 dim = 16  # width of the embeddings
 bottom, top = (64,), (64,)  # hidden widths of the two MLPs
 batch_size = 128
@@ -24,12 +25,15 @@ seed = 0
 
 
 def synthetic_files(folder: Path, rows: int = 100_000) -> tuple[Path, Path]:
-    """Write click logs with a known ceiling; return a training and a test file."""
+    """Write click logs of known best AUC; return train and test file."""
     logs = st.data.SyntheticCriteo(seed=seed)
     train, test = folder / "train.parquet", folder / "test.parquet"
     logs.write(train, rows)
     truth = logs.write(test, rows // 5, first_chunk=1000)
-    print(f"synthetic rows: nobody can do better than AUC {truth.auc:.4f} on the test file")
+    print(
+        "synthetic rows: the best possible AUC on the test file"
+        f" is {truth.auc:.4f}"
+    )
     return train, test
 
 
@@ -39,30 +43,39 @@ def main(train: Path, test: Path) -> None:
     dataset = st.data.Dataset(train, encoder)
     print(dataset.layout)
 
-    # The model is a Relax module; its gradient is another one, with row-sparse tables in it.
-    model = st.models.DLRM(rows=encoder.rows, dim=dim, bottom=bottom, top=top)
+    # The model is a Relax module; its gradient is a second module with
+    # row-sparse tables.
+    model = st.models.DLRM(
+        rows=encoder.rows, dim=dim, bottom=bottom, top=top
+    )
     program = st.value_and_grad(model.export(), "loss").compile()
-    params = program.place(model.initialize(seed))  # on a GPU, if it runs there
+    # on a GPU, if it runs there
+    params = program.place(model.initialize(seed))
     optimizer = st.optim.adagrad(learning_rate)
     state = optimizer.init(params)
 
     began, rows, mean_loss = time.perf_counter(), 0, 0.0
     for step, batch in enumerate(dataset.batches(batch_size, seed=seed)):
         loss, gradients = program(params, model.inputs(batch))
-        optimizer.apply_(params, gradients, state)  # of tables, only the touched rows are written
+        # of a table, only the touched rows are written
+        optimizer.apply_(params, gradients, state)
         rows += len(batch)
         mean_loss += (float(loss.numpy()) - mean_loss) / min(step + 1, 200)
         if step == 0:
             print(gradients["embeddings.width16.weight"])
         if step % 200 == 0:
             rate = rows / (time.perf_counter() - began)
-            print(f"step {step:5d}  loss {mean_loss:.4f}  {rate:,.0f} rows/s")
+            print(
+                f"step {step:5d}  loss {mean_loss:.4f}  {rate:,.0f} rows/s"
+            )
 
     # Scoring uses the same parameters through the module's other function.
     logits = st.Program(model.export(), "logits")
     metrics = st.metrics.ClickMetrics()
     for batch in st.data.Dataset(test, encoder).batches(4096):
-        metrics.update(logits(params, model.inputs(batch)).numpy()[:, 0], batch.labels)
+        metrics.update(
+            logits(params, model.inputs(batch)).numpy()[:, 0], batch.labels
+        )
     scores = metrics.result()
     print(f"test AUC {scores['auc']:.4f}, logloss {scores['logloss']:.4f}")
     print(f"a constant's logloss {scores['constant_logloss']:.4f}")

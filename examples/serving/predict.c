@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Predictions of the rows of a text file, from C: fields between tabs, a header line with names, an
- * empty field where a value is missing. Build it beside an exported folder:
+ * Predictions for the rows of a text file, from C. Fields are separated by
+ * tabs, the header line has their names, and an empty field is a missing
+ * value. Build it beside an exported folder:
  *
- *     gcc -O2 predict.c -I FOLDER FOLDER/libsparsetrain.so -Wl,-rpath,$PWD/FOLDER -o predict
- *     ./predict FOLDER rows.tsv            # a line of predictions for each row
- *     ./predict FOLDER rows.tsv 1000       # times 1,000 calls of one row, and of all rows
+ *     gcc -O2 predict.c -I FOLDER FOLDER/libsparsetrain.so \
+ *         -Wl,-rpath,$PWD/FOLDER -o predict
+ *
+ *     # a line of predictions for each row
+ *     ./predict FOLDER rows.tsv
+ *     # the time of 1,000 calls with one row, and with all rows
+ *     ./predict FOLDER rows.tsv 1000
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,9 +41,10 @@ static char *read_text(const char *path) {
   return text;
 }
 
-/* A column of integers if all of its fields are, else of numbers, else of texts. */
+/* A column of integers if all fields are, else of doubles, else of text. */
 static st_column as_column(const char *name, char **fields, int64_t rows) {
-  int64_t *integers = allocate((size_t)rows * 8), *offsets = allocate((size_t)(rows + 1) * 8);
+  int64_t *integers = allocate((size_t)rows * 8);
+  int64_t *offsets = allocate((size_t)(rows + 1) * 8);
   double *doubles = allocate((size_t)rows * 8);
   uint8_t *missing = allocate((size_t)rows);
   int whole = 1, numeric = 1;
@@ -51,8 +57,10 @@ static st_column as_column(const char *name, char **fields, int64_t rows) {
     doubles[row] = strtod(field, &end);
     numeric &= !*end;
   }
-  if (whole) return (st_column){name, ST_INT64, integers, NULL, missing, NULL};
-  if (numeric) return (st_column){name, ST_DOUBLE, doubles, NULL, missing, NULL};
+  if (whole)
+    return (st_column){name, ST_INT64, integers, NULL, missing, NULL};
+  if (numeric)
+    return (st_column){name, ST_DOUBLE, doubles, NULL, missing, NULL};
   char *bytes = allocate((size_t)offsets[rows]);
   for (int64_t row = 0; row < rows; row++)
     memcpy(bytes + offsets[row], fields[row], strlen(fields[row]));
@@ -62,7 +70,8 @@ static st_column as_column(const char *name, char **fields, int64_t rows) {
 static int read_columns(char *text, st_column *columns, int64_t *rows) {
   char *names[MAX_COLUMNS], *header = strsep(&text, "\n");
   int count = 0;
-  while (header && count < MAX_COLUMNS) names[count++] = strsep(&header, "\t");
+  while (header && count < MAX_COLUMNS)
+    names[count++] = strsep(&header, "\t");
   *rows = 0;
   for (char *at = text; at && *at; at++) *rows += *at == '\n';
   char **fields = allocate((size_t)*rows * (size_t)count * sizeof *fields);
@@ -73,7 +82,8 @@ static int read_columns(char *text, st_column *columns, int64_t *rows) {
       fields[c * *rows + row] = field ? field : "";
     }
   }
-  for (int c = 0; c < count; c++) columns[c] = as_column(names[c], fields + c * *rows, *rows);
+  for (int c = 0; c < count; c++)
+    columns[c] = as_column(names[c], fields + c * *rows, *rows);
   return count;
 }
 
@@ -84,17 +94,19 @@ static double now(void) {
 }
 
 static int by_size(const void *a, const void *b) {
-  return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+  double first = *(const double *)a, second = *(const double *)b;
+  return (first > second) - (first < second);
 }
 
-/* Calls of `rows` rows; of one row, each call has the next one. */
-static void measure(st_model *model, const st_column *columns, int count, int64_t of,
-                    int64_t rows, int calls, float *predictions) {
+/* Time calls with `rows` of `all` rows; with one row, each call has the next. */
+static void measure(st_model *model, const st_column *columns, int count,
+                    int64_t all, int64_t rows, int calls,
+                    float *predictions) {
   double *took = allocate((size_t)calls * sizeof *took);
   st_column *part = allocate((size_t)count * sizeof *part);
   char error[ST_ERROR_SIZE];
   for (int call = -20; call < calls; call++) {
-    int64_t first = rows == 1 ? (call + 20) % of : 0;
+    int64_t first = rows == 1 ? (call + 20) % all : 0;
     for (int c = 0; c < count; c++) {
       part[c] = columns[c];
       part[c].missing += first;
@@ -108,8 +120,8 @@ static void measure(st_model *model, const st_column *columns, int count, int64_
     if (call >= 0) took[call] = now() - begin;
   }
   qsort(took, (size_t)calls, sizeof *took, by_size);
-  printf("%lld rows: p50 %.4f ms, p99 %.4f ms\n", (long long)rows, took[calls / 2],
-         took[calls * 99 / 100]);
+  printf("%lld rows: p50 %.4f ms, p99 %.4f ms\n", (long long)rows,
+         took[calls / 2], took[calls * 99 / 100]);
 }
 
 int main(int argc, char **argv) {
@@ -126,16 +138,20 @@ int main(int argc, char **argv) {
   }
   st_column columns[MAX_COLUMNS];
   int64_t rows;
-  int count = read_columns(read_text(argv[2]), columns, &rows), labels = st_num_labels(model);
-  float *predictions = allocate((size_t)rows * (size_t)labels * sizeof *predictions);
+  int count = read_columns(read_text(argv[2]), columns, &rows);
+  int labels = st_num_labels(model);
+  size_t outputs = (size_t)rows * (size_t)labels;
+  float *predictions = allocate(outputs * sizeof *predictions);
   code = st_predict(model, rows, columns, count, predictions, error);
   if (code) fprintf(stderr, "%s\n", error);
   if (!code && argc > 3) {
     measure(model, columns, count, rows, 1, atoi(argv[3]), predictions);
     measure(model, columns, count, rows, rows, atoi(argv[3]), predictions);
   } else if (!code) {
-    for (int64_t at = 0; at < rows * labels; at++)
-      printf("%.9g%c", predictions[at], at % labels == labels - 1 ? '\n' : '\t');
+    for (int64_t at = 0; at < rows * labels; at++) {
+      char end = at % labels == labels - 1 ? '\n' : '\t';
+      printf("%.9g%c", predictions[at], end);
+    }
   }
   st_close(model);
   return code;

@@ -12,6 +12,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchma
 PAGES = [page for page in PAGES if not any(p.startswith(".") for p in page.relative_to(ROOT).parts)]
 
 LONGEST_HEADING = 60
+LONGEST_CODE = 76  # columns that fit on a page of the site
 RUN_TOGETHER = re.compile(
     r"\S.*? - \*\*"  # an item that begins with its name, behind other text
     r"|[.:;] [-*+] \S"  # an item behind a sentence
@@ -92,6 +93,20 @@ def test_a_table_begins_a_paragraph():
             raw += [f"{page}: line {number}: {line}"] * (begins and before.strip() != "")
             before = line
     assert raw == []
+
+
+def test_code_fits_on_a_page():
+    pages = [page for page in PAGES if page.parent.name != "results"]
+    cut = []
+    for page in pages:
+        lines = page.read_text().split("\n")
+        outside = {number for number, _ in prose(page.read_text())}
+        cut += [
+            f"{page}: line {number}: {line}"
+            for number, line in enumerate(lines, 1)
+            if number not in outside and len(line) > LONGEST_CODE
+        ]
+    assert cut == []
 
 
 def test_links_lead_to_files_and_headings():
