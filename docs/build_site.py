@@ -28,7 +28,7 @@ LANGUAGES = {".py": "python", ".c": "c"}
 def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     for pattern in COPIED:
-        for file in ROOT.glob(pattern):
+        for file in filter(Path.is_file, ROOT.glob(pattern)):
             target = OUT / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
@@ -50,11 +50,18 @@ def reference(module: griffe.Module, path: str, seen: set[str]) -> str:
     """Return a page on the classes and functions that a module exports, but for those `seen`."""
     docstring = module.docstring.value if module.docstring else ""
     parts = [f"# {path}", docstring]
+    shared: dict[str, list[str]] = {}  # private base classes of several, with their names
     for name in exported(module):
         found = module[name].final_target if module[name].is_alias else module[name]
         if (found.is_class or found.is_function) and found.path not in seen:
             seen.add(found.path)
             parts.append(f"::: {found.path}\n    options: {{heading: {path}.{name}}}")
+            for base in found.resolved_bases if found.is_class else ():
+                if base.name.startswith("_") and base.has_docstring:
+                    shared.setdefault(base.path, []).append(name)
+    for base_path, names in shared.items():
+        heading = f"Shared by {' and '.join(names)}"
+        parts.append(f"::: {base_path}\n    options: {{heading: {heading}}}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,9 +85,10 @@ def gallery() -> str:
         if file.suffix not in LANGUAGES:
             continue
         name, code = file.relative_to(ROOT / "examples").as_posix(), file.read_text("utf-8")
+        code = code.removeprefix("# SPDX-License-Identifier: Apache-2.0\n")
         is_python = file.suffix == ".py"
         about = (ast.get_docstring(ast.parse(code)) or "").partition("\n")[0] if is_python else ""
-        parts += [f"## {name}", about, f"```{LANGUAGES[file.suffix]}\n{code}```"]
+        parts += [f"## [{name}]({name})", about, f"```{LANGUAGES[file.suffix]}\n{code}```"]
     return "\n\n".join(parts) + "\n"
 
 

@@ -40,10 +40,14 @@ class Ranker(Trained):
         Learning rate.
     optimizer_options : dict, optional
         Further arguments of the optimizer, such as ``{"mode": "exact"}``.
-    epochs, batch_size : int
-        As `Trainer.fit`.
-    user, item : str
-        Columns.
+    epochs : int
+        As in `Trainer.fit`.
+    batch_size : int
+        As in `Trainer.fit`.
+    user : str
+        Column of users.
+    item : str
+        Column of items.
     time : str, optional
         Column; by default "time" or "timestamp", if there is one, else the order of the rows
         counts.
