@@ -31,7 +31,10 @@ def main() -> None:
         for file in filter(Path.is_file, ROOT.glob(pattern)):
             target = OUT / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            if file.suffix == ".md":
+                target.write_text(with_lists_apart(file.read_text("utf-8")), encoding="utf-8")
+            else:
+                shutil.copyfile(file, target)
     package = griffe.load("sparsetrain", search_paths=[ROOT])
     seen: set[str] = set()
     for name in PACKAGES:
@@ -39,6 +42,20 @@ def main() -> None:
         path = f"sparsetrain.{PUBLIC_PATHS.get(name, name)}".rstrip(".")
         write(f"api/{path}.md", reference(module, path, seen))
     write("examples/gallery.md", gallery())
+
+
+def with_lists_apart(text: str) -> str:
+    """Return a page with a blank line before each list, which Python-Markdown needs."""
+    lines: list[str] = []
+    in_code = in_list = False
+    for line in text.split("\n"):
+        is_item = not in_code and line.startswith(("- ", "1. "))
+        if is_item and not in_list:
+            lines.append("")
+        in_code ^= line.lstrip().startswith("```")
+        in_list = is_item or (in_list and (not line or line[0] in " 123456789"))
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def write(name: str, text: str) -> None:
