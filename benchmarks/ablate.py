@@ -116,7 +116,9 @@ def click_model(name: str, size: int, count: int) -> tuple[Any, list[Any]]:
     rows = [min(rows, LIMIT) for rows in config.rows]
     found = make_batches(config, size, count)
     made = [st.Batch(b.dense, b.ids % rows, b.labels) for b in found]
-    model = st.models.DLRM(rows, config.dim, config.bottom, config.top, **config.interaction)
+    model = st.models.DLRM(
+        rows, config.dim, config.bottom, config.top, num_dense=13, **config.interaction
+    )
     return model, made
 
 

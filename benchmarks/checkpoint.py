@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="on the disk to measure")
     options = parser.parse_args()
     rows = int(options.gigabytes * 1e9 / 2 / (32 * 4) / 4)  # 4 tables, weights and slots
-    model = st.models.DLRM(rows=[rows] * 4, dim=32, bottom=(8,), top=(8,))
+    model = st.models.DLRM(rows=[rows] * 4, dim=32, bottom=(8,), top=(8,), num_dense=13)
     trainer = st.Trainer(model, st.optim.adagrad(0.1), target="llvm")
     with trainer.snapshot() as state:
         size = sum(array.nbytes for array in state.arrays.values())

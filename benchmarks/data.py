@@ -105,7 +105,9 @@ def train_text(given: Namespace) -> None:
     with open(given.folder / "raw.tsv", "rb") as file:
         head.write_bytes(b"".join(islice(file, 200_000)))
     encoder = st.data.Encoder.fit(head)
-    model = st.models.DLRM(rows=encoder.rows, dim=16, bottom=(64,), top=(64,))
+    model = st.models.DLRM(
+        rows=encoder.rows, dim=16, bottom=(64,), top=(64,), num_dense=encoder.num_dense
+    )
     trainer = st.Trainer(model, st.optim.adagrad(0.02), encoder=encoder)
     fit = partial(trainer.fit, batch_size=2048, shuffle=False, progress=None)
     fit(head)

@@ -64,7 +64,7 @@ def main() -> None:
 
 def made(chosen: argparse.Namespace, tables: st.tables.OnDisk | None) -> st.Trainer:
     began, rows = time.perf_counter(), [chosen.rows // FEATURES] * FEATURES
-    model = st.models.DLRM(rows=rows, dim=chosen.width, bottom=(64,), top=(64,))
+    model = st.models.DLRM(rows=rows, dim=chosen.width, bottom=(64,), top=(64,), num_dense=13)
     trainer = st.Trainer(model, st.optim.rowwise_adagrad(0.05), target="cpu", tables=tables)
     where = "on disk" if tables else "in memory"
     print(f"{time.perf_counter() - began:.1f} s to make tables {where}", flush=True)

@@ -122,7 +122,9 @@ def skewed(rng: np.random.Generator, rows: int, exponent: float = 1.05) -> np.nd
 
 def accumulate(rows: int, steps: int) -> None:
     """Time of a training step of the Kaggle DLRM, batches whole and in two parts, by turns."""
-    model = st.models.DLRM(rows=[rows] * 26, dim=16, bottom=(512, 256, 64), top=(512, 256))
+    model = st.models.DLRM(
+        rows=[rows] * 26, dim=16, bottom=(512, 256, 64), top=(512, 256), num_dense=13
+    )
     for size in (128, 2048):
         trainers = {
             f"accumulate={parts}": st.Trainer(model, optim.adagrad(0.01), accumulate=parts)

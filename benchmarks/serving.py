@@ -70,7 +70,9 @@ def _options() -> argparse.Namespace:
 def _trained(rows: int) -> tuple[st.Trainer, dict[str, list[Any]]]:
     made = st.data.SyntheticCriteo(seed=0)
     encoder = st.data.Encoder.fit(made.chunk(0, rows=rows), min_count=2)
-    model = st.models.DLRM(rows=encoder.rows, dim=16, bottom=(64,), top=(64,))
+    model = st.models.DLRM(
+        rows=encoder.rows, dim=16, bottom=(64,), top=(64,), num_dense=encoder.num_dense
+    )
     trainer = st.Trainer(model, st.optim.adagrad(0.02), encoder=encoder)
     table = made.chunk(1, rows=max(SIZES))
     names = [*encoder.dense_columns, *encoder.columns]

@@ -167,7 +167,9 @@ def _resident(dtype: Any, rows: int) -> float:
     def pages() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-    small, large = (st.models.DLRM(rows=[n], dim=16, table_dtype=dtype) for n in (1000, rows))
+    small, large = (
+        st.models.DLRM(rows=[n], dim=16, table_dtype=dtype, num_dense=13) for n in (1000, rows)
+    )
     kept = [small.initialize(0)]
     before = pages()
     kept.append(large.initialize(0))

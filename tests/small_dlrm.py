@@ -31,12 +31,14 @@ KINDS = {
 
 
 def model(kind: str = "single") -> st.models.DLRM:
-    return st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), **KINDS[kind])
+    return st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), num_dense=13, **KINDS[kind])
 
 
 def full_model() -> st.models.DLRM:
     """Tables as many and layers as wide as people use: every way to schedule a layer runs."""
-    return st.models.DLRM(rows=FULL_ROWS, dim=16, bottom=(512, 256, 64), top=(512, 256))
+    return st.models.DLRM(
+        rows=FULL_ROWS, dim=16, bottom=(512, 256, 64), top=(512, 256), num_dense=13
+    )
 
 
 @cache

@@ -16,7 +16,7 @@ def trained():
     i = rng.integers(0, [1000, 20, 7], size=(64, 3))  # and 3 ids each, one for each table
     y = i[:, 1] < 10  # who has a low second id clicks
 
-    model = st.models.DLRM(rows=[1000, 20, 7], dim=8, bottom=(16,), top=(16,))
+    model = st.models.DLRM(rows=[1000, 20, 7], dim=8, bottom=(16,), top=(16,), num_dense=13)
     trainer = st.Trainer(model, optimizer=st.optim.adagrad(0.05), target="auto", seed=0)
     batch = st.data.Batch(dense=x, ids=i, labels=y)
     before = trainer.state_dict()

@@ -46,7 +46,11 @@ def main(train: Path, test: Path) -> None:
     # The model is a Relax module; its gradient is a second module with
     # row-sparse tables.
     model = st.models.DLRM(
-        rows=encoder.rows, dim=dim, bottom=bottom, top=top
+        rows=encoder.rows,
+        dim=dim,
+        bottom=bottom,
+        top=top,
+        num_dense=encoder.num_dense,
     )
     program = st.value_and_grad(model.export(), "loss").compile()
     # on a GPU, if it runs there

@@ -41,7 +41,7 @@ class ClickModel(Model):
     dim : int
         D, width of all tables.
     num_dense : int
-        Dense features of a row. With 0 the model gets a column of ones.
+        Dense features of a row. With 0, the default, the model gets a column of ones.
     pooling : {None, "sum", "mean"}
         None: one id per feature. Otherwise bags of ids, as `sparsetrain.data.Ragged`.
     weighted : bool
@@ -83,7 +83,7 @@ class ClickModel(Model):
     Examples
     --------
     >>> class Linear(ClickModel):
-    ...     def __init__(self, rows, dim=4, num_dense=13, **rest):
+    ...     def __init__(self, rows, dim=4, num_dense=0, **rest):
     ...         super().__init__(rows, dim, num_dense, **rest)
     ...         self.last = nn.Linear(self.flat_width, 1)
     ...
@@ -101,7 +101,7 @@ class ClickModel(Model):
         self,
         rows: Sequence[int],
         dim: int = 16,
-        num_dense: int = 13,
+        num_dense: int = 0,
         pooling: Pooling = None,
         weighted: bool = False,
         names: Sequence[str] | None = None,

@@ -66,7 +66,7 @@ class DLRM(ClickModel):
         dim: int = 16,
         bottom: Sequence[int] = (64,),
         top: Sequence[int] = (64,),
-        num_dense: int = 13,
+        num_dense: int = 0,
         interaction: Interaction = "dot",
         cross_layers: int | None = None,
         cross_rank: int | None = None,

@@ -43,7 +43,7 @@ class ESMM(ClickModel):
         self,
         rows: Sequence[int],
         dim: int = 16,
-        num_dense: int = 13,
+        num_dense: int = 0,
         tower: Sequence[int] = (64, 32),
         dropout: float = 0.0,
         **rest: Any,

@@ -130,7 +130,7 @@ class DeepModel(FieldModel):
         rows: Sequence[int],
         dim: int = 16,
         hidden: Sequence[int] = (64, 64),
-        num_dense: int = 13,
+        num_dense: int = 0,
         dropout: float = 0.0,
         batch_norm: bool = False,
         **rest: Any,

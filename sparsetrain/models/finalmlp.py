@@ -88,7 +88,7 @@ class FinalMLP(FieldModel):
         hidden: Sequence[int] = (64, 64),
         hidden2: Sequence[int] = (64, 64),
         heads: int = 1,
-        num_dense: int = 13,
+        num_dense: int = 0,
         dropout: float = 0.0,
         batch_norm: bool = False,
         **rest: Any,

@@ -49,9 +49,7 @@ class FM(FieldModel):
     kind = "fm"
     has_weights = True
 
-    def __init__(
-        self, rows: Sequence[int], dim: int = 16, num_dense: int = 13, **rest: Any
-    ) -> None:
+    def __init__(self, rows: Sequence[int], dim: int = 16, num_dense: int = 0, **rest: Any) -> None:
         super().__init__(rows, dim, num_dense, **rest)
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:

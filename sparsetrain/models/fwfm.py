@@ -33,9 +33,7 @@ class FwFM(FieldModel):
     kind = "fwfm"
     has_weights = True
 
-    def __init__(
-        self, rows: Sequence[int], dim: int = 16, num_dense: int = 13, **rest: Any
-    ) -> None:
+    def __init__(self, rows: Sequence[int], dim: int = 16, num_dense: int = 0, **rest: Any) -> None:
         super().__init__(rows, dim, num_dense, **rest)
         if self.num_fields < 2:
             raise ConfigError("FwFM: there is one field; it takes at least two, to make a pair")

@@ -29,7 +29,7 @@ class LR(FieldModel):
     kind = "lr"
     has_weights = True
 
-    def __init__(self, rows: Sequence[int], num_dense: int = 13, **rest: Any) -> None:
+    def __init__(self, rows: Sequence[int], num_dense: int = 0, **rest: Any) -> None:
         rest.pop("dim", None)  # in saved configs; tables are as wide as there are labels
         super().__init__(rows, 0, num_dense, **rest)
 

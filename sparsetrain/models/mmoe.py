@@ -41,7 +41,7 @@ class MMoE(ClickModel):
         self,
         rows: Sequence[int],
         dim: int = 16,
-        num_dense: int = 13,
+        num_dense: int = 0,
         experts: int = 4,
         expert: Sequence[int] = (64,),
         tower: Sequence[int] = (32,),

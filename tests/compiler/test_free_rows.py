@@ -63,7 +63,7 @@ def assert_second_compiles_nothing(compiled, train) -> None:
 def test_tables_of_other_sizes_compile_nothing_by_any_optimizer(optimizer, compiled):
     def train(second):
         rows = SIZES[second]
-        model = st.models.DLRM(rows=rows, dim=8, bottom=(16,), top=(16,))
+        model = st.models.DLRM(rows=rows, dim=8, bottom=(16,), top=(16,), num_dense=13)
         train_on(rows, model, OPTIMIZERS[optimizer]())
 
     assert_second_compiles_nothing(compiled, train)
@@ -73,7 +73,9 @@ def test_tables_of_other_sizes_compile_nothing_by_any_optimizer(optimizer, compi
 def test_tables_of_other_sizes_compile_nothing_in_any_form(kind, compiled):
     def train(second):
         rows = SIZES[second]
-        model = st.models.DLRM(rows=rows, dim=8, top=(16,), bottom=(16,), **small_dlrm.KINDS[kind])
+        model = st.models.DLRM(
+            rows=rows, dim=8, top=(16,), bottom=(16,), num_dense=13, **small_dlrm.KINDS[kind]
+        )
         train_on(rows, model, st.optim.adagrad(0.1), kind)
 
     assert_second_compiles_nothing(compiled, train)

@@ -29,7 +29,9 @@ FORBIDDEN = {*TABLE_ROWS, sum(TABLE_ROWS)}
 
 
 def _trainer(kind: str) -> st.Trainer:
-    model = st.models.DLRM(rows=TABLE_ROWS, bottom=(512, 256, 64), **small_dlrm.KINDS[kind])
+    model = st.models.DLRM(
+        rows=TABLE_ROWS, bottom=(512, 256, 64), num_dense=13, **small_dlrm.KINDS[kind]
+    )
     return st.Trainer(model, st.optim.rowwise_adagrad(0.02))
 
 
@@ -452,7 +454,7 @@ def test_arguments_that_two_threads_bind_at_once_are_not_mixed(monkeypatch):
 
 def test_two_threads_that_predict_at_once_get_what_each_alone_gets():
     # Large enough that neither thread is done before the other begins.
-    model = st.models.DLRM(rows=[50, 2000, 7], dim=8, bottom=(64,), top=(64,))
+    model = st.models.DLRM(rows=[50, 2000, 7], dim=8, bottom=(64,), top=(64,), num_dense=13)
     trainer = st.Trainer(model, st.optim.sgd(0.1), target="cpu", seed=0)
     rng = np.random.default_rng(0)
     dense = rng.standard_normal((2, 500, 13)).astype(np.float32)

@@ -61,7 +61,7 @@ def test_a_second_program_is_not_compiled(place, compiled):
 
 def test_a_step_is_compiled_once_however_often_its_kernels_are_written(place, compiled):
     for number in range(4):
-        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
+        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,), num_dense=13)
         st.Trainer(model, st.optim.sgd(0.1), target="cpu").compile()
         if number == 0:
             first = len(compiled)

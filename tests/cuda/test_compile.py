@@ -58,7 +58,7 @@ QUICK = ("few kernels", "half", "by ids")
 
 def _gradient(half=None, **model) -> tvm.IRModule:
     """The gradient program of a DLRM."""
-    gradient = ad.gradient(st.models.DLRM(**model).export(), "loss")
+    gradient = ad.gradient(st.models.DLRM(num_dense=13, **model).export(), "loss")
     return to_half(gradient.module, gradient.function, half) if half else gradient.module
 
 

@@ -109,7 +109,7 @@ def test_a_product_is_that_of_the_rounded_matrices(cuda, machine, name):
 
 def model() -> st.models.DLRM:
     """A layer with large tiles, one with small, and one of a column, which is not rounded."""
-    return st.models.DLRM(rows=[50, 20], dim=8, bottom=(), top=(72,))
+    return st.models.DLRM(rows=[50, 20], dim=8, bottom=(), top=(72,), num_dense=13)
 
 
 def batch(size: int) -> Batch:

@@ -217,7 +217,9 @@ def test_exact_mode_gives_the_bits_of_the_dense_optimizer(cuda, name):
 
 
 def model(dtype: str = "bfloat16") -> st.models.DLRM:
-    return st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(), top=(), table_dtype=dtype)
+    return st.models.DLRM(
+        rows=small_dlrm.ROWS, dim=8, bottom=(), top=(), table_dtype=dtype, num_dense=13
+    )
 
 
 def trained(target: str = "cuda", dtype: str = "bfloat16", **options) -> st.Trainer:

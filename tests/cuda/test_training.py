@@ -44,7 +44,9 @@ VARIANTS = {
 
 def model(kind: str = "single") -> st.models.DLRM:
     """Tables of every kind, and layers as small as can be: products are tested by themselves."""
-    return st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(), top=(), **small_dlrm.KINDS[kind])
+    return st.models.DLRM(
+        rows=small_dlrm.ROWS, dim=8, bottom=(), top=(), num_dense=13, **small_dlrm.KINDS[kind]
+    )
 
 
 @cache

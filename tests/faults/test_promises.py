@@ -195,7 +195,7 @@ def test_no_memory_in_a_step_names_table_and_bytes_and_leaves_the_checkpoint(
 
 
 def test_no_memory_for_a_table_names_it_and_its_bytes():
-    model = st.models.DLRM(rows=[2**40, 7], dim=64)
+    model = st.models.DLRM(rows=[2**40, 7], dim=64, num_dense=13)
     with pytest.raises(ResourceError, match=r"parameter 'embeddings.*needs 262144\.\d\d GiB"):
         st.Trainer(model, st.optim.adagrad(0.1))
 
@@ -255,7 +255,8 @@ def test_a_save_needs_no_second_copy_of_the_tables(tmp_path):
     import tracemalloc
 
     trainer = st.Trainer(
-        st.models.DLRM(rows=[1_000_000], dim=32, bottom=(8,), top=(8,)), st.optim.sgd(0.1)
+        st.models.DLRM(rows=[1_000_000], dim=32, bottom=(8,), top=(8,), num_dense=13),
+        st.optim.sgd(0.1),
     )
     small_dlrm.trainer().save(tmp_path / "first")  # loads what any save needs once in a process
     tracemalloc.start()

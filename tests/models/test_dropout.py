@@ -37,7 +37,9 @@ class Dropped(ClickModel):
 
 
 def dropped_dlrm(**options):
-    model = st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), dropout=0.3)
+    model = st.models.DLRM(
+        small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), dropout=0.3, num_dense=13
+    )
     return st.Trainer(model, st.optim.adagrad(0.05), seed=3, **options)
 
 
@@ -168,7 +170,8 @@ def test_a_resumed_run_draws_what_the_whole_one_does(make, tmp_path):
 def test_scores_know_no_dropout():
     trainer = dropped_dlrm()
     plain = st.Trainer(
-        st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,)), st.optim.sgd(0.1)
+        st.models.DLRM(small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), num_dense=13),
+        st.optim.sgd(0.1),
     )
     plain.load_state_dict(
         {name: array for name, array in trainer.state_dict().items() if ":" not in name}

@@ -17,9 +17,10 @@ def kind_of(name):
     return name.partition(",")[0]
 
 
-def made(name, rows=small_dlrm.ROWS, **more):
+def made(name, rows=small_dlrm.ROWS, num_dense=small_dlrm.NUM_DENSE, **more):
     options, _ = CASES[name]
-    return st.models.MODELS[kind_of(name)](rows, **{"dim": 4, **options, **more})
+    model = st.models.MODELS[kind_of(name)]
+    return model(rows, num_dense=num_dense, **{"dim": 4, **options, **more})
 
 
 def test_every_model_has_an_equation_or_is_among_those_of_named_features():

@@ -9,7 +9,7 @@ import sparsetrain as st
 
 MODELS = {
     "a table for each feature": lambda: st.models.DLRM([100, 2000], dim=8, num_dense=3),
-    "tables in int8": lambda: st.models.DLRM([100, 2000], dim=8, table_dtype="int8"),
+    "tables in int8": lambda: st.models.DLRM([100, 2000], dim=8, table_dtype="int8", num_dense=13),
     "a shared table": lambda: st.models.DIN({"item": 1000, "history": 1000, "user": 50}),
     "layers in layers": lambda: st.models.BERT4Rec({"item": 10, "user": 4, "history": 10}),
     "a parameter of the model's own": lambda: st.models.Pop({"item": 9, "user": 4, "history": 9}),

@@ -97,7 +97,7 @@ def digest(data, case, group, folder):
     rows = data["rows"].tolist()
     if "share_embedding" in changes:
         rows[0] = rows[1] = max(rows[:2])
-    model = st.models.DLRM(rows=rows, dim=8, bottom=(32, 8), top=(32,), **changes)
+    model = st.models.DLRM(rows=rows, dim=8, bottom=(32, 8), top=(32,), num_dense=13, **changes)
     scale = st.precision.LossScale(1e37, every=20, most=1e37) if case == OVERFLOWS else None
     trainer = st.Trainer(model, optimizer, seed=1, loss_scale=scale, parallel=group)
     losses = [float(trainer.step(batch)) for batch in batches(data, case, changes)]

@@ -47,8 +47,8 @@ def test_losses_of_50_steps_follow_pytorch(name):
 
 BINARY = {"click": "binary", "bought": "binary"}
 OTHERS = {
-    "mmoe": lambda: st.models.MMoE(small_dlrm.ROWS, dim=4, labels=BINARY),
-    "esmm": lambda: st.models.ESMM(small_dlrm.ROWS, dim=4, labels=BINARY),
+    "mmoe": lambda: st.models.MMoE(small_dlrm.ROWS, dim=4, labels=BINARY, num_dense=13),
+    "esmm": lambda: st.models.ESMM(small_dlrm.ROWS, dim=4, labels=BINARY, num_dense=13),
     "din": lambda: st.models.DIN({"item": 50, "history": 50}, dim=4),
 }
 

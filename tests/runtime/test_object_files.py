@@ -99,7 +99,7 @@ def test_a_target_may_name_the_level_of_llvm():
 def test_another_optimizer_compiles_its_updates_alone(place, compiled):
     for make in (st.optim.adagrad, st.optim.adam):
         compiled.clear()
-        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,))
+        model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(), top=(8,), num_dense=13)
         st.Trainer(model, make(0.1, update="sparse"), target="cpu").compile()
     updates = {"dense_updates", "update_of_touched_rows", "check_for_NaN_and_infinity"}
     # TVM keeps extents in the order of addresses: its functions of shapes may differ in that.
@@ -107,7 +107,7 @@ def test_another_optimizer_compiles_its_updates_alone(place, compiled):
 
 
 def test_predictions_share_the_layers_of_the_step(place, compiled):
-    model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(8,), top=(8, 8))
+    model = st.models.DLRM(rows=[5, 3], dim=4, bottom=(8,), top=(8, 8), num_dense=13)
     trainer = st.Trainer(model, st.optim.adagrad(0.1), target="cpu")
     trainer.compile()
     assert "fused_matmul_nt_add_relu" in compiled

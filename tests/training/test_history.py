@@ -43,7 +43,7 @@ def test_one_line_says_that_a_model_is_compiled(kept, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "programs") if kept else "")
     batch, said = small_dlrm.batch(4), []
     for _ in range(2):
-        shown, model = io.StringIO(), st.models.LR(rows=small_dlrm.ROWS)
+        shown, model = io.StringIO(), st.models.LR(rows=small_dlrm.ROWS, num_dense=13)
         trainer = st.Trainer(model, st.optim.sgd(0.1))
         trainer.fit([batch], validation=batch, progress=Lines(shown))
         said.append(shown.getvalue().splitlines()[:-2])

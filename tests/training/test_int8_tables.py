@@ -42,7 +42,9 @@ def test_memory_is_a_byte_a_number_a_scale_and_a_slot_a_row():
 @pytest.mark.parametrize("kind", ["sum", "mean", "weighted"])
 def test_bags_of_rows_learn(kind):
     options = {**small_dlrm.KINDS[kind], "table_dtype": "int8"}
-    model = st.models.DLRM(rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), **options)
+    model = st.models.DLRM(
+        rows=small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), num_dense=13, **options
+    )
     trainer = st.Trainer(model, st.optim.rowwise_adagrad(0.05))
     batch = small_dlrm.batch(64, kind=kind)
     losses = [float(trainer.step(batch)) for _ in range(40)]

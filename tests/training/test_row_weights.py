@@ -26,7 +26,7 @@ NO_WEIGHT = {
 def model(kind: str = "single") -> st.models.DLRM:
     options = small_dlrm.KINDS[kind]
     return st.models.DLRM(
-        small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), row_weights=True, **options
+        small_dlrm.ROWS, dim=8, bottom=(16,), top=(16,), row_weights=True, num_dense=13, **options
     )
 
 

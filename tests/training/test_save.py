@@ -90,7 +90,9 @@ def test_a_loaded_trainer_does_not_need_its_folder_and_can_replace_it(folder):
 
 
 def test_numbers_of_numpy_are_saved_as_numbers(tmp_path):
-    model = st.models.DLRM(np.array(small_dlrm.ROWS), np.int64(8), (16,), np.array([16]))
+    model = st.models.DLRM(
+        np.array(small_dlrm.ROWS), np.int64(8), (16,), np.array([16]), num_dense=13
+    )
     trainer = st.Trainer(model, st.optim.sgd(np.float64(0.1)), seed=np.int64(4))
     trainer.save(tmp_path / "run")
     again = st.load(tmp_path / "run")

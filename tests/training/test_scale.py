@@ -85,7 +85,7 @@ def test_fifty_million_rows_train_in_tables_and_slots_and_half_a_gigabyte():
 
 
 def _trainer(rows: int) -> st.Trainer:
-    model = st.models.DLRM(rows=[rows], dim=DIM, bottom=(16,), top=(16,))
+    model = st.models.DLRM(rows=[rows], dim=DIM, bottom=(16,), top=(16,), num_dense=13)
     return st.Trainer(model, st.optim.adagrad(0.02))
 
 

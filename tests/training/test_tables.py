@@ -81,7 +81,7 @@ def test_what_is_no_table_is_refused_and_nothing_is_written(trained):
     ("kind", "large"), [("single", 1e300), ("float16", 1e5), ("int8", 3.39e38)]
 )
 def test_what_is_too_large_for_a_table_is_refused(kind, large):
-    made = st.Trainer(st.models.DLRM([5], dim=4, **KINDS[kind]), st.optim.sgd(0.1))
+    made = st.Trainer(st.models.DLRM([5], dim=4, num_dense=13, **KINDS[kind]), st.optim.sgd(0.1))
     before = made.table("C1")
     with pytest.raises(ConfigError, match=f"C1 has numbers that are not finite in {DTYPES[kind]}"):
         made.load_table("C1", np.full((5, 4), large))
@@ -91,7 +91,9 @@ def test_what_is_too_large_for_a_table_is_refused(kind, large):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_array_of_a_state_is_a_table(kind):
     made, other = (
-        st.Trainer(st.models.DLRM([5], dim=4, **KINDS[kind]), st.optim.sgd(0.1), seed=seed)
+        st.Trainer(
+            st.models.DLRM([5], dim=4, num_dense=13, **KINDS[kind]), st.optim.sgd(0.1), seed=seed
+        )
         for seed in (0, 1)
     )
     made.load_table("C1", other.state_dict()["embeddings.C1.weight"])

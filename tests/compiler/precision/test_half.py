@@ -127,7 +127,7 @@ EVERYWHERE = dict.fromkeys(ROUND_INSIDE, has_whole_vectors)
 def test_the_interaction_rounds_inside_its_kernels_as_the_policy_says(policy, width, rounded):
     import sparsetrain as st
 
-    module = st.models.DLRM(rows=[9, 9], dim=width).export()
+    module = st.models.DLRM(rows=[9, 9], dim=width, num_dense=13).export()
     half = st.value_and_grad(module, "loss", precision=policy).module["loss_adjoint"]
     lines = [line for line in str(half).splitlines() if 'rounds="bfloat16"' in line]
     names = ("interaction", "interaction_backward")
@@ -146,7 +146,7 @@ def test_an_operator_without_a_kernel_that_rounds_is_refused():
 def test_the_gradient_of_a_model_is_near_the_float32_one():
     import sparsetrain as st
 
-    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(16,))
+    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(16,), num_dense=13)
     params = model.initialize(0)
     random = np.random.default_rng(0)
     batch = st.data.Batch(

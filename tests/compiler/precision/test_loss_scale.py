@@ -18,7 +18,7 @@ ROWS = [50, 20]
 
 
 def trainer(optimizer=None, **options):
-    model = st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,))
+    model = st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), num_dense=13)
     return st.Trainer(model, optimizer=optimizer or st.optim.adagrad(0.05), **options)
 
 
@@ -83,7 +83,7 @@ def test_no_scale_compiles_anything(monkeypatch):
 
 
 def test_the_program_takes_the_scale_and_returns_the_loss_as_it_is():
-    model = st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,))
+    model = st.models.DLRM(rows=ROWS, dim=8, bottom=(16,), top=(16,), num_dense=13)
     params, inputs = model.initialize(0), model.inputs(batch())
     plain = st.value_and_grad(model.export(), "loss")
     scaled = st.value_and_grad(model.export(), "loss", scaled=True)

@@ -37,7 +37,9 @@ in_models = pytest.mark.parametrize(
 
 
 def trainer(optimizer=None, kind="dot", **options):
-    model = st.models.DLRM(rows=[50, 20], dim=8, bottom=(32,), top=(48, 16), **MODELS[kind])
+    model = st.models.DLRM(
+        rows=[50, 20], dim=8, bottom=(32,), top=(48, 16), num_dense=13, **MODELS[kind]
+    )
     return st.Trainer(model, optimizer=optimizer or st.optim.adagrad(0.05), **options)
 
 

@@ -93,7 +93,7 @@ def test_a_profile_leaves_the_trainer_as_it_was(name):
     model = {**options.pop("model", {}), "rows": small_dlrm.ROWS, "bottom": (16,), "top": (16,)}
     rule = options.pop("optimizer", lambda: st.optim.adagrad(0.05))
     trainer, plain = (
-        st.Trainer(st.models.DLRM(dim=8, **model), rule(), target="cpu", **options)
+        st.Trainer(st.models.DLRM(dim=8, num_dense=13, **model), rule(), target="cpu", **options)
         for _ in range(2)
     )
     for each in (trainer, plain):
