@@ -49,7 +49,9 @@ def convert(
 
     data = settings.resolve().data
     if data.label is not None:
-        raise ConfigError("data.label is for train; convert takes --schema: see sparsetrain schema")
+        raise ConfigError(
+            "data.label is for `train`; give `convert` a --schema, made by `sparsetrain schema`"
+        )
     if data.numbers != "scaled":
         raise ConfigError("data.numbers is for train; convert takes derived columns of --schema")
     encoding = data.encoding()

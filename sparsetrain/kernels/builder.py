@@ -2,8 +2,8 @@
 """Builder for kernels, in TVMScript or from Python functions.
 
 Between `kernel()` and the end of its block, everything that TVM's builder emits belongs to the
-kernel, whichever function emits it. So parts of kernels are functions, and loops over Python values
-leave no trace in the code.
+kernel, whichever function emits it. So parts of a kernel can be Python functions, and Python loops
+are unrolled in the code.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ LABELS: dict[str, type[Label]] = {}  # by their words
 
 
 def label_of(kind: Kind | Label, where: str = "label") -> Label:
-    """Return the label of a kind, which may be one already.
+    """Return the `Label` of a kind; a `Label` is returned unchanged.
 
     Raises
     ------

@@ -180,7 +180,7 @@ class Fields(Feature):
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> None:
         """Refuse an encoder with a different sharing of tables among its columns.
 
-        Ids that came encoded may share tables as the model says: their meaning is fixed already.
+        Ids that came already encoded may share tables in any way: their meaning is fixed.
 
         Raises
         ------

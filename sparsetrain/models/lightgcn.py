@@ -34,7 +34,7 @@ class LightGCN(RankingModel):
     rows : mapping from str to int
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
     interactions : int
-        The most choices that there are to train on.
+        Most user-item choices in the training data; it sizes the graph's arrays.
     dim : int
         Width of embeddings.
     layers : int

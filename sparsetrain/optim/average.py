@@ -106,12 +106,12 @@ def as_average(value: Any) -> Average | None:
 
 @cache
 def averaged(formula: Formula) -> Formula:
-    """Return the formula with the slot of an average.
+    """Return the formula with a slot added for the averaged weights.
 
     Raises
     ------
     ConfigError
-        If it has such a slot.
+        If it has a slot of that name already.
     """
     if AVERAGE in [slot.name for slot in formula.slots]:
         raise ConfigError(f"{formula.name}: its slot {AVERAGE!r} needs another name beside average")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that the fields of delimited text spell, read by a kernel.
 
-A key is a whole number below 2**32 as integers are written, or exactly 8 lower-case hex digits; any
-other number is digits, maybe with a sign or leading zeros, that fit int32. If a column holds
-anything else, that is noted, and the caller reads the column in a different way.
+In a column of keys a field is a decimal integer below 2**32 without sign or leading zeros, or
+exactly 8 lower-case hex digits. In any other column it is a decimal integer that fits int32, maybe
+with a minus sign or leading zeros. If a column holds anything else, that is noted, and the caller
+reads the column in a different way.
 
 Lines are read in tiles that stay in a core's first cache: first where each field ends, from the
 delimiters among 64 bytes at once, then the fields, column by column. Up to 8 characters are read as

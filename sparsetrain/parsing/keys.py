@@ -105,7 +105,7 @@ def text_ids_kernel(offset: str, turns: bool = True) -> PrimFunc:
     """Find the id of each text.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8;
-    asked (m,) int32: the columns of the values, which take turns, or without `turns` the only one;
+    asked (m,) int32: the columns of successive values, cyclically, or without `turns` the only one;
     the five of the tables; ids (n,) int32.
     """
     with kernel("text_ids") as built:

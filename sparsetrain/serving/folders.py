@@ -31,7 +31,7 @@ def require_new(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder; rename it to `out` on success, its files on the disk.
+    """Yield an empty folder; on success, sync its files to disk and rename it to `out`.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class Model:
         Of a model without labels the vectors of all items, mapped: scores are
         ``predict(columns) @ items.T``.
     folder : Path
-        Where it was opened, without links.
+        Its absolute path, with symbolic links resolved.
     version : str
         Checksum of the folder's manifest: equal for equal exports.
     written : float
@@ -118,7 +118,8 @@ class Model:
         Parameters
         ----------
         columns : mapping from str to array or list
-            Numbers, texts, or lists of either; None is missing. Unknown names are not read.
+            Numbers, strings, or lists of either; `None` marks a missing value. Unknown names are
+            not read.
 
         Raises
         ------

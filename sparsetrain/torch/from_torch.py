@@ -69,7 +69,7 @@ class ImportedModel:
         ----------
         *arrays : tensors of PyTorch or arrays
         seed, step : int
-            Of the elements that dropout draws.
+            Determine the dropout mask.
 
         Raises
         ------

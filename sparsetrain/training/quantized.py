@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
 
-A row takes D + 8 bytes in place of 4 D, and slots are left behind. Tables that were trained in int8
-stay as they are. All layers stay float32. Cost of making one: a pass over the tables, and the
-memory of both models meanwhile.
+A row takes D + 8 bytes instead of 4 D, and optimizer slots are not copied. Tables that were trained
+in int8 stay as they are. All layers stay float32. Cost of making one: a pass over the tables, and
+the memory of both models meanwhile.
 """
 
 from __future__ import annotations

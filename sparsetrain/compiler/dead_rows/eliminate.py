@@ -213,7 +213,7 @@ class _Rebuilt:
 
     def __init__(self, function: relax.Function, plan: _Plan) -> None:
         self._function, self._plan = function, plan
-        self._selected: dict[relax.Var, Any] = {}  # matrices, and tuples of them
+        self._selected: dict[relax.Var, Any] = {}  # selected rows: a matrix, or a tuple
         self._renamed: dict[relax.Var, relax.Var] = {}
         self.spared: list[Spared] = []
         self._selections: dict[Any, Selection] = {}

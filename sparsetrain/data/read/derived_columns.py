@@ -164,7 +164,7 @@ def _logarithmic(rule: Derived, column: Column) -> pa.Array:
     values, missing = read_numbers(column[0], NanRule("missing"), column[1])
     size = 1 + np.abs(values)
     buckets = np.floor(np.log(size) / np.log(rule.log))
-    # At a power of the base, where the quotient of logarithms may be rounded to either side.
+    # Correct buckets at powers of the base, where the quotient of logarithms may round either way.
     with np.errstate(over="ignore"):
         buckets -= rule.log**buckets > size
         buckets += rule.log ** (buckets + 1) <= size

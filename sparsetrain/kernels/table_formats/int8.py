@@ -45,7 +45,7 @@ def magnitude(value: Any) -> Any:
 
 
 def narrowed(value: Any, inverse: Any, random: Any) -> Any:
-    """The number of a weight: one of its two neighbours, by 32 random bits.
+    """The int8 value of a weight, rounded stochastically by the top 23 of 32 random bits.
 
     Rounded down after the upper ones, as a fraction, are added: the mean is the weight.
     """

@@ -174,8 +174,8 @@ def _front(axis: Any, x: relax.Expr) -> int:
 class Rows(NamedTuple):
     """A tensor as rows (height, width), and the row of each id (count,); `height` for none.
 
-    A row spans the axes along which ids choose nothing, if their lengths are known when compiling;
-    otherwise each element is one.
+    A row covers the axes that are not indexed, if their lengths are known when compiling; otherwise
+    each element is a row.
     """
 
     height: Any

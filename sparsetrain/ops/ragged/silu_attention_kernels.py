@@ -111,7 +111,7 @@ def _each_query(of: Attention, do: Callable[[Block, Query], None]) -> Callable[[
 
 
 def _bias_of(block: Block, bias: Any, query: Query, j: Any) -> tuple[Any, Any]:
-    """Token and column of the bias of a query and a key, which a query does not see before it."""
+    """Token and column of the bias of a query and a key: the distance back to it, at least 0."""
     distance = tirx.max(query.place - block.start - j, wide(0))
     return query.number, tirx.min(distance, bias.shape[1] - 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid of a product: a tile of the result per block, and pieces of `k` side by side.
+"""Grid of a product: each block computes a tile of the result over one piece of `k` (split-K).
 
 The kernel around a tile, its place in the grid and its part of `k` are the same for all kinds of
 tiles.

@@ -146,7 +146,7 @@ define linkonce_odr i32 @sparsetrain_pairs_{element}(
 def _transposed(element: str) -> str:
     """16 rows of 32 numbers as 16 rows of 16 pairs, `stride_to` apart: a transpose of pairs.
 
-    Numbers that are not there become zeros, as many as there is `room` for. More streams than a
+    Elements beyond the edge count as zero, up to the `room` of the destination. More streams than a
     processor foresees, so it asks for the next 32 numbers of every row.
     """
     lines = []

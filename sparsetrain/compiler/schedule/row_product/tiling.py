@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Numbers of a row of the left operand that a tile reads: a power of two, where it fits.
+        """Elements of each row of the left operand that a tile reads: a power of two, if it fits.
 
         Six numbers would be two loads, two stores and a few shuffles, eight are one of each; a tile
         at the edge has to begin its window earlier than itself.
