@@ -93,7 +93,7 @@ def test_training_goes_on_and_stops_early():
     assert steps.n_iter_ == 2
     stopped = ClickClassifier(patience=1, epochs=50, validation_fraction=0.3, **SMALL).fit(X, y)
     assert stopped.history_["stopped_early"]
-    with pytest.raises(ValueError, match="none of"):
+    with pytest.raises(ValueError, match="is not in"):
         steps.partial_fit(X[:1], ["maybe"])
 
 

@@ -63,7 +63,7 @@ def require_same(batches: Sequence[Batch], comm: Comm) -> None:
     others = np.flatnonzero((found != found[0]).any(axis=1)).tolist()
     if others:
         raise DataError(
-            f"the next batch has {found[:, 0].tolist()} rows on the ranks, and unlike values on "
+            f"the next batch has {found[:, 0].tolist()} rows on the ranks, and different values on "
             f"{comm.names_of(others)} and on {comm.name_of(0)}: give all ranks the same batches"
         )
 

@@ -408,7 +408,7 @@ def test_the_root_is_no_target():
         ({}, {"a": np.ones(2)}, "manifest['a'] is of type ndarray"),
         ({}, {"a": np.float64(2)}, "manifest['a'] is of type float64"),
         ({}, {"a": "x" * (17 << 20)}, "the manifest has 17"),
-        ({}, {"a": json.loads("[" * 60 + "]" * 60)}, "manifest has more than 32 levels"),
+        ({}, {"a": json.loads("[" * 60 + "]" * 60)}, "manifest has more than 32 nested levels"),
     ],
 )
 def test_what_cannot_be_kept_is_named_and_nothing_is_written(tmp_path, arrays, about, message):

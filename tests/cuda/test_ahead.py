@@ -275,5 +275,7 @@ def test_a_planner_is_refused_where_it_means_nothing():
 
 def test_a_missing_runtime_of_cuda_is_named_with_the_way_out(monkeypatch):
     monkeypatch.setattr(streams, "_RUNTIMES", ("libcudart.so.none",))
-    with pytest.raises(ResourceError, match="libcudart.so.none is found .* LD_LIBRARY_PATH"):
+    with pytest.raises(
+        ResourceError, match="cannot load any of libcudart.so.none .* LD_LIBRARY_PATH"
+    ):
         streams._library.__wrapped__()

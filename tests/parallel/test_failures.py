@@ -135,11 +135,14 @@ OTHERS = {
         "has the data 'rows of checksum",
     ),
     "data in files": (lambda rank, at: {"train": _file(at, rank, "label")}, "has the data"),
-    "other batches": (lambda rank, _: {"train": _batches(rank)}, "unlike values on rank 1"),
-    "rows to validate on": (lambda rank, _: {"validation": _given(rank, "C1")}, "unlike values on"),
+    "other batches": (lambda rank, _: {"train": _batches(rank)}, "different values on rank 1"),
+    "rows to validate on": (
+        lambda rank, _: {"validation": _given(rank, "C1")},
+        "different values on",
+    ),
     "files to validate on": (
         lambda rank, at: {"validation": _file(at, rank, "C1")},
-        "other values",
+        "different values",
     ),
     "validation": (lambda rank, _: {"validation": _given(0, "") if rank else None}, "validation"),
     "validate_every": (
@@ -215,7 +218,9 @@ def test_a_step_refuses_another_batch_on_another_rank(other):
         trainer.step(encoder.encode(other(make_clicks()) if comm.rank else rows))
 
     for error in run_ranks(2, work):
-        assert isinstance(error, DataError) and "unlike values on rank 1 of 2 (host1)" in str(error)
+        assert isinstance(error, DataError) and "different values on rank 1 of 2 (host1)" in str(
+            error
+        )
 
 
 def test_ranks_on_other_kinds_of_cpu_are_refused():

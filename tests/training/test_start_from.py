@@ -101,7 +101,11 @@ def test_a_schema_may_have_been_moved_but_not_changed(days, tmp_path, capsys):
     capsys.readouterr()
     assert main([*start, *new, "--out", str(tmp_path / "three")]) == 4
     said = capsys.readouterr().err
-    assert "new.toml is not what" in said and "linear.I1.scale was not set and is 2.0" in said
+    assert (
+        "new.toml: " in said
+        and "trained with a different schema" in said
+        and "linear.I1.scale was not set and is 2.0" in said
+    )
     assert not (tmp_path / "three").exists()
 
 
