@@ -27,6 +27,8 @@ from sparsetrain.models.numbers import NumberEmbedding
 class Fields(Feature):
     """The ids of F columns, one each or lists of them, and their embeddings (B, F, D).
 
+    A model calls this feature ``embedded``, and its `Dense` ``dense``.
+
     Parameters
     ----------
     embeddings : EmbeddingBagCollection

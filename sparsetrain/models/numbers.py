@@ -8,6 +8,7 @@ multiplications a row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import pi, sqrt
 from typing import Any
@@ -20,7 +21,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.models.initialize import constant
 
 
-class NumberEmbedding(nn.Module):
+class NumberEmbedding(nn.Module, ABC):
     """Base of numeric embeddings; a subclass has `features`.
 
     Parameters
@@ -60,9 +61,9 @@ class NumberEmbedding(nn.Module):
         """Dense inputs that it reads, the first ones of a row."""
         return self.count * (1 + self.missing_flags)
 
+    @abstractmethod
     def features(self, x: nn.Tensor) -> nn.Tensor:
         """(B, N, 1) -> (B, N, T)."""
-        raise NotImplementedError
 
     def forward(self, dense: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) -> (B, N, D)."""
@@ -93,11 +94,8 @@ class PiecewiseLinear(NumberEmbedding):
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         width = max((len(each) for each in bins), default=0) + 1
         super().__init__(bins, width, *rest)
-        laws = [_bins(each, width) for each in bins]
-        for name, values in zip(
-            ("starts", "scales", "lows", "highs"), zip(*laws, strict=True), strict=True
-        ):
-            setattr(self, name, _given(np.array(values, np.float32)))
+        laws = np.array([_bins(each, width) for each in bins], np.float32)  # (N, 4, T)
+        self.starts, self.scales, self.lows, self.highs = (_given(laws[:, n]) for n in range(4))
 
     def features(self, x: nn.Tensor) -> nn.Tensor:
         """(B, N, 1) -> (B, N, T)."""
