@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public names, pinned: a change here is a change of what users can rely on."""
 
+import ast
 import gc
 import pydoc
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from inspect import isclass, isfunction, signature
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -122,6 +125,24 @@ def test_public_functions_and_classes_say_what_they_are():
         values = {name: getattr(of(owner), name, None) for name in listed.split()}
         described = {n: v for n, v in values.items() if isfunction(v) or isclass(v)}
         assert [name for name, value in described.items() if not value.__doc__] == [], owner
+
+
+def documented(text: str) -> list[str]:
+    """Return the parameters that a NumPy docstring lists, several of a line one by one."""
+    section = re.search(r"\nParameters\n-+\n(.*?)(?=\n\S[^\n]*\n---|\Z)", text, re.DOTALL)
+    heads = re.findall(r"^(\*{0,2}\w.*?)(?: :.*)?$", section[1], re.MULTILINE) if section else []
+    return [name.strip(" *") for head in heads for name in head.split(",")]
+
+
+def test_documented_parameters_are_in_the_signature():
+    wrong = {}
+    for path in sorted(Path(st.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                taken = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+                if unknown := {*documented(ast.get_docstring(node) or "")} - taken:
+                    wrong[f"{path.name}:{node.lineno} {node.name}"] = unknown
+    assert not wrong
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

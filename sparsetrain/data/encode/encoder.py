@@ -205,8 +205,8 @@ class Encoder(Rules):
 
         Parameters
         ----------
-        source : anything `open_source` takes, except batches and converted files min_count : int,
-        optional
+        source : anything `open_source` takes, except batches and converted files
+        min_count : int, optional
             Times a new value must occur in `source` to get a row; by default as this encoder was
             fitted or last extended with. A column's rule in the schema wins. Under `max_rows`,
             values without room stay with the rare ones.
