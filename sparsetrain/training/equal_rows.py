@@ -7,14 +7,18 @@ where rows differ: a comparison of neighbours, up to the feature that tells all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from sparsetrain.compiler.dead_rows import ROW_NUMBERS
 from sparsetrain.data import Batch, Ragged
 from sparsetrain.data.ragged import changes
 from sparsetrain.models.features import Sequence
+from sparsetrain.runtime import as_numpy
+
+_ONE_ROW = np.zeros(1, np.int64)
 
 
 def distinct_inputs(
@@ -33,6 +37,27 @@ def distinct_inputs(
     if batch is None or len(batch) == 1:
         return whole, None
     return distinct_rows(model.features, whole)
+
+
+def with_row_numbers(inputs: Mapping[str, Any], names: Iterable[str], count: int) -> dict[str, Any]:
+    """Arguments of a program by `compute_repeated_once`, with each run of equal rows once.
+
+    Parameters
+    ----------
+    inputs : mapping from str to array
+        Arguments for a batch of `count` rows.
+    names : iterable of str
+        Arguments (count, n) of numbers, from `repeated_arguments`.
+    """
+    if count == 1:
+        return {**inputs, ROW_NUMBERS: _ONE_ROW}
+    given = {name: inputs[name] for name in names}
+    rows = {n: a if isinstance(a, np.ndarray) else as_numpy(a) for n, a in given.items()}
+    differ = _differ(rows)
+    if differ.all():
+        return {**inputs, ROW_NUMBERS: np.arange(count)}
+    once = {name: array[differ] for name, array in rows.items()}
+    return {**inputs, **once, ROW_NUMBERS: np.cumsum(differ) - 1}
 
 
 def rows_of(vectors: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:

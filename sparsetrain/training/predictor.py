@@ -14,6 +14,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_of
 from sparsetrain.checkpoint import Saved
+from sparsetrain.compiler.dead_rows import compute_repeated_once, repeated_arguments
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
@@ -110,6 +111,11 @@ class Predictor:
     def _logits(self) -> Program:
         return self._program("logits")
 
+    @cached_property
+    def _repeated(self) -> list[str]:
+        """Arguments of `_logits` that hold equal rows once."""
+        return repeated_arguments(self._logits.arguments)
+
     def _program(self, function: str) -> Program:
         """A function of the model, compiled when it is first called."""
         if function not in self.model.functions:
@@ -117,7 +123,10 @@ class Predictor:
                 f"{type(self.model).__name__} has no {METHODS[function]}: there is nothing to score"
             )
         if function not in self._programs:
-            self._programs[function] = Program(self._module, function, self.target, self.arithmetic)
+            module = self._module
+            if function == "logits":
+                module = compute_repeated_once(module, function)
+            self._programs[function] = Program(module, function, self.target, self.arithmetic)
         return self._programs[function]
 
     def evaluate(

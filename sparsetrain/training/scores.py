@@ -14,6 +14,7 @@ from sparsetrain.errors import DataError, NumericalError
 from sparsetrain.labels import LabelMetrics
 from sparsetrain.tables.state_dict import describe_nonfinite
 from sparsetrain.tables.table import FOREVER
+from sparsetrain.training.equal_rows import with_row_numbers
 
 
 def evaluate(
@@ -70,6 +71,8 @@ def predict_few(predictor: Any, batch: Batch) -> np.ndarray:
 def score(predictor: Any, batch: Batch) -> np.ndarray:
     """Logits of each row and label, (B, T) float32."""
     inputs = predictor.model.inputs(batch)
+    if predictor._repeated:
+        inputs = with_row_numbers(inputs, predictor._repeated, len(batch))
     with predictor._lock:
         weights = predictor._weights(predictor.model.rows_read(inputs))
         logits = runtime.as_numpy(predictor._logits(weights, inputs))

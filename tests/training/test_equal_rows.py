@@ -9,7 +9,7 @@ from sparsetrain.data import Ragged
 from sparsetrain.data.ragged import offsets_of
 from sparsetrain.errors import DataError
 from sparsetrain.models import BPR, HSTU, SASRec, TwoTowers, features
-from sparsetrain.training import processes
+from sparsetrain.training import predictor, processes
 from sparsetrain.training.equal_rows import distinct_rows
 
 FEATURES = {
@@ -118,6 +118,34 @@ def test_one_user_with_many_candidates_is_computed_once(name, monkeypatch):
 def whole(model, function, batch):
     """All rows, as without the search for equal ones."""
     return {} if batch is None else model.inputs(batch, function=function), None
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_equal_numbers_of_a_user_are_computed_once(rows, monkeypatch):
+    def trained():
+        model = st.models.DLRM([9, 12], num_dense=3, dim=4, bottom=(8,), top=(8,))
+        trainer = st.Trainer(model, st.optim.sgd(0.1), seed=1)
+        return trainer, trainer._logits
+
+    trainer, program = trained()
+    computed = []
+
+    def counted(weights, inputs):
+        computed.append(len(inputs["dense"]))
+        return program(weights, inputs)
+
+    assert trainer._repeated == ["dense"]
+    trainer._logits = counted
+    rng = np.random.default_rng(0)
+    users = np.minimum(np.arange(rows) // 9, 2)
+    dense = rng.normal(size=(3, 3)).astype("f4")[users]
+    data = st.Batch(dense, rng.integers(2, 9, (rows, 2)).astype(np.int32))
+    found = trainer.predict([data])
+    assert computed == [len(np.unique(users))]
+    monkeypatch.setattr(predictor, "compute_repeated_once", lambda module, name: module)
+    other, program = trained()
+    assert "row_numbers" not in program.arguments.by_name
+    assert found.tobytes() == other.predict([data]).tobytes()
 
 
 def test_an_id_outside_of_its_table_is_named_by_its_row_in_the_batch():

@@ -13,7 +13,7 @@ Cost: one walk through the bindings, and one more where there is something to ga
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -85,7 +85,7 @@ def eliminate_dead_rows(
         If there is no such function.
     """
     function = find_function(module, name)
-    if _are_kept() or not _is_plain(function):
+    if _are_kept() or not is_plain(function):
         return module, ()
     if not any(selection_of(b.value) for b in function.body.blocks[0].bindings):
         return module, ()
@@ -99,7 +99,8 @@ def eliminate_dead_rows(
     return found, tuple(made.spared)
 
 
-def _is_plain(function: relax.Function) -> bool:
+def is_plain(function: relax.Function) -> bool:
+    """Whether a function is one dataflow block."""
     blocks = function.body.blocks
     return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
 
@@ -157,27 +158,13 @@ class _Plan:
             self._read[var] = need if same else _ALL
 
     def needs(self, value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
-        """Arguments of a right-hand side, and along which axis rows of them are needed."""
-        if isinstance(value, relax.Var):
-            return [(value, rows.axis)]
-        if isinstance(value, relax.TupleGetItem):
-            return [(value.tuple_value, rows.axis)]
-        rule = rule_of(value)
-        if rule is None or self._is_table(value):
-            return None
-        if rows.axis == _first(value.ty).ndim - 1 and not rule.any_axis:
-            return None
-        axes = rule.needs(value, rows)
-        if axes is None:
-            return None
-        if len(value.args) == 1 and isinstance(value.args[0], relax.Tuple):
-            return list(zip(value.args[0].fields, axes, strict=True))
-        return list(zip(value.args, axes, strict=True))
+        """As `needs_of`, but not for lookups that must name every row."""
+        return None if self._is_table(value) else needs_of(value, rows)
 
     def _is_table(self, call: Any) -> bool:
         """Whether it looks up rows of a table with a row-sparse gradient."""
-        name = name_of(call)
-        return name in _LOOKUPS and call.args[0] in self.of_params and not self._is_dense(call)
+        is_lookup = isinstance(call, relax.Call) and name_of(call) in _LOOKUPS
+        return is_lookup and call.args[0] in self.of_params and not self._is_dense(call)
 
     def _is_dense(self, call: Any) -> bool:
         return name_of(self.made.get(call.args[0])) == _DENSIFY
@@ -198,6 +185,25 @@ def _first(ty: Any) -> Any:
     return ty.fields[0] if isinstance(ty, relax.TupleType) else ty
 
 
+def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
+    """Arguments of a right-hand side, and along which axis rows of them are needed."""
+    if isinstance(value, relax.Var):
+        return [(value, rows.axis)]
+    if isinstance(value, relax.TupleGetItem):
+        return [(value.tuple_value, rows.axis)]
+    rule = rule_of(value)
+    if rule is None:
+        return None
+    if rows.axis == _first(value.ty).ndim - 1 and not rule.any_axis:
+        return None
+    axes = rule.needs(value, rows)
+    if axes is None:
+        return None
+    if len(value.args) == 1 and isinstance(value.args[0], relax.Tuple):
+        return list(zip(value.args[0].fields, axes, strict=True))
+    return list(zip(value.args, axes, strict=True))
+
+
 def rule_of(value: Any) -> Rule | None:
     """The rule of a call."""
     return RULES.get(name_of(value)) if isinstance(value, relax.Call) else None
@@ -206,6 +212,20 @@ def rule_of(value: Any) -> Rule | None:
 def _is_matrix_like(x: relax.Expr, axis: int) -> bool:
     """Whether rows of a value made here can be the rows of a matrix."""
     return isinstance(x, relax.DataflowVar) and axis < x.ty.ndim - 1
+
+
+def renamed(value: Any, new: Callable[[relax.Var], relax.Expr]) -> Any:
+    """Replace variables in a right-hand side by a new function's."""
+    if isinstance(value, relax.Var):
+        return new(value)
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([renamed(item, new) for item in value.fields])
+    if isinstance(value, relax.TupleGetItem):
+        return relax.TupleGetItem(renamed(value.tuple_value, new), value.index)
+    if isinstance(value, relax.Call):
+        arguments = [renamed(item, new) for item in value.args]
+        return relax.Call(value.op, arguments, value.attrs, value.ty_args)
+    return value
 
 
 class _Rebuilt:
@@ -292,14 +312,4 @@ class _Rebuilt:
         return self._rows_of(emit(self._rename(value)), rows)
 
     def _rename(self, value: Any) -> Any:
-        """Replace variables in a right-hand side by the new function's."""
-        if isinstance(value, relax.Var):
-            return self._renamed.get(value, value)
-        if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._rename(item) for item in value.fields])
-        if isinstance(value, relax.TupleGetItem):
-            return relax.TupleGetItem(self._rename(value.tuple_value), value.index)
-        if isinstance(value, relax.Call):
-            arguments = [self._rename(item) for item in value.args]
-            return relax.Call(value.op, arguments, value.attrs, value.ty_args)
-        return value
+        return renamed(value, lambda var: self._renamed.get(var, var))
