@@ -22,6 +22,11 @@ def test_a_slice_of_an_axis_of_unknown_length_keeps_its_length(monkeypatch):
     assert compared(draw(12042), gradients=False)[0]
 
 
+def test_a_maximum_over_nothing_keeps_all_rows(monkeypatch):
+    monkeypatch.setattr(random_rows, "TARGET", UNOPTIMIZED)
+    compared(draw(12213), gradients=False)
+
+
 def test_a_fault_is_found_and_shrunk_to_what_it_needs(monkeypatch, capsys):
     """Rows are read of another place than those that were asked for."""
     wrong = random_rows.eliminate_dead_rows

@@ -70,13 +70,19 @@ def predict_few(predictor: Any, batch: Batch) -> np.ndarray:
 
 def score(predictor: Any, batch: Batch) -> np.ndarray:
     """Logits of each row and label, (B, T) float32."""
-    inputs = predictor.model.inputs(batch)
-    if predictor._repeated:
-        inputs = with_row_numbers(inputs, predictor._repeated, len(batch))
+    inputs = logits_inputs(predictor, batch)
     with predictor._lock:
         weights = predictor._weights(predictor.model.rows_read(inputs))
         logits = runtime.as_numpy(predictor._logits(weights, inputs))
     return finite(predictor, logits)
+
+
+def logits_inputs(predictor: Any, batch: Batch) -> dict[str, Any]:
+    """Arguments of the program that computes logits, but for the parameters."""
+    inputs: dict[str, Any] = predictor.model.inputs(batch)
+    if predictor._repeated:
+        inputs = with_row_numbers(inputs, predictor._repeated, len(batch))
+    return inputs
 
 
 def finite(predictor: Any, logits: np.ndarray) -> np.ndarray:
