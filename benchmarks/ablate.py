@@ -33,7 +33,7 @@ from tvm.relax.frontend import nn
 import sparsetrain as st
 from sparsetrain.compiler.schedule.row_product import chunk_prefetch
 from sparsetrain.kernels.builder import Prefetch
-from sparsetrain.models.interaction import options as interactions
+from sparsetrain.models.interaction import selection as interactions
 from sparsetrain.runtime import compiling
 
 # The modules: their packages have functions of these names.

@@ -71,7 +71,7 @@ PUBLIC = {
     "tables": "OnDisk",
     **({"torch": "RowSparseEmbedding RowSparseEmbeddingBag RowSparseOptimizer"} if TORCH else {}),
     "Trainer": (
-        "ahead compile evaluate extended first_nonfinite fit item_vectors load_state_dict "
+        "compile evaluate extended first_nonfinite fit item_vectors load_state_dict prefetch "
         "learn_ load_table predict prediction_names profile program quantized query_vectors "
         "recommend restore_ save scaling seed snapshot state_dict step table table_bytes trains"
     ),

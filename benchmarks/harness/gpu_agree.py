@@ -48,7 +48,7 @@ def _trained(task: Task, target: str, programs: dict[str, Any], nudge: bool = Fa
         weights = {name: _nudged(array) for name, array in state.items() if name.endswith(WEIGHTS)}
         trainer.load_state_dict(state | weights)
     batches = [as_batch(arrays) for arrays in task.make_batches()]
-    for batch in trainer.ahead(batches[number % len(batches)] for number in range(STEPS)):
+    for batch in trainer.prefetch(batches[number % len(batches)] for number in range(STEPS)):
         trainer.step(batch)
     return trainer.state_dict()
 

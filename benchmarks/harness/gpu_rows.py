@@ -13,7 +13,7 @@ import sparsetrain as st
 from harness.gpu_timing import copying_rate, kernels_of, on_device, scaled, seconds_of, torch_on_gpu
 from sparsetrain import runtime
 from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.backends.cuda.kernels import lookup_kernel
+from sparsetrain.backends.cuda.kernel_table import lookup_kernel
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import make_plan

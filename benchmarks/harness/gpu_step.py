@@ -50,7 +50,7 @@ def steps_of(task: Task) -> Iterator[dict[str, Step]]:
     """Every arm's step: ours with batches ahead and without, from one trainer, and PyTorch's."""
     trainer = build_trainer(task.config, task.optimizer, target="cuda", precision=task.precision)
     batches = [as_batch(arrays) for arrays in task.make_batches()]
-    stream = trainer.ahead(cycle(batches))
+    stream = trainer.prefetch(cycle(batches))
 
     def ahead(_number: int) -> None:
         trainer.step(next(stream))

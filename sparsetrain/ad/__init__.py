@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse-mode differentiation of Relax in which a row-sparse cotangent is a value.
 
-Read `cotangent` (how two meet), `rules` (where sparsity is born), `reverse` (the walker).
+Read `cotangent` (how two meet), `vjp_rules` (where sparsity begins), `reverse` (the walker).
 """
 
 from sparsetrain.ad.check import check_grads as check_grads
@@ -13,8 +13,8 @@ from sparsetrain.ad.dense_rules.dropout import dropout as dropout
 from sparsetrain.ad.densify import densify as densify
 from sparsetrain.ad.gradient import GradientModule as GradientModule
 from sparsetrain.ad.gradient import gradient as gradient
-from sparsetrain.ad.rules import defvjp as defvjp
-from sparsetrain.ad.rules import row_sparse_cotangent as row_sparse_cotangent
+from sparsetrain.ad.vjp_rules import defvjp as defvjp
+from sparsetrain.ad.vjp_rules import row_sparse_cotangent as row_sparse_cotangent
 from sparsetrain.system.exports import public_names as _public_names
 
 __all__, __dir__ = _public_names(globals())

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, te
 
 from sparsetrain.ad.cotangent import make_dense
-from sparsetrain.ad.rules import defvjp
+from sparsetrain.ad.vjp_rules import defvjp
 from sparsetrain.kernels.relax_op import define_op
 
 

@@ -26,7 +26,7 @@ from sparsetrain.ad.cotangent import (
 )
 from sparsetrain.ad.differentiable import extents_of, is_float, shapes_differ
 from sparsetrain.ad.messages import call_name, missing_rule, no_part, wrong_shape
-from sparsetrain.ad.rules import apply_rule, find_rule
+from sparsetrain.ad.vjp_rules import apply_rule, find_rule
 from sparsetrain.errors import ConfigError
 from sparsetrain.sparse_tensor import RowSparse
 

@@ -99,7 +99,7 @@ def warn_unseen(
     A column with values as rare in the training data is exempt: more than `limit` of its known
     share there must be missing here as well.
     """
-    shares = dataset.reserved
+    shares = dataset.id_shares
     total = sum(share.ids for share in shares)
     rare = encoder.rare_shares if encoder is not None and shares else []
     above = {

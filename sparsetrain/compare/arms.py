@@ -17,7 +17,7 @@ from sparsetrain.compare.case import Case
 from sparsetrain.compare.stock import OPTIMIZERS as STOCK_OPTIMIZERS
 from sparsetrain.compare.stock import stock_update
 from sparsetrain.optim import OPTIMIZERS, Formula
-from sparsetrain.optim.rule import Mode, Update
+from sparsetrain.optim.update_rule import Mode, Update
 from sparsetrain.sparse_tensor import RowSparse
 
 LEARNING_RATE = 0.01

@@ -13,7 +13,7 @@ from sparsetrain.data.batch import Position as Position
 from sparsetrain.data.conversion import convert_files as convert_files
 from sparsetrain.data.encode.encoder import Encoder as Encoder
 from sparsetrain.data.encode.encoder import read_encoder as read_encoder
-from sparsetrain.data.encode.reserved import Share as Share
+from sparsetrain.data.encode.id_shares import Share as Share
 from sparsetrain.data.infer import Inferred as Inferred
 from sparsetrain.data.infer import infer as infer
 from sparsetrain.data.interactions import Interactions as Interactions

@@ -20,7 +20,7 @@ from sparsetrain.data import ids as ids_of
 from sparsetrain.data.ids import Ids
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.values.arrays import Array, to_dense, to_row_weights
-from sparsetrain.data.values.labels import to_labels
+from sparsetrain.data.values.label_values import to_labels
 from sparsetrain.errors import CheckpointError, DataError
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tvm.relax.frontend import nn
 
 from sparsetrain.embedding.layer import Embedding
-from sparsetrain.embedding.operators import embedding_bag
+from sparsetrain.embedding.lookup_operators import embedding_bag
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 

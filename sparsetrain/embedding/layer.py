@@ -8,8 +8,8 @@ from typing import Any, Literal
 from tvm.relax import op
 from tvm.relax.frontend import nn
 
-from sparsetrain.embedding.operators import embedding_bag, lookup
-from sparsetrain.embedding.ragged import RaggedTensor
+from sparsetrain.embedding.lookup_operators import embedding_bag, lookup
+from sparsetrain.embedding.ragged_tensor import RaggedTensor
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import stored_width
 from sparsetrain.system.argument_checks import require_int

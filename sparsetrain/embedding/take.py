@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
-from sparsetrain.embedding.operators import lookup
+from sparsetrain.embedding.lookup_operators import lookup
 from sparsetrain.kernels.rewrite import Rewriter, is_call, rewrite_functions
 from sparsetrain.ops.indexing.reads import from_end
 

@@ -2,6 +2,7 @@
 """Models, their layers, and base classes of your own: `Model` and, for clicks, `ClickModel`."""
 
 from sparsetrain import runtime as _runtime  # noqa: F401
+from sparsetrain.models.arguments import options_of as options_of
 from sparsetrain.models.attention import Positions as Positions
 from sparsetrain.models.attention import SelfAttention as SelfAttention
 from sparsetrain.models.attention import TransformerBlock as TransformerBlock
@@ -38,7 +39,6 @@ from sparsetrain.models.matrix_factorization import BPR as BPR
 from sparsetrain.models.matrix_factorization import MatrixFactorization as MatrixFactorization
 from sparsetrain.models.mmoe import MMoE as MMoE
 from sparsetrain.models.model import Model as Model
-from sparsetrain.models.options import options_of as options_of
 from sparsetrain.models.popularity import Pop as Pop
 from sparsetrain.models.ranking_model import RankingModel as RankingModel
 from sparsetrain.models.sasrec import SASRec as SASRec

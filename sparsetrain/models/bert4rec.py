@@ -13,10 +13,10 @@ from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.errors import ConfigError
 from sparsetrain.models import losses
+from sparsetrain.models.arguments import check_options
 from sparsetrain.models.attention import Positions
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Places, Sequence
-from sparsetrain.models.options import check_options
 from sparsetrain.models.sasrec import SASRec, transformer
 from sparsetrain.system.argument_checks import is_number
 

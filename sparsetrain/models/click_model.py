@@ -17,13 +17,13 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
 from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
+from sparsetrain.models.arguments import check_config
 from sparsetrain.models.features import Dense
 from sparsetrain.models.fields import Fields
 from sparsetrain.models.initialize import Draw, uniform
-from sparsetrain.models.labels import check_label_weights
+from sparsetrain.models.label_loss import check_label_weights
 from sparsetrain.models.model import Model
 from sparsetrain.models.numbers import number_embedding
-from sparsetrain.models.options import check_config
 
 
 class ClickModel(Model):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
-from sparsetrain.models.options import require_rows
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array

@@ -10,9 +10,9 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features
+from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
-from sparsetrain.models.options import require_rows
 
 
 class DIN(Model):

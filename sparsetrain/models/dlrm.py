@@ -13,15 +13,15 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.click_model import ClickModel
-from sparsetrain.models.interaction.options import (
+from sparsetrain.models.interaction.selection import (
     CROSS_OPTIONS,
     Interaction,
     check_interaction,
     make_interaction,
 )
 from sparsetrain.models.layers import MLP
-from sparsetrain.models.options import check_widths
 from sparsetrain.system.argument_checks import require_int
 
 

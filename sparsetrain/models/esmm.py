@@ -10,10 +10,10 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
-from sparsetrain.models.options import check_widths
 
 
 class ESMM(ClickModel):

@@ -20,7 +20,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.ragged import Ragged, one_each
-from sparsetrain.embedding.ragged import RaggedTensor
+from sparsetrain.embedding.ragged_tensor import RaggedTensor
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime.tensors import reshape_view
 

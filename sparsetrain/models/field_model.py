@@ -17,12 +17,12 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.labels import Labels
+from sparsetrain.models.arguments import check_options, options_of
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
 from sparsetrain.models.numbers import columns
-from sparsetrain.models.options import check_options, options_of
 from sparsetrain.system.argument_checks import require_int
 
 DEVIATION = 0.01

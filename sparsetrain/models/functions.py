@@ -14,7 +14,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 from tvm.sym import Analyzer
 
-from sparsetrain.embedding.ragged import RaggedTensor
+from sparsetrain.embedding.ragged_tensor import RaggedTensor
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Specs
 from sparsetrain.models.layers import FIRST_ROW, KEY, training

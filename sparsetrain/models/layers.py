@@ -19,7 +19,7 @@ from tvm.relax import op
 from tvm.relax.frontend import nn
 
 from sparsetrain.ad import batch_norm, dropout
-from sparsetrain.embedding.ragged import mapped_tokens
+from sparsetrain.embedding.ragged_tensor import mapped_tokens
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats.noise import keys_of
 from sparsetrain.system.argument_checks import is_number, require_int

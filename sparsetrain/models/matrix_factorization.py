@@ -9,9 +9,9 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
+from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.features import Ids
 from sparsetrain.models.model import Model
-from sparsetrain.models.options import require_rows
 from sparsetrain.models.ranking_model import HISTORY, RankingModel
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
-from sparsetrain.models.options import check_widths
 
 
 class MMoE(ClickModel):

@@ -27,14 +27,14 @@ from sparsetrain.embedding.placing import Room
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.labels import Labels
 from sparsetrain.models import summary
+from sparsetrain.models.arguments import check_arguments, plain_value
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.feature_columns import find_features, shared_columns
 from sparsetrain.models.features import Feature, bags_of, require_alike
 from sparsetrain.models.fields import Fields
 from sparsetrain.models.initialize import Draw, draw_of, initial_params
-from sparsetrain.models.labels import loss_of_labels
+from sparsetrain.models.label_loss import loss_of_labels
 from sparsetrain.models.layers import has_dropout, named_modules
-from sparsetrain.models.options import check_arguments, plain_value
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.locks import with_builder_lock
 

@@ -18,11 +18,11 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.embedding import Embedding
 from sparsetrain.models import features, losses
+from sparsetrain.models.arguments import check_options, require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids
 from sparsetrain.models.initialize import constant
 from sparsetrain.models.model import Model, TrainingRows
-from sparsetrain.models.options import check_options, require_rows
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array

@@ -12,12 +12,12 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import losses
+from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.attention import Positions, TransformerBlock
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.layers import Dropout
 from sparsetrain.models.model import Model
-from sparsetrain.models.options import require_rows
 
 
 class SASRec(Model):

@@ -12,9 +12,9 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.embedding import Embedding, RaggedTensor
 from sparsetrain.models import features
+from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.draws import Draws
 from sparsetrain.models.layers import MLP
-from sparsetrain.models.options import require_rows
 from sparsetrain.models.ranking_model import Loss, RankingModel
 
 if TYPE_CHECKING:  # importing it takes time, and few models need it

@@ -8,8 +8,8 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.field_model import DeepModel
-from sparsetrain.models.options import check_widths
 from sparsetrain.system.argument_checks import require_int
 
 

@@ -20,7 +20,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import HOST_LOOPS, Loops
 from sparsetrain.kernels.relax_op import call_kernel, define_op
-from sparsetrain.ops.ragged.kernels import first_of, put
+from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 _ARGUMENTS = ("dense", "columns", "ends", "transposed_columns", "transposed_ends")
 _STRIDE = 64  # neighbouring rows go to different threads: the first are often the longest

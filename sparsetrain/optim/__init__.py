@@ -2,16 +2,15 @@
 """Optimizers as values: each is a formula, from which dense and row kernels are compiled.
 
 From a formula to a write: `formula` (the update of one element, and `KernelSpec`, which adds decay
-and clipping), `rule` (with its numbers and mode), `param_groups` (the rows that follow a rule:
-`RowRange`), `optimizer` (options and methods), `update` (the step as one compiled function).
-
-Folders: `formulas` (the optimizers of this package), `exact` (deferred updates with the bits of a
-dense optimizer).
+and clipping), `update_rule` (a formula with numbers and a mode), `param_groups` (the rows of each
+rule: `RowRange`), `optimizer` (options and methods), `update` (the step as one compiled function).
+`formulas` has the optimizers of this package.
 """
 
 from collections.abc import Callable as _Callable
 
 from sparsetrain import runtime as _runtime  # noqa: F401
+from sparsetrain.optim.arguments import options_of as options_of
 from sparsetrain.optim.average import averages as averages
 from sparsetrain.optim.average import ema as ema
 from sparsetrain.optim.average import swa as swa
@@ -27,7 +26,6 @@ from sparsetrain.optim.formulas.sgd import sgd as sgd
 from sparsetrain.optim.gradients import accumulate_ as accumulate_
 from sparsetrain.optim.gradients import global_norm as global_norm
 from sparsetrain.optim.optimizer import Optimizer as Optimizer
-from sparsetrain.optim.options import options_of as options_of
 from sparsetrain.optim.param_groups import ParamGroup as ParamGroup
 from sparsetrain.optim.result import StepResult as StepResult
 from sparsetrain.optim.schedules import Schedule as Schedule

@@ -28,17 +28,17 @@ from sparsetrain.optim.check_formula import check_formula, uses_count
 from sparsetrain.optim.gradients import Gradient
 from sparsetrain.optim.param_groups import ParamGroup
 from sparsetrain.optim.result import StepResult
-from sparsetrain.optim.rule import (
+from sparsetrain.optim.state import State, count_tables, describe_tables
+from sparsetrain.optim.state_factory import adopt_state_, new_state
+from sparsetrain.optim.update.apply import apply_
+from sparsetrain.optim.update_rule import (
     Number,
     RowOptions,
-    Rule,
+    UpdateRule,
     as_hyper_parameter,
     check_limit,
     value_at,
 )
-from sparsetrain.optim.state import State, count_tables, describe_tables
-from sparsetrain.optim.state_factory import adopt_state_, new_state
-from sparsetrain.optim.update.apply import apply_
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import as_float, require_mapping, require_type
 from sparsetrain.tables.formula import Formula
@@ -140,13 +140,13 @@ class Optimizer(RowOptions):
         numbers = [f"{name}={value!r}" for name, value in {**self.hyper, **chosen}.items()]
         return f"<Optimizer: {', '.join([self.formula.name, *numbers])}>"
 
-    def rule(self, scaled: bool = False) -> Rule:
+    def rule(self, scaled: bool = False) -> UpdateRule:
         """Return the rule of parameters that no group matches."""
         numbers: dict[str, Any] = dict(self.hyper)
         if self.average is not None:
             numbers[AVERAGE] = self.average
         scaled = scaled or self.clip_norm is not None
-        return Rule(self.full_formula, tuple(numbers.items()), scaled, **self.row_options())
+        return UpdateRule(self.full_formula, tuple(numbers.items()), scaled, **self.row_options())
 
     @cached_property
     def full_formula(self) -> Formula:

@@ -16,8 +16,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from sparsetrain.errors import ConfigError
-from sparsetrain.optim.rule import MODES, UPDATES, Mode, Number, Rule, Update, as_hyper_parameter
 from sparsetrain.optim.schedules import Function, Schedule, constant
+from sparsetrain.optim.update_rule import (
+    MODES,
+    UPDATES,
+    Mode,
+    Number,
+    Update,
+    UpdateRule,
+    as_hyper_parameter,
+)
 from sparsetrain.system.argument_checks import as_float, is_number
 from sparsetrain.tables.state_dict import Parts
 
@@ -72,7 +80,7 @@ class RowRange(NamedTuple):
     names: tuple[str, ...]
     first: int
     end: int
-    rule: Rule
+    rule: UpdateRule
 
     @property
     def label(self) -> str:
@@ -86,7 +94,7 @@ def abbreviate_names(names: Sequence[str]) -> str:
 
 
 def resolve(
-    rule: Rule,
+    rule: UpdateRule,
     groups: Sequence[ParamGroup],
     heights: Mapping[str, int],
     tables: Parts,
@@ -96,7 +104,7 @@ def resolve(
 
     Parameters
     ----------
-    rule : Rule
+    rule : UpdateRule
         The rule where no group matches.
     groups : sequence of ParamGroup
         In order.
@@ -130,12 +138,12 @@ def resolve(
     return ranges
 
 
-def _range(name: str, rows: slice, rule: Rule, small: int) -> RowRange:
+def _range(name: str, rows: slice, rule: UpdateRule, small: int) -> RowRange:
     decided = rule.with_update(rows.stop - rows.start <= small)
     return RowRange((name,), rows.start, rows.stop, decided)
 
 
-def rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
+def rule_of(name: str, rule: UpdateRule, groups: Sequence[ParamGroup]) -> UpdateRule:
     """Return the rule of a parameter or table, from the one where no group matches."""
     for group in groups:
         if fnmatchcase(name, group.match):
@@ -143,7 +151,7 @@ def rule_of(name: str, rule: Rule, groups: Sequence[ParamGroup]) -> Rule:
     return rule
 
 
-def _changed(rule: Rule, group: ParamGroup) -> Rule:
+def _changed(rule: UpdateRule, group: ParamGroup) -> UpdateRule:
     """The rule with the options of a group; None leaves an option as it is."""
     hyper = dict(rule.hyper)
     if group.lr is not None:

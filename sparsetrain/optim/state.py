@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from sparsetrain import runtime
 from sparsetrain.backend import Backend, host
 from sparsetrain.optim.param_groups import ParamGroup, abbreviate_names
-from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.update_rule import UpdateRule
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import CoalescePlan
 from sparsetrain.tables.collection import Tables
@@ -41,7 +41,7 @@ class RuleSource(Protocol):
     def clip_norm(self) -> float | None:
         """The largest global norm of the gradients."""
 
-    def rule(self, scaled: bool = False) -> Rule:
+    def rule(self, scaled: bool = False) -> UpdateRule:
         """Return the rule of parameters that no group matches."""
 
 
@@ -113,7 +113,7 @@ class State(dict[str, dict[str, NDArray]]):
     def step(self, number: int) -> None:
         self._counted[0] = number
 
-    def rules(self, names: Iterable[str]) -> tuple[Rule, ...]:
+    def rules(self, names: Iterable[str]) -> tuple[UpdateRule, ...]:
         """The rules of some parameters, each once."""
         return tuple(
             dict.fromkeys(part.rule for name in names for part in self.tables.table(name).ranges)

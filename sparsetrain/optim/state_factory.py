@@ -13,8 +13,8 @@ from sparsetrain.backend import Backend, backend_at, host
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim.average import AVERAGE
 from sparsetrain.optim.param_groups import RowRange, resolve
-from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import RuleSource, State
+from sparsetrain.optim.update_rule import UpdateRule
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.tables.collection import Tables, weights_of
@@ -24,7 +24,7 @@ from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
 # The rule of buffers, which are given new values in place of gradients.
-ASSIGNMENT = Rule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
+ASSIGNMENT = UpdateRule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 
 
 def new_state(

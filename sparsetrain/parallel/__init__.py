@@ -2,9 +2,9 @@
 """Training on several processes and machines: tables sharded, dense parameters replicated.
 
 - `group`: the argument of a `Trainer`; `comm` and its engines `mpi_comm`, `torch_comm`
-- `plan`, `shards`: which rank has which rows; `exchange`: rows and gradients between ranks
-- `cut`: a program without its tables; `step`, `sums`: a step, the same on any number of ranks
-- `reading`: which rows a rank reads
+- `sharding_plan`, `shards`: rows of each rank; `exchange`: rows and gradients between ranks
+- `cut`: a program without its tables; `sharded_step`, `sums`: the step
+- `shared_rows`: the rows that each rank reads
 - `ranks`: a trainer's interface to its ranks; `saving`, `run`: checkpoints of all ranks
 """
 

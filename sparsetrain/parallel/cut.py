@@ -20,20 +20,20 @@ from sparsetrain.compiler.free_rows import reads_of, with_rows
 from sparsetrain.compiler.program import extract
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import callees
-from sparsetrain.parallel.plan import Plan
+from sparsetrain.parallel.sharding_plan import ShardingPlan
 from sparsetrain.system.locks import with_builder_lock
 
 Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
 
 
-def cut_gradient(gradient: GradientModule, plan: Plan) -> tuple[GradientModule, Lookups]:
+def cut_gradient(gradient: GradientModule, plan: ShardingPlan) -> tuple[GradientModule, Lookups]:
     """Cut a gradient function; see `cut`."""
     module, lookups = cut(gradient.module, gradient.function, plan)
     return replace(gradient, module=module), lookups
 
 
 @with_builder_lock
-def cut(module: tvm.IRModule, function: str, plan: Plan) -> tuple[tvm.IRModule, Lookups]:
+def cut(module: tvm.IRModule, function: str, plan: ShardingPlan) -> tuple[tvm.IRModule, Lookups]:
     """Give each storage of a plan a symbolic number of rows.
 
     Returns
@@ -72,7 +72,7 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
     return {name: tuple(inputs) for name, inputs in found.items()}
 
 
-def _require_alike(lookups: Lookups, plan: Plan) -> None:
+def _require_alike(lookups: Lookups, plan: ShardingPlan) -> None:
     """Refuse an input with rows that two storages would send in different orders."""
     for one, other in combinations(lookups, 2):
         both = {*lookups[one]} & {*lookups[other]}

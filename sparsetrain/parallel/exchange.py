@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.embedding.kernels import lookup_kernel
+from sparsetrain.embedding.lookup_kernels import lookup_kernel
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm, spans, tree
-from sparsetrain.parallel.kernels import find_keys, find_places
-from sparsetrain.parallel.plan import StoragePlan
+from sparsetrain.parallel.exchange_kernels import find_keys, find_places
+from sparsetrain.parallel.sharding_plan import StoragePlan
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import reshape_view, view_as

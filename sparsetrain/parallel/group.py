@@ -8,7 +8,7 @@ from typing import Any
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.mpi_comm import MpiComm
-from sparsetrain.parallel.plan import Shard
+from sparsetrain.parallel.sharding_plan import Shard
 from sparsetrain.parallel.torch_comm import TorchComm
 from sparsetrain.system.argument_checks import is_number, require_int
 from sparsetrain.system.cores import available_cores, own_cores

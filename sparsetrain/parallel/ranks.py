@@ -29,12 +29,12 @@ from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.alike import arguments_of, looks_of, require_same
 from sparsetrain.parallel.cut import Lookups, cut
-from sparsetrain.parallel.plan import DEALT
-from sparsetrain.parallel.reading import Share, SharedRows
-from sparsetrain.parallel.reading import cut as cut_batch
 from sparsetrain.parallel.run import SharedRun
+from sparsetrain.parallel.sharded_step import LocalStep, ShardedStep
+from sparsetrain.parallel.sharding_plan import DEALT
 from sparsetrain.parallel.shards import Shards
-from sparsetrain.parallel.step import LocalStep, ShardedStep
+from sparsetrain.parallel.shared_rows import Share, SharedRows
+from sparsetrain.parallel.shared_rows import cut as cut_batch
 from sparsetrain.parallel.traffic import Watch
 from sparsetrain.tables.growth import last_step
 from sparsetrain.training.equal_rows import distinct_inputs, rows_of
@@ -250,11 +250,11 @@ class Ranks(Shards, OneProcess):
                 options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self)
             if self.comm.rank:
                 options["progress"] = options["on_log"] = None
-            trainer.watch = watch
+            trainer.step_hook = watch
             try:
                 history = fit(train, **options)
             finally:
-                trainer.watch = None
+                trainer.step_hook = None
             return history if watch is None else History(history, profile=watch.result())
 
     def require_whole(self) -> None:

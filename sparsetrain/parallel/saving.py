@@ -23,7 +23,7 @@ from sparsetrain.checkpoint.manifest import FILE, Entry, all_rows, dump, piece_s
 from sparsetrain.checkpoint.writing import replacing
 from sparsetrain.errors import CheckpointError
 from sparsetrain.parallel.comm import Comm, as_bytes
-from sparsetrain.parallel.plan import DEALT, Placed
+from sparsetrain.parallel.sharding_plan import DEALT, Placed
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.tables.state_dict import named_tables
 

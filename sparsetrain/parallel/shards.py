@@ -16,7 +16,7 @@ from sparsetrain.models.initialize import drawn_rows
 from sparsetrain.parallel.comm import Comm
 from sparsetrain.parallel.cut import Lookups
 from sparsetrain.parallel.exchange import Exchange
-from sparsetrain.parallel.plan import Plan, describe, make_plan
+from sparsetrain.parallel.sharding_plan import ShardingPlan, describe, make_plan
 from sparsetrain.runtime import NDArray
 from sparsetrain.system.memory import total_memory
 from sparsetrain.tables.formula import Slot
@@ -36,7 +36,7 @@ class Shards:
 
     Attributes
     ----------
-    plan : Plan
+    plan : ShardingPlan
     """
 
     def __init__(self, comm: Comm, model: Any, shard: Any, parts: int) -> None:
@@ -46,7 +46,7 @@ class Shards:
         widths = {storage: int(shapes[storage][1]) for storage in model.tables()}
         # Tables read by one feature have the same placement, so their rows come in the same order.
         alike = [feature.tables for feature in {**model.features, **model.prepared}.values()]
-        self.plan: Plan = make_plan(model.tables(), widths, comm.size, shard, alike)
+        self.plan: ShardingPlan = make_plan(model.tables(), widths, comm.size, shard, alike)
 
     @property
     def rank(self) -> int:

@@ -16,7 +16,7 @@ from sparsetrain.training.profile.result import longest_first
 
 
 class Watch:
-    """Takes steps and records their messages, as `Trainer.watch`."""
+    """Takes steps and records their messages, as `Trainer.step_hook`."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm

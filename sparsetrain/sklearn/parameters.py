@@ -16,8 +16,8 @@ from sklearn.utils import check_random_state
 from sparsetrain import models, optim
 from sparsetrain.data import Encoder
 from sparsetrain.errors import ConfigError, meant
-from sparsetrain.models.options import check_options, is_own, require_options
-from sparsetrain.optim.options import optimizer_of
+from sparsetrain.models.arguments import check_options, is_own, require_options
+from sparsetrain.optim.arguments import optimizer_of
 from sparsetrain.training.trainer import Trainer
 
 

@@ -3,7 +3,7 @@
 
 `row_sparse` (the type) with its operators in `arithmetic`, `algebra` (operators that look at no
 numbers, written for traces and run on tensors too), `coalesce` (the rows and their order:
-`CoalescePlan`), with the kernels of a CPU in `kernels` and `plan_kernel`.
+`CoalescePlan`), with the kernels of a CPU in `segment_kernels` and `plan_kernel`.
 """
 
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan as CoalescePlan

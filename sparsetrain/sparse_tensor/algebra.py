@@ -29,7 +29,7 @@ from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.runtime.compiling import build_relax
 from sparsetrain.runtime.pool import limit_pool
 from sparsetrain.runtime.tensors import target_of, to_device
-from sparsetrain.sparse_tensor import kernels
+from sparsetrain.sparse_tensor import segment_kernels
 from sparsetrain.system.locks import new_lock, with_builder_lock
 
 
@@ -39,7 +39,7 @@ def _scatter_type(call: Any) -> relax.Type:
 
 def _scatter_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     _, ids, values, source = call.args
-    kernel = current().kernel("scatter_add_rows", kernels.scatter_add_kernel)(
+    kernel = current().kernel("scatter_add_rows", segment_kernels.scatter_add_kernel)(
         int(values.ty.shape[1]),
         str(values.ty.dtype),
         str(ids.ty.dtype),

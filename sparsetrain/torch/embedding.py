@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from sparsetrain.embedding.kernels import lookup_kernel
+from sparsetrain.embedding.lookup_kernels import lookup_kernel
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.torch.sharing import DTYPES, aligned, new_table, require_shareable, to_tvm

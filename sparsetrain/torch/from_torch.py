@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`from_torch`: a module of PyTorch as a model here, with row-sparse gradients of its tables.
 
-PyTorch exports the module, TVM's importer turns it into Relax, and `operators` handles the parts
+PyTorch exports the module, TVM's importer turns it into Relax, and `translations` handles the parts
 that the importer would drop. The result is compared with PyTorch's before it is returned.
 """
 

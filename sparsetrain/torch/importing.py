@@ -19,8 +19,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from sparsetrain.errors import ConfigError, first_line
-from sparsetrain.torch.operators import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
 from sparsetrain.torch.sharing import DTYPES
+from sparsetrain.torch.translations import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
 
 
 class _WithLoss(torch.nn.Module):

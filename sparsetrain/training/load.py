@@ -22,7 +22,7 @@ from sparsetrain.kernels.table_formats import numpy_dtype
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
-from sparsetrain.optim.options import from_config
+from sparsetrain.optim.arguments import from_config
 from sparsetrain.optim.saving import KIND as LOOP
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.tables.on_disk import OnDisk

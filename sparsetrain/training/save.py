@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from sparsetrain.data import Encoder
-from sparsetrain.optim.options import is_known, to_config
+from sparsetrain.optim.arguments import is_known, to_config
 from sparsetrain.tables.state_dict import ENCODER, require_finite
 from sparsetrain.training.predictor import Predictor
 

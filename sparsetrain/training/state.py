@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsetrain.checkpoint import Saved
-from sparsetrain.optim.options import from_config
+from sparsetrain.optim.arguments import from_config
 from sparsetrain.optim.param_groups import rule_of
-from sparsetrain.optim.rule import Rule
+from sparsetrain.optim.update_rule import UpdateRule
 from sparsetrain.tables.restoring import missed_of
 from sparsetrain.tables.state_dict import BESIDE, COUNT, check_finite, check_kinds
 
@@ -55,7 +55,7 @@ def needs_slots(manifest: Mapping[str, Any]) -> bool:
     return averages or bool(missed_of(manifest))
 
 
-def rule_then(manifest: Mapping[str, Any], name: str) -> Rule:
+def rule_then(manifest: Mapping[str, Any], name: str) -> UpdateRule:
     """The rule that a table followed when it was saved."""
     optimizer = from_config(manifest["optimizer"])
     return rule_of(name, optimizer.rule(), optimizer.groups)

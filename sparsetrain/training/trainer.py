@@ -32,7 +32,7 @@ from sparsetrain.models.model_checks import (
     table_dtype_of,
 )
 from sparsetrain.optim import Optimizer, StepResult, averages
-from sparsetrain.optim.options import optimizer_of
+from sparsetrain.optim.arguments import optimizer_of
 from sparsetrain.runtime.targets import resolve_target
 from sparsetrain.system.argument_checks import require_int, require_type
 from sparsetrain.system.locks import synchronized
@@ -86,7 +86,7 @@ class Trainer(Predictor):
         float16, else no scale.
     plan : {"auto", "host", "device"}
         Who sorts the rows of a batch on CUDA; the bits are the same. "host" is for batches that
-        `ahead` prepares, as `fit` does; "auto" sorts few there, and many on the device.
+        `prefetch` prepares, as `fit` does; "auto" sorts few there, and many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
     tables : OnDisk, optional
@@ -165,7 +165,7 @@ class Trainer(Predictor):
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
         self.run_state: RunState | None = None  # where the run stood that was loaded
         # Takes a step, and records it, while steps are profiled.
-        self.watch: Callable[[Callable[[], Loss], Batch], Loss] | None = None
+        self.step_hook: Callable[[Callable[[], Loss], Batch], Loss] | None = None
 
     @property
     def trains(self) -> bool:
@@ -237,7 +237,7 @@ class Trainer(Predictor):
     def _watched(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
         """Train on a batch; `pieces` are its rows that this process computes."""
         step = partial(self._step, batch, pieces)
-        return step() if self.watch is None else self.watch(step, batch)
+        return step() if self.step_hook is None else self.step_hook(step, batch)
 
     @property
     def _parts(self) -> int:
@@ -268,7 +268,7 @@ class Trainer(Predictor):
             self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
         return Loss(loss)
 
-    def ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def prefetch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same batches, prepared for training in this order.
 
         On a GPU a thread checks the next ones, copies them to the device and may sort their rows in
@@ -276,7 +276,7 @@ class Trainer(Predictor):
 
         Examples
         --------
-        >>> for batch in trainer.ahead(batches):  # doctest: +SKIP
+        >>> for batch in trainer.prefetch(batches):  # doctest: +SKIP
         ...     trainer.step(batch)
         """
         staged: Iterator[Batch] = self.backend.stage(self, iter(batches))

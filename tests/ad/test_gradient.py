@@ -11,7 +11,7 @@ from tvm.script import relax as R
 
 import sparsetrain as st
 from sparsetrain.ad import reverse
-from sparsetrain.ad.rules import DENSE, find_rule
+from sparsetrain.ad.vjp_rules import DENSE, find_rule
 from sparsetrain.embedding import lookup
 from sparsetrain.errors import ConfigError
 from tests.ad.cases import SPARSE_CASES, build
@@ -115,7 +115,7 @@ def test_a_rule_that_fails_names_the_operator_on_one_line(monkeypatch):
 
 
 def test_a_users_rule_is_used(monkeypatch):
-    monkeypatch.setattr("sparsetrain.ad.rules.DENSE", DENSE)
+    monkeypatch.setattr("sparsetrain.ad.vjp_rules.DENSE", DENSE)
     before = dict(DENSE)
     try:
         st.ad.defvjp("relax.floor", lambda output, call, cotangent, builder: [cotangent])

@@ -66,7 +66,7 @@ def test_every_backend_trains_to_the_weights_of_the_cpu(target, name, kind):
     def trained(on):
         trainer = trainer_on(on, kind, **OPTIONS[name]())
         batches = [small_dlrm.batch(8, seed=seed, kind=kind) for seed in range(3)]
-        for batch in trainer.ahead(batches):
+        for batch in trainer.prefetch(batches):
             trainer.step(batch)
         return trainer.state_dict()
 

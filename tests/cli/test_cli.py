@@ -124,7 +124,7 @@ class FakeLibrary:
 
     def dataset(self, path, encoder, require_label=True, read_weights=True):
         self.calls.append(f"read {path}")
-        return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()), reserved=())
+        return SimpleNamespace(batches=lambda batch_size, prefetch: iter(()), id_shares=())
 
     def optimizer(self, **settings):
         self.built["optimizer"] = settings

@@ -258,7 +258,7 @@ def test_the_settings_of_an_optimizer_are_the_options_of_the_constructors():
 
 def test_every_section_fits_what_it_is_given_to():
     from sparsetrain import data, models
-    from sparsetrain.models.options import OF_DATA
+    from sparsetrain.models.arguments import OF_DATA
 
     assert set(DataSettings().encoding()) <= keywords(data.Encoder.fit)
     assert set(DataSettings().encoding()) <= keywords(data.convert_files)

@@ -11,7 +11,7 @@ from tvm.relax import op
 import sparsetrain as st
 from sparsetrain import ad
 from sparsetrain.compiler.dead_rows import keep_dead_rows
-from sparsetrain.compiler.dead_rows.rules import RULES
+from sparsetrain.compiler.dead_rows.row_rules import RULES
 from sparsetrain.embedding import lookup
 from sparsetrain.ops import ragged
 from sparsetrain.training.scores import logits_inputs

@@ -11,16 +11,16 @@ from sparsetrain.backends.cuda import attention
 from sparsetrain.backends.cuda.indexing import write_kernel
 from sparsetrain.backends.cuda.interaction.backward import backward_kernel
 from sparsetrain.backends.cuda.interaction.forward import forward_kernel
-from sparsetrain.backends.cuda.kernels import KERNELS, LOOPS, lookup_kernel
+from sparsetrain.backends.cuda.kernel_table import KERNELS, LOOPS, lookup_kernel
 from sparsetrain.backends.cuda.schedule.running_sum import running_sum_kernel
-from sparsetrain.backends.cuda.sparse import kernels as rows
-from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
+from sparsetrain.backends.cuda.sparse import row_kernels as rows
+from sparsetrain.backends.cuda.sparse.coalesce_plan import plan_kernel, short_plan_kernel
 from sparsetrain.backends.cuda.sparse.runs import chunk_sums_kernel, segment_sum_kernel
 from sparsetrain.backends.cuda.update import arrays as cuda_arrays
-from sparsetrain.backends.cuda.update import kernels as optim
-from sparsetrain.embedding import kernels as embedding
+from sparsetrain.backends.cuda.update import update_kernels as optim
+from sparsetrain.embedding import lookup_kernels as embedding
 from sparsetrain.ops.indexing.writes import REDUCTIONS
-from sparsetrain.ops.ragged import kernels as ragged
+from sparsetrain.ops.ragged import row_kernels as ragged
 from sparsetrain.ops.ragged.attention_blocks import Attention
 from sparsetrain.optim import OPTIMIZERS
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel

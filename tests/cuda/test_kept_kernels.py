@@ -10,7 +10,7 @@ import pytest
 from sparsetrain import runtime
 from sparsetrain.backends.cuda import Cuda
 from sparsetrain.backends.cuda import device as gpu
-from sparsetrain.backends.cuda.kernels import lookup_kernel
+from sparsetrain.backends.cuda.kernel_table import lookup_kernel
 from sparsetrain.runtime import compiling, library_cache
 from tests.cuda.test_kernels import there
 

@@ -12,9 +12,9 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.backend import backend_of
-from sparsetrain.backends.cuda.kernels import LOOPS
+from sparsetrain.backends.cuda.kernel_table import LOOPS
 from sparsetrain.backends.cuda.sparse import sort as cuda_sort
-from sparsetrain.embedding import kernels as embedding_kernels
+from sparsetrain.embedding import lookup_kernels as embedding_kernels
 from sparsetrain.errors import DataError
 from sparsetrain.kernels.loops import HOST_LOOPS
 from sparsetrain.models.interaction import cpu

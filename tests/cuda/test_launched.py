@@ -11,7 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from sparsetrain.backends.cuda.schedule.rules import Guarded
+from sparsetrain.backends.cuda.schedule.schedule_rules import Guarded
 from sparsetrain.compiler import schedule
 from sparsetrain.errors import ConfigError
 from sparsetrain.runtime.compiling import build_relax, compile_relax

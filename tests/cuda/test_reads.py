@@ -87,7 +87,7 @@ def trained(target: str, kind: str, ahead: bool, optimizer, **options):
         trainer.program, trainer._logits = programs(kind, target)
     data = "single" if kind == "pairs" else kind
     batches = [small_dlrm.batch(ROWS, seed=seed, kind=data) for seed in range(3)]
-    for batch in trainer.ahead(batches) if ahead else batches:
+    for batch in trainer.prefetch(batches) if ahead else batches:
         with noting_reads() as read:
             float(trainer.step(batch))
     return trainer, read
@@ -193,6 +193,6 @@ def test_the_host_plans_the_rows_of_tables_with_one_feature(cuda):
     planned = []
     run = trainer.training_step._apply_
     trainer.training_step._apply_ = lambda *a: planned.append([*trainer.state.plans]) or run(*a)
-    for batch in trainer.ahead([small_dlrm.batch(ROWS)]):
+    for batch in trainer.prefetch([small_dlrm.batch(ROWS)]):
         trainer.step(batch)
     assert planned == [["own.weight"]]

@@ -324,8 +324,8 @@ def test_unseen_ids_are_counted_for_each_column():
     encoder = Encoder.fit(table([1, 2], [[1], [2, 3]]), schema=schema(), min_count=1)
     rows = Dataset(table([3, 9], [[9], [9, 1, 8]]), encoder)
     list(rows.batches(2))
-    assert {share.column: share.unseen for share in rows.reserved}["item"] == 1
-    assert {share.column: share.unseen for share in rows.reserved}["history"] == 3
+    assert {share.column: share.unseen for share in rows.id_shares}["item"] == 1
+    assert {share.column: share.unseen for share in rows.id_shares}["history"] == 3
 
 
 def test_the_picture_of_data_has_each_columns_own_values_and_says_that_they_share():

@@ -15,8 +15,8 @@ LICENCE = "# SPDX-License-Identifier: Apache-2.0\n"
 SIGNUM = '''"""Signum: steps of one size, in the direction of an average of gradients."""
 
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make_optimizer
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.arguments import Options, Unpack, make_optimizer
+from sparsetrain.optim.update_rule import Number
 from sparsetrain.tables.formula import Formula, Slot, sign
 
 
@@ -136,7 +136,7 @@ RECIPES = {
         {
             "sparsetrain/models/nfm.py": NFM,
             "sparsetrain/models/__init__.py": {
-                "from sparsetrain.models.options": (
+                "from sparsetrain.models.arguments": (
                     "from sparsetrain.models.nfm import NFM as NFM\n"
                 ),
                 "    )\n}\n\n__all__": "        NFM,\n",
@@ -176,10 +176,10 @@ OTHERS = {
     "tests/test_public.py": "test_the_public_names_are_these",
     "tests/cli/test_settings.py": "test_the_settings_of_an_optimizer or "
     "test_every_section_fits or test_every_setting_says or test_a_wrong_setting",
-    "tests/optim/test_options.py": "test_an_option_that_a_formula_does_not_have",
+    "tests/optim/test_arguments.py": "test_an_option_that_a_formula_does_not_have",
     "tests/optim/test_exact.py": "",
     "tests/optim/test_formula_examples.py": "",
-    "tests/models/test_options.py": "",
+    "tests/models/test_arguments.py": "",
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sparsetrain import runtime
-from sparsetrain.embedding.kernels import lookup_kernel
+from sparsetrain.embedding.lookup_kernels import lookup_kernel
 from sparsetrain.kernels.table_formats.stored import numpy_dtype
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.runtime.compiling import compile_kernel

@@ -9,7 +9,7 @@ from hypothesis import strategies as draw
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import Comm, tree
 from sparsetrain.parallel.exchange import Exchange
-from sparsetrain.parallel.plan import DEALT, make_plan
+from sparsetrain.parallel.sharding_plan import DEALT, make_plan
 from tests.parallel.threads import all_of, run_ranks
 
 

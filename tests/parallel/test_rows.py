@@ -10,7 +10,7 @@ import sparsetrain as st
 from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.parallel.comm import Comm
-from sparsetrain.parallel.reading import SharedRows
+from sparsetrain.parallel.shared_rows import SharedRows
 from tests.parallel.threads import all_of, run_ranks
 
 PARTS, BATCH = 4, 32

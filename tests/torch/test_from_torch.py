@@ -19,7 +19,7 @@ pytestmark = pytest.mark.peers
 from torch import nn  # noqa: E402
 from tvm.relax import op  # noqa: E402
 
-from sparsetrain.torch import operators  # noqa: E402
+from sparsetrain.torch import translations  # noqa: E402
 from tests.torch.modules import BATCH, CASES, DIM, LENGTH, ROWS, SASRec  # noqa: E402
 
 STEPS = 50
@@ -233,7 +233,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_translation_is_named_by_its_first_node(name, monkeypatch):
     function, target, translation = WRONG[name]
-    monkeypatch.setitem(operators.TRANSLATIONS, target, translation)
+    monkeypatch.setitem(translations.TRANSLATIONS, target, translation)
     module = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, DIM), Apply(function))
     node = target.partition(".")[0]
     with pytest.raises(ConfigError, match=f"first that differs is '{node}.*', aten.{target}"):

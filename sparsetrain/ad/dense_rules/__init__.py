@@ -21,7 +21,7 @@ from sparsetrain.ad.dense_rules import (
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
 from sparsetrain.ad.dense_rules.losses import linear_cross_entropy as linear_cross_entropy
 from sparsetrain.ad.dense_rules.losses import tiled_cross_entropy as tiled_cross_entropy
-from sparsetrain.ad.rules import defvjp
+from sparsetrain.ad.vjp_rules import defvjp
 
 _MODULES = (
     *(elementwise, by_ids, shapes, reductions),

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import fitted
+from sparsetrain.ad.dense_rules.accessors import fitted
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.attention import (
     attention_scale,

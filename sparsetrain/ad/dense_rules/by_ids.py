@@ -16,7 +16,7 @@ from tvm.relax import op
 from sparsetrain.ad.activation_rows import added_where_read
 from sparsetrain.ad.copied_rows import are_rows, copied_parameter, row_sparse_copies
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.rules import row_sparse_cotangent
+from sparsetrain.ad.vjp_rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.indexing.reads import read_of, rows_read
 

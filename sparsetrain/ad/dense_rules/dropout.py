@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.relax import op
 
-from sparsetrain.ad.dense_rules.reading import constant
+from sparsetrain.ad.dense_rules.accessors import constant
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import define_op
 from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, times, uint, word

@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import fields
+from sparsetrain.ad.dense_rules.accessors import fields
 from sparsetrain.errors import ConfigError
 from sparsetrain.ops.operand_shapes import is_one
 

@@ -16,8 +16,8 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import constant, fitted, number
-from sparsetrain.ad.rules import Rule
+from sparsetrain.ad.dense_rules.accessors import constant, fitted, number
+from sparsetrain.ad.vjp_rules import VJPRule
 
 
 def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
@@ -131,7 +131,7 @@ def _flat(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     return [op.zeros_like(cotangent)]
 
 
-def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> Rule:
+def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> VJPRule:
     """The rule of ``y = f(x)``: ``slope(x, y) cotangent``."""
 
     def rule(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:

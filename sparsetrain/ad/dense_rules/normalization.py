@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax import op
 
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import constant
+from sparsetrain.ad.dense_rules.accessors import constant
 from sparsetrain.errors import ConfigError
 
 

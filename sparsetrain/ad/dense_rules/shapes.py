@@ -12,8 +12,8 @@ from tvm_ffi import structural_equal
 
 from sparsetrain.ad.copied_rows import copied_parameter, is_small_part
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.dense_rules.reading import fields, number, numbers
-from sparsetrain.ad.rules import row_sparse_cotangent
+from sparsetrain.ad.dense_rules.accessors import fields, number, numbers
+from sparsetrain.ad.vjp_rules import row_sparse_cotangent
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import define_op
 

@@ -12,7 +12,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import reshape_view
-from sparsetrain.sparse_tensor import kernels
+from sparsetrain.sparse_tensor import segment_kernels
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, chunks_for
 from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
 
@@ -62,5 +62,5 @@ def same_ids(known: NDArray, ids: NDArray) -> bool:
 
 
 _plan_kernel = host_kernel("sort of rows", plan_kernel)
-_segment_sum = host_kernel("sum of equal rows", kernels.segment_sum_kernel)
-_row_squares = host_kernel("sum of squares", kernels.row_squares_kernel)
+_segment_sum = host_kernel("sum of equal rows", segment_kernels.segment_sum_kernel)
+_row_squares = host_kernel("sum of squares", segment_kernels.row_squares_kernel)

@@ -2,7 +2,7 @@
 """CUDA: one device of NVIDIA's, and the CPU that launches its kernels.
 
 `device` knows the hardware, `pool`, `staging` and `streams` its memory; `schedule` compiles
-programs; `kernels` is the table of kernels that take the place of the CPU's.
+programs; `kernel_table` is the table of kernels that take the place of the CPU's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Cuda(Backend):
         return f"a device of {target.attrs['arch']} has no tensor cores for {dtype}"
 
     def kernel(self, name: str, host: Any) -> Any:
-        from sparsetrain.backends.cuda.kernels import KERNELS
+        from sparsetrain.backends.cuda.kernel_table import KERNELS
 
         if name not in KERNELS:
             raise ConfigError(f"{name} has kernels for the CPU alone: target='cpu'")
@@ -98,7 +98,7 @@ class Cuda(Backend):
         return totals(arrays)
 
     def update_step(self, params: Any, gradients: Any, state: Any, loss: Any, kinds: Any) -> Any:
-        from sparsetrain.backends.cuda.update.step import DeviceStep
+        from sparsetrain.backends.cuda.update.device_step import DeviceStep
 
         return DeviceStep(params, gradients, state)
 
@@ -109,7 +109,7 @@ class Cuda(Backend):
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
         """Send them to the device, and sort their rows, in a thread of their own."""
-        staged: Iterator[Any] = trainer.training_step.ahead(batches)
+        staged: Iterator[Any] = trainer.training_step.prefetch(batches)
         return staged
 
 

@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
-from sparsetrain.backends.cuda.sparse.kernels import entries_by_owner
 from sparsetrain.backends.cuda.sparse.parts import THREADS, each_of
+from sparsetrain.backends.cuda.sparse.row_kernels import entries_by_owner
 from sparsetrain.kernels.builder import buffer, extents, kernel
 
 

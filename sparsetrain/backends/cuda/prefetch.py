@@ -196,7 +196,7 @@ class DeviceTrainingStep(TrainingStep):
         super().__init__(trainer)
         self._ahead = DevicePrefetcher(trainer, trainer.plan)
 
-    def ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def prefetch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches, prepared ahead."""
         return self._ahead.batches(batches)
 

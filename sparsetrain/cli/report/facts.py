@@ -62,7 +62,7 @@ class Facts:
     tables : list of TableFacts
     rare : dict from column to share
         Shares of the training data in the row of rare values.
-    reserved : tuple of Share
+    id_shares : tuple of Share
         Of the scored rows, column by column.
     scores : dict
         Of the scored rows, as `evaluate` returns them.
@@ -78,7 +78,7 @@ class Facts:
     steps: int | None = None
     tables: list[TableFacts] = field(default_factory=list)
     rare: dict[str, float] = field(default_factory=dict)
-    reserved: tuple[Any, ...] = ()
+    id_shares: tuple[Any, ...] = ()
     scores: dict[str, Any] = field(default_factory=dict)
     predicted: list[Predicted] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
     )
     plan = (facts.manifest.get("run") or {}).get("plan") or {}
     facts.scores = predictor.evaluate(dataset, group_by=plan.get("group_by"))
-    facts.reserved = dataset.reserved
+    facts.id_shares = dataset.id_shares
     if not kinds:
         return
     if predictor.encoder is not None:

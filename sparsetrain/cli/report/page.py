@@ -195,7 +195,7 @@ def _histograms(one: Predicted, color: int) -> list[Series]:
 
 def _columns(run: Facts) -> str:
     """Return the coverage of columns, in the training data and in the scored rows."""
-    shares = {share.column: share for share in run.reserved}
+    shares = {share.column: share for share in run.id_shares}
     rows = []
     for column in dict.fromkeys([*run.rare, *shares]):
         rare, share = run.rare.get(column), shares.get(column)

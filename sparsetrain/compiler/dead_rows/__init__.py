@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead rows: rows of activations that no result reads, and that are then not computed.
 
-Read `rules` (which operators work row by row), `selection` (where rows are chosen) and `eliminate`
-(the pass); `repeated` computes equal rows of inputs once.
+Read `row_rules` (which operators work row by row), `selection` (where rows are chosen) and
+`eliminate` (the pass); `repeated` computes equal rows of inputs once.
 """
 
 from sparsetrain.compiler.dead_rows.eliminate import eliminate_dead_rows as eliminate_dead_rows

@@ -26,7 +26,7 @@ from tvm.sym import Analyzer
 from sparsetrain.ad.bindings import used_vars
 from sparsetrain.ad.cotangent import bind, emit
 from sparsetrain.ad.densify import densify
-from sparsetrain.compiler.dead_rows.rules import RULES, Operand, Rows, Rule, as_matrix
+from sparsetrain.compiler.dead_rows.row_rules import RULES, Operand, RowRule, Rows, as_matrix
 from sparsetrain.compiler.dead_rows.selection import Selection, selection_of
 from sparsetrain.compiler.dead_rows.spared import Spared
 from sparsetrain.kernels.relax_op import find_function
@@ -204,7 +204,7 @@ def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
     return list(zip(value.args, axes, strict=True))
 
 
-def rule_of(value: Any) -> Rule | None:
+def rule_of(value: Any) -> RowRule | None:
     """The rule of a call."""
     return RULES.get(name_of(value)) if isinstance(value, relax.Call) else None
 
@@ -284,7 +284,7 @@ class _Rebuilt:
         self._note(value, rows, rule)
         return made
 
-    def _note(self, call: relax.Call, rows: Rows, rule: Rule) -> None:
+    def _note(self, call: relax.Call, rows: Rows, rule: RowRule) -> None:
         whole = [*_first(call.ty).shape]
         read, all_rows = (Analyzer().simplify(size_of(s[:-1])) for s in (rows.shape(whole), whole))
         self.spared.append(Spared(name_of(call), read, all_rows, rule.flops(call)))

@@ -2,7 +2,7 @@
 """The pass: rows of numbers that repeat, such as a user's beside many items, are computed once.
 
 The inputs hold each row once, and an argument the number of the row that each row of a batch
-repeats. Operators that work row by row, by the rules of `rules`, run on the rows of the inputs.
+repeats. Operators that work row by row, by the rules of `row_rules`, run on the rows of the inputs.
 Their results are gathered where an operator reads other values of the batch too.
 
 Invariant: results have the same bits. Kernels compute a row without its neighbours.
@@ -22,7 +22,7 @@ from sparsetrain.ad.bindings import used_vars
 from sparsetrain.ad.cotangent import bind, emit
 from sparsetrain.compiler.arguments import Arguments
 from sparsetrain.compiler.dead_rows.eliminate import is_plain, needs_of, renamed, rule_of
-from sparsetrain.compiler.dead_rows.rules import Operand, Rows
+from sparsetrain.compiler.dead_rows.row_rules import Operand, Rows
 from sparsetrain.compiler.dead_rows.selection import Selection
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.system.locks import with_builder_lock

@@ -25,8 +25,8 @@ from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import read_good_rows, strict_reader
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.id_shares import ShareMeter
 from sparsetrain.data.encode.reader import Reader, label_names, weight_names
-from sparsetrain.data.encode.reserved import ReservedMeter
 from sparsetrain.data.ids import as_columns
 from sparsetrain.data.read.derived_columns import derive_columns
 from sparsetrain.data.read.parquet import footer_checksum, read_footer
@@ -51,7 +51,7 @@ def write_files(job: Job, encoder: Encoder, inputs: Sequence[Chunk], state: dict
     if done:
         job.progress("writing", 0, written / state["rows"])
     for number, (chunks, rows) in enumerate(groups[done:], done):
-        path, meter = job.out / f"part-{number:05d}.parquet", ReservedMeter(encoder.columns)
+        path, meter = job.out / f"part-{number:05d}.parquet", ShareMeter(encoder.columns)
         pieces = chain.from_iterable(islice(encoded, chunks))
         if _write(encoder, schema, pieces, path, meter) != rows:
             raise DataError(
@@ -96,7 +96,7 @@ def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
 
 
 def _write(
-    encoder: Encoder, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ReservedMeter
+    encoder: Encoder, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ShareMeter
 ) -> int:
     """Write one file, and return its rows."""
     count = 0

@@ -41,7 +41,7 @@ from sparsetrain.data.schema.columns import (
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
-from sparsetrain.data.values.labels import read_labels, read_row_weights
+from sparsetrain.data.values.label_values import read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
 from sparsetrain.errors import ConfigError, DataError
 

@@ -26,8 +26,8 @@ from sparsetrain.data.batch import Batch, Position
 from sparsetrain.data.columns.bags import with_distinct
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.id_shares import Share, ShareMeter, warn_of_unknown
 from sparsetrain.data.encode.reader import Reader
-from sparsetrain.data.encode.reserved import ReservedMeter, Share, warn_of_unknown
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
@@ -128,7 +128,7 @@ class Dataset:
         self._encoder = encoder
         self.absent: frozenset[str] = frozenset()
         self._parts: list[tuple[Part, Reader]] = []
-        self._meter = ReservedMeter(encoder.reserving if encoder else ())
+        self._meter = ShareMeter(encoder.reserving if encoder else ())
         if isinstance(self._source, BatchSource):
             return
         if encoder is None:
@@ -170,7 +170,7 @@ class Dataset:
         return "; ".join(seen) or "batches, used as they are"
 
     @property
-    def reserved(self) -> tuple[Share, ...]:
+    def id_shares(self) -> tuple[Share, ...]:
         """For each category column, the share of missing and of unseen ids in all that was read."""
         return self._meter.shares
 
@@ -185,8 +185,8 @@ class Dataset:
 
     def _warn_of_unknown(self) -> None:
         """Warn of columns without a known value in the rows read."""
-        columns = self._encoder.features if self.reserved and self._encoder else ()
-        warn_of_unknown(self._source.name, self.reserved, columns)
+        columns = self._encoder.features if self.id_shares and self._encoder else ()
+        warn_of_unknown(self._source.name, self.id_shares, columns)
 
     def batches(
         self,

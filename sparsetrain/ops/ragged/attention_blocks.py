@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents
 from sparsetrain.kernels.loops import columns
-from sparsetrain.ops.ragged.kernels import each_row, first_of, put
+from sparsetrain.ops.ragged.row_kernels import each_row, first_of, put
 
 BLOCK = 8  # tokens
 

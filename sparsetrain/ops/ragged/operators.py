@@ -13,7 +13,7 @@ from tvm import relax
 from sparsetrain.backend import current
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import call_kernel, define_op
-from sparsetrain.ops.ragged import kernels
+from sparsetrain.ops.ragged import row_kernels
 from sparsetrain.ops.ragged.attention_blocks import Attention
 from sparsetrain.ops.ragged.attention_kernels import attention_cotangent_kernel, attention_kernel
 from sparsetrain.ops.ragged.silu_attention_kernels import (
@@ -58,7 +58,7 @@ def _expand_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr:
     name = call.op.name.rpartition(".")[-1]
-    made = current().kernel(name, kernels.KERNELS[name])(*variant)
+    made = current().kernel(name, row_kernels.KERNELS[name])(*variant)
     return call_kernel(builder, made, name, list(call.args), call.ty)
 
 

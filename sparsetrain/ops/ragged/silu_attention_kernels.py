@@ -31,7 +31,7 @@ from sparsetrain.ops.ragged.attention_blocks import (
     queries,
     wide,
 )
-from sparsetrain.ops.ragged.kernels import put
+from sparsetrain.ops.ragged.row_kernels import put
 
 
 @cache

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from sparsetrain.optim.formulas.adam import ADAM
-from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import (
+from sparsetrain.optim.arguments import (
     Unpack,
     WithoutDecay,
     make_optimizer,
     require_above_zero,
     require_below_one,
 )
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.formulas.adam import ADAM
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.update_rule import Number
 
 ADAMW = ADAM._replace(name="adamw")
 

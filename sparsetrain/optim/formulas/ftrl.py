@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.optim.arguments import Unpack, WithoutDecay, make_optimizer, require_initial
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Unpack, WithoutDecay, make_optimizer, require_initial
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.update_rule import Number
 from sparsetrain.tables.formula import Formula, Slot, maximum, minimum, sqrt
 
 

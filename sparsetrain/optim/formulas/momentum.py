@@ -6,9 +6,9 @@ A row that is not touched still moves by its velocity, unless in lazy mode.
 
 from __future__ import annotations
 
+from sparsetrain.optim.arguments import Options, Unpack, make_optimizer, require_below_one
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_below_one
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.update_rule import Number
 from sparsetrain.tables.formula import Formula, Slot
 
 

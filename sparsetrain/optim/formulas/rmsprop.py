@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import (
+from sparsetrain.optim.arguments import (
     Options,
     Unpack,
     make_optimizer,
     require_above_zero,
     require_below_one,
 )
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.optimizer import Optimizer
+from sparsetrain.optim.update_rule import Number
 from sparsetrain.tables.formula import Formula, Slot, sqrt
 
 

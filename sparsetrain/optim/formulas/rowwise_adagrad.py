@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from sparsetrain.optim.arguments import Options, Unpack, make_optimizer, require_initial_or_eps
 from sparsetrain.optim.optimizer import Optimizer
-from sparsetrain.optim.options import Options, Unpack, make_optimizer, require_initial_or_eps
-from sparsetrain.optim.rule import Number
+from sparsetrain.optim.update_rule import Number
 from sparsetrain.tables.formula import Formula, RowMean, Slot, sqrt
 
 

@@ -2,19 +2,19 @@
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
 - `call`: the call itself
-- `plan`: checks of a call, the settings fixed for a run, and the result, as a table
+- `arguments`: checks of a call, the settings fixed for a run, and the result, as a table
 - `resume`: the state that a run begins with
 - `loop`: steps, evaluations and checkpoints, each when due
 - `record`: log and checkpoints; step, position and memory added to an error
 - `best`: the weights that early stopping ends with
 """
 
+from sparsetrain.training.fit.arguments import EarlyStopping as EarlyStopping
+from sparsetrain.training.fit.arguments import FitArguments as FitArguments
+from sparsetrain.training.fit.arguments import History as History
+from sparsetrain.training.fit.arguments import ReduceLROnPlateau as ReduceLROnPlateau
+from sparsetrain.training.fit.arguments import check_fit_arguments as check_fit_arguments
 from sparsetrain.training.fit.loop import Fit as Fit
-from sparsetrain.training.fit.plan import EarlyStopping as EarlyStopping
-from sparsetrain.training.fit.plan import History as History
-from sparsetrain.training.fit.plan import Plan as Plan
-from sparsetrain.training.fit.plan import ReduceLROnPlateau as ReduceLROnPlateau
-from sparsetrain.training.fit.plan import check_fit_arguments as check_fit_arguments
 from sparsetrain.training.fit.resume import Seen as Seen
 from sparsetrain.training.fit.resume import begin as begin
 from sparsetrain.training.fit.resume import seen_of as seen_of

@@ -17,7 +17,7 @@ from typing import Any
 from sparsetrain import checkpoint
 from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.tables.table import FOREVER
-from sparsetrain.training.fit.plan import EarlyStopping
+from sparsetrain.training.fit.arguments import EarlyStopping
 from sparsetrain.training.run import Run, checkpoint_in
 from sparsetrain.training.state import TrainingState
 

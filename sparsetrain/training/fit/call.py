@@ -11,14 +11,14 @@ from typing import Any
 from sparsetrain.models.model_checks import check_group_feature, require_several_rows
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.blas_threads import single_threaded_blas
-from sparsetrain.training.fit.loop import Fit
-from sparsetrain.training.fit.plan import (
+from sparsetrain.training.fit.arguments import (
     EarlyStopping,
+    FitArguments,
     History,
-    Plan,
     ReduceLROnPlateau,
     check_fit_arguments,
 )
+from sparsetrain.training.fit.loop import Fit
 from sparsetrain.training.fit.resume import Seen, begin, seen_of
 from sparsetrain.training.profile import Watch
 from sparsetrain.training.run import Run
@@ -122,7 +122,7 @@ def fit(
     )
     check_group_feature(self.model, group_by)
     require_several_rows(self._norm, require_int("batch_size", batch_size), self._parts)
-    plan = Plan(
+    plan = FitArguments(
         until=require_int("epochs", epochs) + (0 if resume else self.epochs),
         batch_size=batch_size,
         seed=self.seed if shuffle else None,

@@ -17,8 +17,13 @@ from sparsetrain.compiler.program_cache import announcing
 from sparsetrain.data import Batch, Dataset
 from sparsetrain.data.batch import Position
 from sparsetrain.errors import ConfigError
+from sparsetrain.training.fit.arguments import (
+    FitArguments,
+    History,
+    ReduceLROnPlateau,
+    describe_scores,
+)
 from sparsetrain.training.fit.best import Best
-from sparsetrain.training.fit.plan import History, Plan, ReduceLROnPlateau, describe_scores
 from sparsetrain.training.fit.record import OnLog, Record, explained
 from sparsetrain.training.progress import format_count, make_progress
 from sparsetrain.training.run import Run
@@ -35,7 +40,7 @@ class Fit:
     trainer : Trainer
     dataset, held_out : Dataset
         To train on; to validate on, or None.
-    plan : Plan
+    plan : FitArguments
     state : RunState
         Where to begin; changed as the run goes on.
     run : Run or None
@@ -54,7 +59,7 @@ class Fit:
         trainer: Any,
         dataset: Dataset,
         held_out: Dataset | None,
-        plan: Plan,
+        plan: FitArguments,
         state: RunState,
         run: Run | None,
         progress: Any,
@@ -132,7 +137,7 @@ class Fit:
         rows = self._dataset.batches(
             self._plan.batch_size, seed=self._plan.seed, epoch=start.epoch, position=start
         )
-        batches = self._trainer.ahead(rows) if self._trainer.trains else iter(())
+        batches = self._trainer.prefetch(rows) if self._trainer.trains else iter(())
         total = self._dataset.num_rows
         progress = make_progress(self._progress)
         title = f"epoch {start.epoch + 1} of {self._plan.until}"

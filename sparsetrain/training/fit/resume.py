@@ -18,7 +18,7 @@ from sparsetrain.data.batch import Position
 from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.files import are_paths, list_files
 from sparsetrain.errors import CheckpointError, ConfigError, DataError, first_line
-from sparsetrain.training.fit.plan import Plan
+from sparsetrain.training.fit.arguments import FitArguments
 from sparsetrain.training.run.state import RunState
 
 Prints = list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     validation: Prints | None = None
 
 
-def seen_of(train: Any, validation: Any, plan: Plan) -> Seen:
+def seen_of(train: Any, validation: Any, plan: FitArguments) -> Seen:
     """Fingerprint the files of both."""
     return Seen(
         fingerprint_of(train), fingerprint_of(validation) if plan.validation_decides else None
@@ -50,7 +50,7 @@ def fingerprint_of(data: Any) -> Prints | None:
 
 
 def begin(
-    trainer: Any, plan: Plan, seen: Seen, resume: bool, allow_changed: Collection[str]
+    trainer: Any, plan: FitArguments, seen: Seen, resume: bool, allow_changed: Collection[str]
 ) -> RunState:
     """Return the state to begin with.
 
@@ -90,7 +90,7 @@ def _require_same_data(before: Prints | None, now: Prints | None) -> None:
         require_same(before, now)
 
 
-def _require_same_validation(before: Any, now: Prints | None, plan: Plan) -> None:
+def _require_same_validation(before: Any, now: Prints | None, plan: FitArguments) -> None:
     """Compare the files to validate on, if the run saved their fingerprints."""
     if before is None or not plan.validation_decides:
         return

@@ -199,11 +199,11 @@ class Watch:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Let the trainer's steps pass through `step` meanwhile."""
-        self._trainer.watch = self.step
+        self._trainer.step_hook = self.step
         try:
             yield
         finally:
-            self._trainer.watch = None
+            self._trainer.step_hook = None
 
     def step(self, run: Callable[[], Loss], batch: Batch) -> Loss:
         """Call `run`, which trains on `batch`, and return its loss."""

@@ -12,7 +12,7 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.ad.dense_rules.by_ids import RULES
-from sparsetrain.ad.rules import DENSE
+from sparsetrain.ad.vjp_rules import DENSE
 from sparsetrain.ops.indexing.reads import LEGALIZE
 from tests.helpers import assert_same_bits, slow_except
 from tests.ops.indexing.programs import TARGETS, module, of_variables

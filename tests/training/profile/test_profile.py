@@ -103,7 +103,7 @@ def test_a_profile_leaves_the_trainer_as_it_was(name):
     trainer.profile(small_dlrm.batch(7), steps=4)
     small_dlrm.assert_same_state(trainer.state_dict(), before)
     assert trainer._counts() == plain._counts()
-    assert (trainer.applied, trainer.state.step, trainer.watch) == (applied, 3, None)
+    assert (trainer.applied, trainer.state.step, trainer.step_hook) == (applied, 3, None)
     for seed in range(3, 6):
         batch = small_dlrm.batch(9, seed=seed)
         assert float(trainer.step(batch)) == float(plain.step(batch))

@@ -8,7 +8,7 @@ KERNELS = {
     "ragged_attention_cotangent": softmax.attention_cotangent_kernel,
     "ragged_silu_attention": silu.silu_attention_kernel,
     "ragged_silu_attention_cotangent": silu.silu_attention_cotangent_kernel,
-    # None of chosen queries: attention computes all tokens, see `compiler.dead_rows.rules`.
+    # None of chosen queries: attention computes all tokens, see `compiler.dead_rows.row_rules`.
     "ragged_attention_at": None,
     "ragged_silu_attention_at": None,
 }

@@ -22,7 +22,7 @@ from sparsetrain.backends.cuda.sparse.parts import each_of
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import Number
 from sparsetrain.ops.ragged.attention_blocks import Attention, wide
-from sparsetrain.ops.ragged.kernels import first_of, put
+from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 
 @cache

@@ -22,7 +22,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import Number
 from sparsetrain.ops.ragged.attention_blocks import Attention
 from sparsetrain.ops.ragged.attention_kernels import factors_of
-from sparsetrain.ops.ragged.kernels import put
+from sparsetrain.ops.ragged.row_kernels import put
 
 
 @cache

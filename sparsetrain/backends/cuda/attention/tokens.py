@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.backends.cuda.sparse.parts import each_of
 from sparsetrain.kernels.loops import Number
 from sparsetrain.ops.ragged.attention_blocks import Attention, wide
-from sparsetrain.ops.ragged.kernels import first_of
+from sparsetrain.ops.ragged.row_kernels import first_of
 
 
 class Token(NamedTuple):

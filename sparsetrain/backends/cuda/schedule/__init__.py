@@ -5,8 +5,8 @@ from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
 from sparsetrain.backends.cuda.schedule.hand_written import WriteByHand
 from sparsetrain.backends.cuda.schedule.roots import DivideByRoots
-from sparsetrain.backends.cuda.schedule.rules import RULES
 from sparsetrain.backends.cuda.schedule.running_sum import TakeRunningSums
+from sparsetrain.backends.cuda.schedule.schedule_rules import RULES
 from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 

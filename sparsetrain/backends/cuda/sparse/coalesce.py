@@ -14,12 +14,12 @@ from functools import lru_cache
 import numpy as np
 
 from sparsetrain import runtime
-from sparsetrain.backends.cuda.sparse.kernels import (
+from sparsetrain.backends.cuda.sparse.coalesce_plan import plan_kernel, short_plan_kernel
+from sparsetrain.backends.cuda.sparse.row_kernels import (
     differ_kernel,
     row_squares_kernel,
     rows_below_kernel,
 )
-from sparsetrain.backends.cuda.sparse.plan import plan_kernel, short_plan_kernel
 from sparsetrain.backends.cuda.sparse.runs import CHUNK, chunk_sums_kernel, segment_sum_kernel
 from sparsetrain.backends.cuda.sparse.sort import blocks_of
 from sparsetrain.backends.cuda.sparse.tile import DIGIT_BITS, DIGITS, TILE

@@ -52,7 +52,7 @@ class Sorted:
         return T.Bind(answer)
 
 
-class Plan(NamedTuple):
+class PlanArrays(NamedTuple):
     """Results: rows (N,), offsets (N + 1,), and (2,) the numbers of runs and of ids outside."""
 
     rows: Any
@@ -98,7 +98,7 @@ def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
             T.buffer_store(found, tirx.Cast("int32", number), [row, block])
 
 
-def write_runs(stretch: Stretch, plan: Plan, block: Any, found: Any = None) -> None:
+def write_runs(stretch: Stretch, plan: PlanArrays, block: Any, found: Any = None) -> None:
     """Write a block's rows and offsets; the last block says how many there are of all.
 
     Without `found` it is the only block.
@@ -130,7 +130,7 @@ def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
     return every
 
 
-def _write(stretch: Stretch, plan: Plan, first: Any) -> None:
+def _write(stretch: Stretch, plan: PlanArrays, first: Any) -> None:
     """Write the runs that begin in a warp's piece; `first` is the number of its first."""
     ids, run = stretch.ids, Number(WORD)
     run.set(first)

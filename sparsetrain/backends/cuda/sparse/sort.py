@@ -2,8 +2,8 @@
 """Ids in order on a CUDA device.
 
 Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
-2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`plan`). For
-larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count the digits of their
+2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`coalesce_plan`).
+For larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count the digits of their
 stretch of ids; then each adds up the counts of the blocks before it, and sends its ids, tile by
 tile, to their places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to
 256 KiB of counts, from the cache.

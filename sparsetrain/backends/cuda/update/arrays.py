@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda.sparse.parts import THREADS, barrier, blocks_of_threads, each_of
-from sparsetrain.backends.cuda.update.kernels import dense_rows
+from sparsetrain.backends.cuda.update.update_kernels import dense_rows
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import Number
 from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments

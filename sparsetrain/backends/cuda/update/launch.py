@@ -12,12 +12,12 @@ from typing import Any
 
 from sparsetrain import runtime
 from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
-from sparsetrain.backends.cuda.sparse.kernels import count_up_kernel, fill_kernel, spread_kernel
-from sparsetrain.backends.cuda.update import kernels
+from sparsetrain.backends.cuda.sparse.row_kernels import count_up_kernel, fill_kernel, spread_kernel
+from sparsetrain.backends.cuda.update import update_kernels
 from sparsetrain.backends.cuda.update.arrays import foreach_kernel, total_kernel
 from sparsetrain.optim.param_groups import RowRange
-from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.update.dense_kernel import MOST
+from sparsetrain.optim.update_rule import UpdateRule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import target_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -34,11 +34,11 @@ class RowUpdate:
     ----------
     target : Target
         The parameter (V, D) and its slots; written.
-    rule : Rule
+    rule : UpdateRule
         Its spec is the kernels' arithmetic.
     """
 
-    def __init__(self, target: Target, rule: Rule) -> None:
+    def __init__(self, target: Target, rule: UpdateRule) -> None:
         self._spec, self._target = rule.spec, target
         self._views = target.views(rule.spec, *matrix_shape(target.param.shape))
         self._kernels: dict[Any, Any] = {}
@@ -84,13 +84,13 @@ class Foreach:
 
     Parameters
     ----------
-    rule : Rule
+    rule : UpdateRule
         Its spec is the kernels' arithmetic.
     targets : mapping of str to Target
         The parameters and their slots, by name.
     """
 
-    def __init__(self, rule: Rule, targets: Mapping[str, Target]) -> None:
+    def __init__(self, rule: UpdateRule, targets: Mapping[str, Target]) -> None:
         self.rule, self.names = rule, [*targets]
         spec = rule.spec
         arrays = {
@@ -119,7 +119,7 @@ def _kernel_for(spec: KernelSpec, part: Sequence[tuple[str, tuple[NDArray, ...]]
 def update_dense_(
     target: Target,
     gradient: NDArray,
-    rule: Rule,
+    rule: UpdateRule,
     scalars: Sequence[float],
     rows: tuple[int, int],
     begin: int = 0,
@@ -129,7 +129,7 @@ def update_dense_(
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
-    if kernels.is_flat(spec, str(target.param.dtype)):  # one row of all elements
+    if update_kernels.is_flat(spec, str(target.param.dtype)):  # one row of all elements
         numbers = [number * width for number in numbers]
         height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
@@ -172,6 +172,6 @@ _total = target_kernel("sum of numbers", total_kernel)
 _count_up = target_kernel("numbers of rows", count_up_kernel)
 _spread = target_kernel("gradient of all rows", spread_kernel)
 _fill = target_kernel("rows that are current", fill_kernel)
-_row_kernel = target_kernel("update of touched rows", kernels.row_update_kernel)
-_dense_kernel = target_kernel("dense update", kernels.dense_update_kernel)
+_row_kernel = target_kernel("update of touched rows", update_kernels.row_update_kernel)
+_dense_kernel = target_kernel("dense update", update_kernels.dense_update_kernel)
 _foreach = target_kernel("dense updates", foreach_kernel)

@@ -71,7 +71,7 @@ class StoragePlan(NamedTuple):
         return max(map(self.rows, range(self.size)))
 
 
-Plan = dict[str, StoragePlan]
+ShardingPlan = dict[str, StoragePlan]
 
 
 def make_plan(
@@ -80,7 +80,7 @@ def make_plan(
     size: int,
     shard: Shard = "auto",
     alike: Iterable[Sequence[str]] = (),
-) -> Plan:
+) -> ShardingPlan:
     """Decide the placement of tables.
 
     Parameters
@@ -150,7 +150,7 @@ def _asked(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
     return {**dict.fromkeys(names, "auto"), **given}
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: ShardingPlan) -> str:
     """Return a table of owners."""
     lines = [f"{'table':24} {'rows':>13}  where"]
     for storage in plan.values():

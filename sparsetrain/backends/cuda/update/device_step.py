@@ -25,9 +25,9 @@ from sparsetrain.backends.cuda.update.launch import (
 from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.optim.gradients import Gradient, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
-from sparsetrain.optim.rule import Rule
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.apply import check_arguments
+from sparsetrain.optim.update_rule import UpdateRule
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import leading_rows, on_host
@@ -83,7 +83,7 @@ class DeviceStep:
 
     def _grouped(self, state: State) -> list[Foreach]:
         """Group dense parameters, except scalars, by rule and dtype."""
-        alike: defaultdict[tuple[Rule, str], list[str]] = defaultdict(list)
+        alike: defaultdict[tuple[UpdateRule, str], list[str]] = defaultdict(list)
         for name in self._dense:
             table = state.tables.table(name)
             parts, param = table.ranges, self._targets[name].param
@@ -167,7 +167,7 @@ class DeviceStep:
         gradient: RowSparse,
         plan: CoalescePlan,
         state: State,
-        scalars: Mapping[Rule, tuple[float, ...]],
+        scalars: Mapping[UpdateRule, tuple[float, ...]],
     ) -> None:
         """Update one table, range by range."""
         table = state.tables.table(name)
@@ -190,7 +190,7 @@ class DeviceStep:
         name: str,
         whole: NDArray,
         state: State,
-        scalars: Mapping[Rule, tuple[float, ...]],
+        scalars: Mapping[UpdateRule, tuple[float, ...]],
     ) -> None:
         """Update one parameter by a dense gradient; all its rows are current afterwards."""
         table = state.tables.table(name)

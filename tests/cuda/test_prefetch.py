@@ -51,7 +51,7 @@ def test_sent_ahead_or_not_the_weights_have_the_same_bits(cuda, kind, plan, monk
         device_prefetch, "make_plan", lambda *a, **k: made.append(1) or st_plan(*a, **k)
     )
     sent, waited = trainer(kind, plan=plan), trainer(kind)
-    losses = [float(sent.step(batch)) for batch in sent.ahead(batches(kind))]
+    losses = [float(sent.step(batch)) for batch in sent.prefetch(batches(kind))]
     assert losses == [float(waited.step(batch)) for batch in batches(kind)]
     assert_same_state(sent.state_dict(), waited.state_dict())
     assert len(made) == (len(SIZES) if plan == "host" else 0)
@@ -66,7 +66,7 @@ def test_the_plan_of_the_host_is_the_one_that_is_used(cuda, monkeypatch):
 
     made = trainer(plan="host")
     monkeypatch.setattr(cuda_coalesce.DeviceSort, "begin", refuse)
-    for batch in made.ahead(batches()):
+    for batch in made.prefetch(batches()):
         made.step(batch)
     with pytest.raises(AssertionError, match="the device sorted"):
         made.step(batches()[0])
@@ -105,7 +105,7 @@ def test_ids_that_were_sent_are_not_read_back(cuda, monkeypatch):
 
     monkeypatch.setattr(runtime, "as_numpy", noted)
     made = trainer(plan="device")
-    for batch in made.ahead(batches()):
+    for batch in made.prefetch(batches()):
         made.step(batch)
     assert (2,) in read  # how many rows there are
     assert not {batch.ids.shape for batch in batches()} & {*read}
@@ -125,7 +125,7 @@ def test_a_step_reads_nothing_before_all_that_it_reads_is_on_its_way(cuda, monke
 
     monkeypatch.setattr(runtime, "as_numpy", read)
     made = trainer(plan="device")
-    for batch in made.ahead(batches()[:1]):
+    for batch in made.prefetch(batches()[:1]):
         with intercept_kernels(launch):
             made.step(batch)
     assert events[:2] == ["short_plan", "check for NaN and infinity"]
@@ -148,7 +148,7 @@ def trainer_on_cpu(**options) -> st.Trainer:
 def test_rows_that_are_caught_up_or_clipped_are_planned_where_they_were(cuda, name):
     optimizer = VARIANTS[name]
     sent, waited = trainer(optimizer=optimizer, plan="host"), trainer(optimizer=optimizer)
-    for batch in sent.ahead(batches()[:3]):
+    for batch in sent.prefetch(batches()[:3]):
         sent.step(batch)
     for batch in batches()[:3]:
         waited.step(batch)
@@ -162,7 +162,7 @@ def test_a_bad_batch_stops_training_at_its_place_and_those_before_count(cuda):
     bad = Batch(good[1].dense, ids, good[1].labels)
     made = trainer()
     with pytest.raises(DataError, match="outside"):
-        for batch in made.ahead([good[0], bad, *rest]):
+        for batch in made.prefetch([good[0], bad, *rest]):
             made.step(batch)
     assert made.steps == 1
 
@@ -177,7 +177,7 @@ def test_leaving_early_ends_the_thread_and_closes_the_source(cuda):
             closed.append(True)
 
     made = trainer()
-    stream = made.ahead(source())
+    stream = made.prefetch(source())
     made.step(next(stream))
     stream.close()
     assert closed == [True]
@@ -186,9 +186,9 @@ def test_leaving_early_ends_the_thread_and_closes_the_source(cuda):
 
 def test_a_stream_that_was_left_does_not_disturb_the_next(cuda):
     made, waited = trainer(), trainer()
-    left = made.ahead(batches())
+    left = made.prefetch(batches())
     next(left)
-    for number, batch in enumerate(made.ahead(batches())):
+    for number, batch in enumerate(made.prefetch(batches())):
         if number == 1:
             left.close()  # as the garbage collector does, whenever it likes
         made.step(batch)

@@ -74,7 +74,7 @@ class Operand:
         return emit(op.reshape(self._rows, self.shape))
 
 
-class Rule(NamedTuple):
+class RowRule(NamedTuple):
     """The rows a call needs, the call on these rows, and the cost of a row.
 
     Attributes
@@ -95,7 +95,7 @@ class Rule(NamedTuple):
     any_axis: bool = False
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, RowRule] = {}
 
 
 def again(call: Any, arguments: Sequence[relax.Expr]) -> relax.Expr:
@@ -113,7 +113,7 @@ def _shape(value: Any) -> list[Any]:
     return [*value.ty.shape]
 
 
-def _register(names: str, rule: Rule) -> None:
+def _register(names: str, rule: RowRule) -> None:
     RULES.update({f"relax.{name}": rule for name in names.split()})
 
 
@@ -159,9 +159,9 @@ _register(
     "add subtract multiply maximum minimum negative abs square exp sin cos tanh erf sigmoid clip "
     "astype where greater greater_equal less less_equal equal not_equal logical_and logical_or "
     "logical_not nn.relu nn.silu nn.gelu nn.gelu_tanh nn.leakyrelu nn.softplus",
-    Rule(_aligned, _elementwise, any_axis=True),
+    RowRule(_aligned, _elementwise, any_axis=True),
 )
-_register("divide power log sqrt rsqrt log_add_exp", Rule(_finite, _elementwise, any_axis=True))
+_register("divide power log sqrt rsqrt log_add_exp", RowRule(_finite, _elementwise, any_axis=True))
 
 
 # --- Along the last axis -----------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _on_matrix(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
 _SUMS = ("relax.sum", "relax.mean", "relax.max", "relax.min")
 _register(
     "nn.layer_norm nn.rms_norm nn.softmax nn.log_softmax sum mean max min",
-    Rule(_last_axis, _on_matrix),
+    RowRule(_last_axis, _on_matrix),
 )
 
 
@@ -213,7 +213,7 @@ def _split_matrix(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
     return op.split(operands[0].rows, call.attrs["indices_or_sections"], 1)
 
 
-_register("split", Rule(_split, _split_matrix))
+_register("split", RowRule(_split, _split_matrix))
 
 
 def _concat(call: Any, rows: Rows) -> list[int | None] | None:
@@ -226,7 +226,7 @@ def _concat_matrices(call: Any, rows: Rows, operands: list[Operand]) -> relax.Ex
     return op.concat([operand.rows for operand in operands], 1)
 
 
-_register("concat", Rule(_concat, _concat_matrices))
+_register("concat", RowRule(_concat, _concat_matrices))
 
 
 # --- Products, lookups, dropout ----------------------------------------------------------------
@@ -260,7 +260,7 @@ def _flops_of_product(call: Any) -> int:
     return 2 * prod(map(int, extents)) if known else 0
 
 
-_register("matmul", Rule(_product, _multiply, _flops_of_product))
+_register("matmul", RowRule(_product, _multiply, _flops_of_product))
 
 
 def _lookup(call: Any, rows: Rows) -> list[int | None] | None:
@@ -276,7 +276,7 @@ def _look_up(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
     return again(call, [table.given, flat])
 
 
-_register("sparsetrain.lookup take", Rule(_lookup, _look_up))
+_register("sparsetrain.lookup take", RowRule(_lookup, _look_up))
 
 
 def _dropout(call: Any, rows: Rows) -> list[int | None] | None:
@@ -306,7 +306,7 @@ def _numbers(leading: list[Any], first: relax.Expr) -> relax.Expr:
     return numbers
 
 
-_register("sparsetrain.dropout", Rule(_dropout, _drop))
+_register("sparsetrain.dropout", RowRule(_dropout, _drop))
 
 
 # --- Ragged rows -------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def _expand(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
     return rows.of.expand(operands[0].given)
 
 
-_register("sparsetrain.ragged_expand", Rule(_expanded, _expand))
+_register("sparsetrain.ragged_expand", RowRule(_expanded, _expand))
 
 
 def _attention(call: Any, rows: Rows) -> list[int | None] | None:
@@ -350,7 +350,7 @@ def _attrs(call: Any) -> dict[str, Any]:
 
 
 _register(
-    "sparsetrain.ragged_attention sparsetrain.ragged_scaled_attention", Rule(_attention, _attend)
+    "sparsetrain.ragged_attention sparsetrain.ragged_scaled_attention", RowRule(_attention, _attend)
 )
 
 
@@ -367,4 +367,4 @@ def _attend_by_silu(call: Any, rows: Rows, operands: list[Operand]) -> relax.Exp
     return ragged.silu_attention_at(q, k, v, bias, ends, *places, **_attrs(call))
 
 
-_register("sparsetrain.ragged_silu_attention", Rule(_silu_attention, _attend_by_silu))
+_register("sparsetrain.ragged_silu_attention", RowRule(_silu_attention, _attend_by_silu))

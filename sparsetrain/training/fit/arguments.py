@@ -136,7 +136,7 @@ _COUNTS = ("batch_size", "validate_every", "validate_epochs")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitArguments:
     """The numbers of one call of `Trainer.fit`.
 
     Attributes

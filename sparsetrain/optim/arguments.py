@@ -15,8 +15,8 @@ from sparsetrain.errors import ConfigError, meant
 from sparsetrain.optim.average import Average
 from sparsetrain.optim.optimizer import Optimizer
 from sparsetrain.optim.param_groups import ParamGroup
-from sparsetrain.optim.rule import Mode, Number, Update
 from sparsetrain.optim.schedules import Schedule
+from sparsetrain.optim.update_rule import Mode, Number, Update
 from sparsetrain.system.argument_checks import is_number
 from sparsetrain.tables.formula import Formula
 

@@ -16,7 +16,7 @@ from tvm.relax import op
 
 from sparsetrain.ad import defvjp, row_sparse_cotangent
 from sparsetrain.backend import current
-from sparsetrain.embedding import kernels
+from sparsetrain.embedding import lookup_kernels
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.kernels.table_formats import computed_in, width_of
@@ -52,7 +52,9 @@ def _lookup_type(call: Any) -> relax.Type:
 def _lookup_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids = call.args
     width, dtype = _row(table)
-    kernel = current().kernel("lookup", kernels.lookup_kernel)(width, _dtype(table), _dtype(ids))
+    kernel = current().kernel("lookup", lookup_kernels.lookup_kernel)(
+        width, _dtype(table), _dtype(ids)
+    )
     if len(ids.ty.shape) == 1:
         return call_kernel(builder, kernel, "lookup", [table, ids], call.ty)
     flat = builder.emit(op.reshape(ids, [-1]))
@@ -102,7 +104,7 @@ def _bag_type(call: Any) -> relax.Type:
 
 def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     table, ids, *_ = call.args
-    kernel = current().kernel("embedding_bag", kernels.bag_kernel)(
+    kernel = current().kernel("embedding_bag", lookup_kernels.bag_kernel)(
         _row(table)[0],
         _dtype(table),
         _dtype(ids),
@@ -181,14 +183,14 @@ _bag_source = _call_op(
     "bag_source",
     ("offsets", "ids"),
     _vector(1, "int32"),
-    kernels.bag_source_kernel,
+    lookup_kernels.bag_source_kernel,
     lambda call: (int(call.attrs["features"]), _dtype(call.args[1])),
 )
 _bag_mean_cotangent = _call_op(
     "bag_mean_cotangent",
     ("cotangent", "offsets"),
     lambda call: call.args[0].ty,
-    kernels.bag_mean_cotangent_kernel,
+    lookup_kernels.bag_mean_cotangent_kernel,
     lambda call: (_width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])),
 )
 _weighted_values = _call_op(
@@ -197,14 +199,14 @@ _weighted_values = _call_op(
     lambda call: relax.TensorType(
         (call.args[1].ty.shape[0], call.args[0].ty.shape[1]), call.args[0].ty.dtype
     ),
-    kernels.weighted_values_kernel,
+    lookup_kernels.weighted_values_kernel,
     lambda call: (_width(call.args[0]), _dtype(call.args[0])),
 )
 _weight_cotangent = _call_op(
     "weight_cotangent",
     ("table", "ids", "cotangent", "source"),
     _vector(1, 2),
-    kernels.weight_cotangent_kernel,
+    lookup_kernels.weight_cotangent_kernel,
     lambda call: (_row(call.args[0])[0], _dtype(call.args[0]), _dtype(call.args[1])),
 )
 

@@ -75,7 +75,7 @@ def warn_of_unknown(name: str, shares: Sequence[Share], columns: Sequence[Any]) 
             )
 
 
-class ReservedMeter:
+class ShareMeter:
     """Counts reserved ids; `add` every piece of rows, then read `shares`."""
 
     def __init__(self, columns: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from tvm.relax import op
 
 import sparsetrain as st
 from sparsetrain.ad.cotangent import emit
-from sparsetrain.ad.rules import DENSE, ROW_SPARSE
+from sparsetrain.ad.vjp_rules import DENSE, ROW_SPARSE
 from sparsetrain.backends.cpu import Cpu
 from sparsetrain.backends.cpu.schedule import schedule
 from tests.ad import borrowed, cases, layers

@@ -10,7 +10,13 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc
 
 from sparsetrain.backends.cuda.sparse.parts import barrier, blocks_of_threads
-from sparsetrain.backends.cuda.sparse.segments import Plan, Sorted, Stretch, count_runs, write_runs
+from sparsetrain.backends.cuda.sparse.segments import (
+    PlanArrays,
+    Sorted,
+    Stretch,
+    count_runs,
+    write_runs,
+)
 from sparsetrain.backends.cuda.sparse.sort import Carried, Ids, count_digits, send_to_places
 from sparsetrain.backends.cuda.sparse.tile import DIGITS, SORTERS, Shared, Tile
 from sparsetrain.kernels.builder import buffer, extents, kernel
@@ -26,7 +32,7 @@ class _Arguments:
         positions = buffer("positions", (2, self.count), "int32")
         rows = buffer("rows", (self.count,), index_dtype)
         offsets = buffer("offsets", (self.count + 1,), "int32")
-        self.plan = Plan(rows, offsets, buffer("counts", (2,), "int32"))
+        self.plan = PlanArrays(rows, offsets, buffer("counts", (2,), "int32"))
         self._given = ids, keys, positions
 
     def numbers(self) -> tuple[Ids, Sorted]:

@@ -77,7 +77,7 @@ class SharedRows:
     def __init__(self, dataset: Dataset, comm: Comm, parts: int, own: range) -> None:
         self._dataset, self._comm, self._parts, self._own = dataset, comm, parts, own
         self.num_rows = dataset.num_rows
-        if self.num_rows is None and dataset.reserved and comm.size > 1 and comm.rank == 0:
+        if self.num_rows is None and dataset.id_shares and comm.size > 1 and comm.rank == 0:
             warnings.warn(
                 "the number of rows is unknown until the end, so every rank reads all of them: "
                 "from files of `sparsetrain convert` each rank reads only its own",

@@ -14,7 +14,7 @@ import sparsetrain as st
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
 from sparsetrain.optim import OPTIMIZERS, ParamGroup
-from sparsetrain.optim.options import from_config, to_config
+from sparsetrain.optim.arguments import from_config, to_config
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.sparse_tensor import RowSparse
 from tests.optim.formulas import Run

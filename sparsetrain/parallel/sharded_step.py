@@ -25,8 +25,8 @@ from sparsetrain.optim.update.apply import apply_
 from sparsetrain.optim.update.check_kernel import which_nonfinite
 from sparsetrain.parallel.comm import tree
 from sparsetrain.parallel.cut import Lookups, cut_gradient
-from sparsetrain.parallel.reading import Share
 from sparsetrain.parallel.shards import Shards
+from sparsetrain.parallel.shared_rows import Share
 from sparsetrain.parallel.sums import DenseSums, exact_norm
 from sparsetrain.runtime import NDArray
 from sparsetrain.training.step import TrainingStep, loss_inputs

@@ -11,8 +11,8 @@ a shape); for one that depends on a wanted parameter it is an error.
 A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
 ``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. This module has the
-rules by which TVM's operators create or carry a row-sparse cotangent, `embedding.operators` those
-of lookups, `dense_rules` the dense ones; each has a case in ``tests/ad/cases.py``.
+rules by which TVM's operators create or carry a row-sparse cotangent. `embedding.lookup_operators`
+has the rules of lookups, `dense_rules` the dense ones; each has a case in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sparsetrain.ops.indexing.reads import along_axis, rows_read
 from sparsetrain.sparse_tensor import RowSparse, algebra
 
 # (output, call, cotangent, builder) -> one cotangent or None per argument
-Rule = Callable[[relax.Var, Any, Any, relax.BlockBuilder], Sequence[Any]]
+VJPRule = Callable[[relax.Var, Any, Any, relax.BlockBuilder], Sequence[Any]]
 
-DENSE: dict[str, Rule] = {}
-ROW_SPARSE: dict[str, Rule] = {}
+DENSE: dict[str, VJPRule] = {}
+ROW_SPARSE: dict[str, VJPRule] = {}
 
 
-def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
+def defvjp(name: str, rule: VJPRule, *, row_sparse: bool = False) -> None:
     """Register the reverse rule of a Relax operator.
 
     Parameters
@@ -81,7 +81,7 @@ def defvjp(name: str, rule: Rule, *, row_sparse: bool = False) -> None:
     (ROW_SPARSE if row_sparse else DENSE)[name] = rule
 
 
-def find_rule(call: Any, cotangent: Cotangent | None) -> Rule | None:
+def find_rule(call: Any, cotangent: Cotangent | None) -> VJPRule | None:
     """The rule for this operator and this kind of cotangent, or None."""
     if not isinstance(call.op, tvm.ir.Op):
         return None
@@ -90,7 +90,7 @@ def find_rule(call: Any, cotangent: Cotangent | None) -> Rule | None:
     return DENSE.get(call.op.name) or call.op.get_attr("FPrimalGradient")
 
 
-def apply_rule(rule: Rule, output: relax.Var, call: Any, cotangent: Any) -> Sequence[Any]:
+def apply_rule(rule: VJPRule, output: relax.Var, call: Any, cotangent: Any) -> Sequence[Any]:
     """Apply a rule.
 
     Raises

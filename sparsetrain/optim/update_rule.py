@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rule`: formula, hyper-parameters and options of a range of rows, resolved and hashable."""
+"""`UpdateRule`: formula, hyper-parameters and options of a range of rows, resolved and hashable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RowOptions:
 
 
 @dataclass(frozen=True)
-class Rule(RowOptions):
+class UpdateRule(RowOptions):
     """A formula with numbers and options; an `update` of None leaves it to `with_update`.
 
     Parameters
@@ -97,7 +97,7 @@ class Rule(RowOptions):
         """Whether every row is updated in every step."""
         return "dense" in (self.mode, self.update)
 
-    def with_update(self, small: bool) -> Rule:
+    def with_update(self, small: bool) -> UpdateRule:
         """Return the rule with `update` decided for a table, which is `small` or not."""
         if self.update is not None or self.mode == "dense":
             return self
@@ -200,7 +200,7 @@ def value_at(value: float | Function, step: int) -> float:
         raise ConfigError(f"a function of the step fails in step {step}: {error}") from error
 
 
-def _check_options(rule: Rule) -> None:
+def _check_options(rule: UpdateRule) -> None:
     """Refuse options that the formula lacks or that would have no effect."""
     name = rule.formula.name
     if callable(rule.weight_decay):
@@ -254,7 +254,7 @@ def check_limit(formula: str, option: str, value: Any) -> None:
         raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")
 
 
-def _check_max_replayed_steps(rule: Rule) -> None:
+def _check_max_replayed_steps(rule: UpdateRule) -> None:
     name, limit = rule.formula.name, rule.max_replayed_steps
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ConfigError(

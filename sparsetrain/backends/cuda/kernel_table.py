@@ -11,14 +11,14 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.backends.cuda import attention, indexing
 from sparsetrain.backends.cuda.interaction import backward, forward
 from sparsetrain.backends.cuda.schedule.long_product import long_product
-from sparsetrain.backends.cuda.sparse import kernels as rows
 from sparsetrain.backends.cuda.sparse import parts
+from sparsetrain.backends.cuda.sparse import row_kernels as rows
 from sparsetrain.backends.cuda.update import arrays
-from sparsetrain.backends.cuda.update import kernels as updates
-from sparsetrain.embedding import kernels as embedding
+from sparsetrain.backends.cuda.update import update_kernels as updates
+from sparsetrain.embedding import lookup_kernels as embedding
 from sparsetrain.kernels.loops import Loops
 from sparsetrain.ops import graph, softmax_loss
-from sparsetrain.ops.ragged import kernels as ragged
+from sparsetrain.ops.ragged import row_kernels as ragged
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
 # Vectors of 16 bytes of all rows in one long row of threads, so that a width of 16 fills a warp

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CUDA kernels of row-sparse tensors: scatter, squares of rows, questions about rows.
 
-Same preconditions and meanings as `kernels`. Every result has one writer and every sum a fixed
-order, without atomic operations, so the bits are the same in every run. `sort` puts ids in
-order, `runs` sums runs.
+Same preconditions and meanings as `segment_kernels`. Every result has one writer and every sum a
+fixed order, without atomic operations, so the bits are the same in every run. `sort` orders ids,
+`runs` sums runs.
 """
 
 from __future__ import annotations
