@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of bags in a program's inputs: as in `placing`, with a kernel for each feature.
+"""Placement of bags in a program's inputs: as in `placing`, with one kernel call per feature.
 
-Its ids, and the beginnings of its bags, come after the earlier features'.
+The ids and bag starts of a feature follow those of the features before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.system.locks import new_lock
 
 
 class Bags(NamedTuple):
-    """One feature's ids of a batch, as `sparsetrain.data.Ragged` has them; of any stride."""
+    """One feature's ids of a batch, as in `sparsetrain.data.Ragged`; of any stride."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -56,7 +56,7 @@ class ColumnPlacing:
         placed: Sequence[runtime.NDArray],
         parallel: bool,
     ) -> bool:
-        """Write the rows of all features in order, and offsets and weights if wanted.
+        """Write the rows of all features in order, and offsets and weights if requested.
 
         Returns whether all ids are in their tables.
         """
@@ -100,8 +100,8 @@ class BagPlacing:
     ) -> dict[str, runtime.NDArray] | None:
         """The result of `EmbeddingBagCollection.locate`: rows, offsets and weights.
 
-        None if an id is outside its table, or ids have weights and should not, or lack them. `room`
-        is as in `Placing`.
+        None if an id is outside its table, or if weights are missing or unexpected. `room` is as in
+        `Placing`.
         """
         bags = _one_each(ids) if isinstance(ids, np.ndarray) else ids
         if any((bag.weights is not None) != self._weighted for bag in bags):
@@ -139,8 +139,8 @@ def column_kernel(dtype: str, arrays: int, parallel: bool = True) -> PrimFunc:
     third, ``copy[before + n] = weights[n]``.
 
     Arguments: the addresses of ids int64, starts (B + 1,) int64, weights (N,) float32, as many as
-    there are `arrays`, which follow; outside (STRIPS + 1,) int32, whose last is not 0 afterwards if
-    it was not before, or an id is not in [0, rows); count, stride, first, rows, before; of bags, B
+    there are `arrays`, which follow; outside (STRIPS + 1,) int32: its last entry becomes nonzero if
+    an id is not in [0, rows), and is never reset; count, stride, first, rows, before; of bags, B
     and place.
     """
     with kernel() as built:

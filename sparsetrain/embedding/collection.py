@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many features, many tables, few lookups: tables of one width are stacked in one storage.
 
-A storage is one parameter of all rows of its tables, and a table is a range of its rows. So a step
-has one lookup, one coalescing plan and one row update, not one per feature. Features may share a
-table. `locate` turns each feature's ids into rows of the storage, on the host, while the batch is
-checked; the model sees rows only.
+A storage is one parameter of all rows of its tables, and a table is a range of its rows. A step
+then has one lookup, one coalescing plan and one row update, instead of one per feature. Features
+may share a table. `locate` turns each feature's ids into rows of the storage, on the host, while
+the batch is checked; the model sees rows only.
 """
 
 from __future__ import annotations

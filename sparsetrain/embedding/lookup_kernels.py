@@ -31,10 +31,10 @@ from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_
 from sparsetrain.kernels.loops import HOST_LOOPS, Loops, Number, column_tiles, store_vector
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 
-# The rows of a large table are in no cache: a lookup asks for the first lines of later ones, into
-# the first cache, as long as there are not more lines on their way than `LINES`.
+# The rows of a large table are not cached: a lookup prefetches the first cache lines of later rows
+# into L1, with at most `LINES` lines in flight.
 ROW_LINES, LINES = 4, 64
-LEAST_AHEAD, MOST_AHEAD = 16, 64  # ids between asking for a row and reading it
+LEAST_AHEAD, MOST_AHEAD = 16, 64  # ids between the prefetch of a row and its read
 
 
 @cache
@@ -58,7 +58,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 
 
 def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
-    """Prefetch the row of a later id to read it."""
+    """Prefetch the row of a later id."""
     columns = line_starts(table, ROW_LINES)
     rows = max(LEAST_AHEAD, min(MOST_AHEAD, LINES // len(columns)))
     later = T.Bind(_inside(ids[tirx.min(n + rows, ids.shape[0] - 1)], table.shape[0]))
@@ -67,7 +67,7 @@ def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
 
 
 def _inside(index: Any, rows: Any) -> Any:
-    """The nearest row of a table; it differs from an `index` that is outside."""
+    """The index clamped to the table; it differs from `index` if that is out of range."""
     wide = tirx.Cast("int64", index)
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
 
@@ -125,7 +125,7 @@ Vector = Callable[[Any], Any]
 
 
 def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
-    """Let `use` have a vector of a table's row, NaN if there is no such row."""
+    """Pass a vector of a table's row to `use`; NaN if there is no such row."""
     row = T.Bind(tirx.Cast("int64", index))
     with T.If(tirx.And(row >= 0, row < table.shape[0])):
         with T.Then():
@@ -135,7 +135,7 @@ def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None])
 
 
 def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
-    """Adds a vector, times its weight if there is one."""
+    """Return a function that adds a vector, times its weight if there is one."""
 
     def add(row: Vector) -> None:
         def sum_of(lane: Any) -> Any:

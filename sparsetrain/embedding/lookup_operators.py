@@ -4,7 +4,7 @@
 ``lookup`` reads one row per id; ``embedding_bag`` sums or averages a bag of rows, as
 `torch.nn.EmbeddingBag` does. The cotangent of the table is a `RowSparse`; a bag's is not expanded:
 every id of a bag points at the bag's one value row. Per-sample weights receive a dense cotangent.
-Of a table stored in less than float32, results and cotangents are float32 all the same.
+For a table stored in less than float32, results and cotangents are still float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _row(table: relax.Expr) -> tuple[int, str]:
-    """D, and the dtype in which numbers of the table are computed."""
+    """D, and the dtype in which the table's values are computed."""
     if len(table.ty.shape) != 2:
         raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
     return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
@@ -98,7 +98,7 @@ def _bag_type(call: Any) -> relax.Type:
     features = int(call.attrs["features"])
     batch = (offsets.ty.shape[0] - 1) // features
     width, dtype = _row(table)
-    # One spelling: TVM does not take B + 1 - 1 for B where it fuses kernels.
+    # Keep one form of the extent: when TVM fuses kernels, B + 1 - 1 is not equal to B.
     return simplified(relax.TensorType((batch, features, width), dtype))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of a batch in a program's inputs: ids become rows, floats move to aligned memory.
+"""Placement of a batch in a program's inputs: ids become rows, floats are copied to aligned memory.
 
-A step begins with this, on cold caches, where each call of NumPy's takes ten times its usual time:
-one kernel does all of it in one pass. Ids are checked on the way. The kernel reads arrays where the
-batch holds them, by their addresses, and asks for no more than the alignment of their dtype.
+A step begins with this on cold caches, where each NumPy call takes ten times its usual time, so one
+kernel does everything in one pass. It also checks the ids. The kernel reads arrays where the batch
+holds them, by their addresses, and asks for no more than the alignment of their dtype.
 
 What is parallel: strips of the batch, unless it must use a single thread.
 """
@@ -61,8 +61,8 @@ class Placing:
     ) -> dict[str, runtime.NDArray] | None:
         """``"rows"`` (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
 
-        None if an id is outside its table. `room` gives that memory; with it all is done by the
-        calling thread alone, which may be any.
+        None if an id is outside its table. `room` provides the memory; then the calling thread,
+        which may be any thread, does all the work.
         """
         placed: dict[str, runtime.NDArray] = {}
         held, addresses, ranks = [], [], []
@@ -79,7 +79,7 @@ class Placing:
 
 
 def memory_of(room: Room | None, name: str, shape: tuple[int, ...], dtype: str) -> runtime.NDArray:
-    """The room that is given for an array, or memory of its own."""
+    """Memory for an array: from `room` if given, or new."""
     return room(name, shape, dtype) if room else runtime.empty(shape, dtype)
 
 
@@ -92,7 +92,7 @@ def share(size: Any, strip: Any) -> Iterator[Any]:
 
 
 def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True) -> PrimFunc:
-    """``placed[b, f] = first[f] + ids[b, f]``, and whether an id is outside; copies of floats.
+    """``placed[b, f] = first[f] + ids[b, f]``, a flag for ids out of range, and copies of floats.
 
     Arguments: the address of ids (B, F) int64, the addresses of float32 arrays with these numbers
     of axes, first, rows (F,) int64, placed (B, F), the copies, outside (STRIPS + 1,) int32 for each

@@ -84,7 +84,7 @@ class RaggedTensor:
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
         """A number for each token by its row and place, (N,) int64; `first_row` (1,) numbers row 0.
 
-        Mod 2^32 they differ, unless rows times tokens of a row reach a billion.
+        They are distinct mod 2^32, unless rows times tokens per row reach a billion.
         """
         rows = nn.wrap_nested(op.arange(0, self.ends.shape[0], 1, "int64"), "rows") + first_row
         numbers = nn.op.reshape(rows * _MULTIPLIER, (self.ends.shape[0], 1))

@@ -2,7 +2,7 @@
 """`relax.take` of table rows becomes this package's lookup when a program is compiled.
 
 TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an id
-outside the table reads as NaN. One below 0 counts from the end, as in every `take`. The exported
+outside the table reads as NaN. A negative id counts from the end, as in every `take`. The exported
 module still shows `relax.take`; compiling rewrites it.
 """
 
@@ -48,7 +48,7 @@ def _rows_from_end(ids: te.Tensor, count: Any) -> te.Tensor:
 
 
 def _are_checked(table: relax.Expr, ids: relax.Expr) -> bool:
-    """Whether `compiler.arguments` refuses ids below 0: rows of one argument by another."""
+    """Whether `compiler.arguments` refuses ids below 0: where both table and ids are arguments."""
     arguments = not any(isinstance(given, relax.DataflowVar) for given in (table, ids))
     return arguments and isinstance(ids, relax.Var) and isinstance(table.ty.shape[0], tirx.IntImm)
 

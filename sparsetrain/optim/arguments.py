@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that all constructors share, checks of their arguments, and plain values for a manifest.
+"""Options shared by all constructors, checks of arguments, and conversion to plain values.
 
 A custom formula, and a learning rate that is a function, are marked as such: then the optimizer
 must be passed when the run is loaded.
@@ -66,7 +66,7 @@ def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
 
 
 def options_of(name: str) -> list[str]:
-    """Names of all that the constructor of a formula takes, in the order of its signature."""
+    """Names of the arguments of a formula's constructor, in the order of its signature."""
     hints = get_type_hints(_constructors()[name])
     shared = get_args(hints.pop("options"))[0].__annotations__
     return [argument for argument in (*hints, *shared) if argument != "return"]
@@ -92,9 +92,9 @@ def make_optimizer(
     formula, hyper
         As in `Optimizer`.
     options : mapping
-        Keyword arguments of the constructor that are not arguments of its own.
+        Keyword arguments of the constructor beyond those of the formula.
     shared : type
-        The options that it may be given.
+        The options that the constructor accepts.
     fixed : mapping, optional
         Options that the formula decides.
 
@@ -114,7 +114,7 @@ def make_optimizer(
 
 
 def require_above_zero(name: str, **numbers: Any) -> None:
-    """Refuse a number that is not above 0."""
+    """Raise if a number is not above 0."""
     for key, value in numbers.items():
         if not (is_number(value) and value > 0):
             raise ConfigError(f"{name}: {key} must be above 0, not {value!r}")
@@ -128,7 +128,7 @@ def require_initial(name: str, initial: Any) -> float:
 
 
 def require_initial_or_eps(name: str, eps: Any, initial: Any) -> float:
-    """Return the initial value of an accumulator, unless a first gradient of 0 is divided by 0."""
+    """Return the initial value of an accumulator; raise if a first gradient of 0 gives 0 / 0."""
     start = require_initial(name, initial)
     if not callable(eps) and eps == 0 and initial == 0:
         raise ConfigError(f"{name}: one of eps and initial must be above 0")
@@ -192,7 +192,7 @@ def from_config(config: Mapping[str, Any]) -> Optimizer:
 
 
 def is_known(config: Mapping[str, Any]) -> bool:
-    """Whether `from_config` makes an optimizer of it."""
+    """Whether `from_config` can make an optimizer from a description."""
     try:
         from_config(config)
     except ConfigError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Averages of weights over steps (EMA, SWA), as one more slot of a formula.
 
-The slot holds the average minus the weight. It begins as 0 and stays 0 while the weight stays, so a
-row that no batch names needs nothing, and exact mode replays the steps that a row missed.
+The slot holds the average minus the weight. It begins at 0 and stays 0 while the weight does not
+change, so untouched rows need no work, and exact mode replays the steps that a row missed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sparsetrain.system.argument_checks import is_number, require_int
 from sparsetrain.tables.formula import Formula, RowMean, Slot
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
-AVERAGE = "average"  # the slot, and the number of a step: how much of the average so far stays
+AVERAGE = "average"  # the slot, and the number of `h` that keeps the earlier average
 
 
 class Average(NamedTuple):
-    """An average of all weights, by which a model scores; from `ema` or `swa`.
+    """An average of all weights, with which a model scores; made by `ema` or `swa`.
 
-    Called with the number of a step, it gives how much of the average so far stays.
+    Called with a step's number, it returns the factor by which the earlier average is kept.
 
     Parameters
     ----------
     decay : float or None
-        Of an exponential average; None weighs all the same.
+        Decay rate of an exponential average; None gives all weights the same factor.
     start : int
         The step until which the average is the weight itself.
     every : int
@@ -44,7 +44,7 @@ class Average(NamedTuple):
     every: int = 1
 
     def __call__(self, step: int) -> float:
-        """How much of the average so far stays in a step, from 1."""
+        """The factor by which a step, counted from 1, keeps the earlier average."""
         if step <= self.start:
             return 0.0
         count, rest = divmod(step - self.start, self.every)
@@ -97,7 +97,7 @@ def as_average(value: Any) -> Average | None:
     Raises
     ------
     ConfigError
-        If it is nothing of these.
+        If the argument has none of these forms.
     """
     if value is None or isinstance(value, Average):
         return value
@@ -111,7 +111,7 @@ def averaged(formula: Formula) -> Formula:
     Raises
     ------
     ConfigError
-        If it has a slot of that name already.
+        If the formula already has a slot of this name.
     """
     if AVERAGE in [slot.name for slot in formula.slots]:
         raise ConfigError(f"{formula.name}: its slot {AVERAGE!r} needs another name beside average")
@@ -142,7 +142,7 @@ def _without_average(mean: RowMean) -> Any:
 def averages(
     params: Mapping[str, NDArray], slots: Mapping[str, Mapping[str, NDArray]]
 ) -> dict[str, NDArray]:
-    """Return the averages of parameters with current rows; parameters without one unchanged.
+    """Return the averages of parameters with current rows; parameters without an average unchanged.
 
     Cost: the memory of all parameters, and a pass over them.
     """

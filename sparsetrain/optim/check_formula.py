@@ -103,7 +103,7 @@ def uses_count(formula: Formula) -> bool:
     found = []
 
     class Watched(SimpleNamespace):
-        """A namespace that notes it."""
+        """A namespace that records whether `count` is read."""
 
         def __getattr__(self, name: str) -> Any:
             found.append(name)
@@ -121,7 +121,8 @@ def uses_count(formula: Formula) -> bool:
 def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
     """Try a gradient of 0, because `noop_on_zero_grad` decides which rows are skipped.
 
-    Tried are the initial slots, and for "always" those after a step, in float32 as in kernels.
+    Uses the initial slots, and for "always" also the slots after one step, in float32 as kernels
+    do.
     """
     if formula.noop_on_zero_grad == "never":
         return

@@ -49,7 +49,7 @@ def ftrl(
     lr : float, Schedule or function of the step
         Learning rate, the paper's alpha; above 0 in every step.
     l1, l2 : float
-        Strengths of the penalties; l1 makes weights exactly 0.
+        Strengths of the penalties; l1 sets small weights to exactly 0.
     beta : float
         Added to the root of the squares.
     initial : float
