@@ -173,7 +173,7 @@ def _draw_product(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, S
 
 
 def _draw_flat(rng: np.random.Generator, shapes: list[Shape]) -> tuple[Any, Shape] | None:
-    if len(shapes[0]) < 2:
+    if len(shapes[0]) < 2 or 0 in shapes[0]:  # TVM's reshape takes 0 for the extent as it was
         return None
     axis = int(rng.integers(len(shapes[0]) - 1))
     a, b = shapes[0][axis : axis + 2]

@@ -22,9 +22,10 @@ def test_a_slice_of_an_axis_of_unknown_length_keeps_its_length(monkeypatch):
     assert compared(draw(12042), gradients=False)[0]
 
 
-def test_a_maximum_over_nothing_keeps_all_rows(monkeypatch):
+@pytest.mark.parametrize("seed", [12213, 13159])
+def test_values_without_columns_keep_all_rows(seed, monkeypatch):
     monkeypatch.setattr(random_rows, "TARGET", UNOPTIMIZED)
-    compared(draw(12213), gradients=False)
+    compared(draw(seed), gradients=False)
 
 
 def test_a_fault_is_found_and_shrunk_to_what_it_needs(monkeypatch, capsys):

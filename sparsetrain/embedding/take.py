@@ -61,6 +61,7 @@ def _takes_rows(call: relax.Call) -> bool:
         isinstance(table, relax.TensorType)
         and table.ndim == 2
         and isinstance(table.shape[1], tirx.IntImm)
+        and int(table.shape[1]) > 0
         and str(table.dtype) in ("float32", "float64")
         and isinstance(ids, relax.TensorType)
         and ids.ndim >= 1

@@ -30,7 +30,7 @@ from sparsetrain.compiler.dead_rows.row_rules import RULES, Operand, RowRule, Ro
 from sparsetrain.compiler.dead_rows.selection import Selection, selection_of
 from sparsetrain.compiler.dead_rows.spared import Spared
 from sparsetrain.kernels.relax_op import find_function
-from sparsetrain.ops.operand_shapes import name_of, size_of
+from sparsetrain.ops.operand_shapes import is_zero, name_of, shape_of, size_of
 from sparsetrain.system.locks import with_builder_lock
 
 _kept: ContextVar[bool] = ContextVar("dead rows are computed", default=False)
@@ -199,9 +199,14 @@ def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
     axes = rule.needs(value, rows)
     if axes is None:
         return None
-    if len(value.args) == 1 and isinstance(value.args[0], relax.Tuple):
-        return list(zip(value.args[0].fields, axes, strict=True))
-    return list(zip(value.args, axes, strict=True))
+    in_tuple = len(value.args) == 1 and isinstance(value.args[0], relax.Tuple)
+    needs = list(zip(value.args[0].fields if in_tuple else value.args, axes, strict=True))
+    return None if any(axis is not None and _is_empty(given) for given, axis in needs) else needs
+
+
+def _is_empty(value: relax.Expr) -> bool:
+    """Whether an extent is 0, which a reshape would take for "as it was"."""
+    return any(map(is_zero, shape_of(value) or ()))
 
 
 def rule_of(value: Any) -> RowRule | None:

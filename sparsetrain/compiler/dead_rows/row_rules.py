@@ -25,7 +25,7 @@ from tvm_ffi import structural_equal
 from sparsetrain.ad.cotangent import emit
 from sparsetrain.backend import current
 from sparsetrain.compiler.dead_rows.selection import Selection, Tokens
-from sparsetrain.ops.operand_shapes import is_one, is_zero, shape_of, size_of
+from sparsetrain.ops.operand_shapes import is_one, shape_of, size_of
 from sparsetrain.ops.ragged import operators as ragged
 from sparsetrain.ops.ragged.attention_kernels import attention_kernel
 from sparsetrain.ops.ragged.silu_attention_kernels import silu_attention_kernel
@@ -172,11 +172,11 @@ def _first_alone(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
-    """Rows of the first argument, if its last axis, not an empty one, is normalized or summed."""
+    """Rows of the first argument, if the last axis is normalized or summed."""
     name, ndim = call.op.name, call.args[0].ty.ndim
     axes = call.attrs["axes" if name.endswith("_norm") else "axis"]
     axes = [axes] if isinstance(axes, int) else axes or ()
-    if [int(axis) % ndim for axis in axes] != [ndim - 1] or is_zero(call.args[0].ty.shape[-1]):
+    if [int(axis) % ndim for axis in axes] != [ndim - 1]:
         return None
     if name in _SUMS and not call.attrs["keepdims"]:
         return None
