@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse matrix of users' choices in the training rows, from one pass before the first step.
+"""Sparse matrix of users' choices in the training rows, built in one pass before the first step.
 
 A row's items are the ids of the model's `target` and `seen` features, so every kind of split gives
 the same matrix. It takes 5 bytes for each choice; pairs are sorted once.
@@ -35,7 +35,7 @@ def chosen_items(model: Any, dataset: Dataset) -> csr_array:
 
 
 def learn_(trainer: Any, dataset: Dataset) -> None:
-    """Give constant parameters the values that all rows of a dataset give at once."""
+    """Set constant parameters to values computed from all rows of a dataset."""
     learnt = trainer.model.learn(chosen_items(trainer.model, dataset))
     with trainer._writing() as target:
         for name, array in learnt.items():
@@ -43,7 +43,7 @@ def learn_(trainer: Any, dataset: Dataset) -> None:
 
 
 def _distinct(model: Any, batch: Any, items: int) -> np.ndarray:
-    """Each ``user * items + item`` of a batch once."""
+    """The distinct values ``user * items + item`` of a batch."""
     user, found = model.read("user", batch), []
     for name in {model.target, model.seen} - {None}:
         lists = model.read(name, batch, whole=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of equal rows, such as a user's rows when many items are scored for one user.
 
-Kernels compute a row without its neighbours, so the first of such rows has the bits of all. Cost
-where rows differ: a comparison of neighbours, up to the feature that tells all apart.
+Kernels compute each row independently, so the first row of a run has the bits of all. Cost where
+rows differ: a comparison of neighbours, feature by feature until all differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def distinct_inputs(
     inputs : dict from str to ndarray
         As of `Model.inputs`.
     numbers : (B,) int64 or None
-        Which of their rows each row of the batch is; None if they are the same rows.
+        The row of `inputs` for each row of the batch; None if no row was left out.
     """
     whole = {} if batch is None else model.inputs(batch, function=function)
     if batch is None or len(batch) == 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the first non-finite value of a program, by running it again with all shown.
+"""Search for the first non-finite value of a program, by running it again with all values returned.
 
 The Relax function is rewritten to return every intermediate value, compiled without fusing, and
 run on the batch in question, on the CPU. Needs memory for all values of one batch, and a
@@ -66,7 +66,7 @@ def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
     old = module[name]
     block = old.body.blocks[0]
     shown = [binding.var for binding in _shown(old)]
-    # A variable of a dataflow block cannot leave it: one block without dataflow holds the same.
+    # A dataflow variable cannot leave its block, so the bindings move to an ordinary block.
     plain = relax.BindingBlock(list(block.bindings))
     body = relax.SeqExpr([plain], relax.Tuple(shown))
     returned = relax.TupleType([var.ty for var in shown])
@@ -97,7 +97,7 @@ _LAYOUT = frozenset({"relax.permute_dims", "relax.reshape", "relax.astype", "rel
 
 
 def _nearest(body: relax.Function) -> Mapping[str, list[str]]:
-    """For each value, the parameters among its operands, else up to two behind these."""
+    """For each value, the parameters among its operands, else up to two one level deeper."""
     same = {param.name: param.name for param in body.params}
     near: dict[str, list[str]] = {name: [name] for name in same}
     for binding in body.body.blocks[0].bindings:

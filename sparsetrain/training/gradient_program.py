@@ -20,7 +20,7 @@ def gradient_program(
     Raises
     ------
     ConfigError
-        If a parameter is not used, a table is looked up by ids of no feature, or the loss is a
+        If a parameter is unused, a table is looked up by ids that are no feature, or the loss is a
         tuple.
     """
     try:

@@ -70,16 +70,16 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
 def _arguments_of_rows(
     model: Any, config: Mapping[str, Any], known: Encoder, encoder: Encoder
 ) -> dict[str, int]:
-    """The whole numbers among a constructor's arguments that tables follow, as they grow.
+    """The integers among a constructor's arguments that set the sizes of tables.
 
-    Which these are is found by trying: with one more, a table has one more row.
+    They are found by trial: if the argument grows by one, a table gets one more row.
     """
     tables = {name: feature for name, feature in model.features.items() if feature.tables}
     place = {name: known.columns.index(column_of(name, tables[name])) for name in tables}
     more = {name: encoder.rows[at] - known.rows[at] for name, at in place.items()}
     found: dict[str, int] = {}
     for argument, value in config.items():
-        with suppress(Exception):  # whatever the constructor raises: it is no number of rows then
+        with suppress(Exception):  # if the constructor raises, the argument is no number of rows
             tried = type(model)(**{**config, argument: value + 1}) if is_int(value) else model
             rows = {n: tried.rows_of(tried.features[n]) - model.rows_of(tables[n]) for n in tables}
             if longer := [more[name] for name, change in rows.items() if change == 1]:
@@ -93,7 +93,7 @@ def _arguments_of_rows(
 
 
 def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:
-    """Rows by column, if a model has them so, of the columns that it names."""
+    """Rows by column, for a model that names its columns."""
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
     named = isinstance(like, Mapping) and like.keys() <= sizes.keys()
     return {name: sizes[name] for name in like} if named else None

@@ -18,7 +18,7 @@ from sparsetrain.training.predictor import Predictor
 def permutation_importance(
     model: Predictor, data: Any, *, max_rows: int = 20_000, seed: int = 0
 ) -> dict[str, float]:
-    """Return how much the loss of rows rises when one column is shuffled among them.
+    """Return how much the loss rises when one column is shuffled.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def load(
         Where to run.
     optimizer : Optimizer, optional
         Needed only if the run was trained by a formula that is not part of this package. Tables
-        that it alone has in exact mode are exact from here on.
+        that are in exact mode only in this optimizer are exact from here on.
     precision : {"float32", "bf16", "fp16"}, optional
         By default the one that it was saved with.
     loss_scale : float, "dynamic" or LossScale, optional
@@ -74,7 +74,7 @@ def load(
     parallel : from `sparsetrain.parallel`, optional
         As in `Trainer`; of a run its parts go on, if `parallel` names none.
     tables : OnDisk, optional
-        As in `Trainer`, wherever they lay when they were saved.
+        As in `Trainer`, independent of where they were when saved.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def load_predictor(
 
 
 def _checked(target: Any, precision: Precision | None) -> Any:
-    """Refuse impossible arguments before a folder is read.
+    """Raise for impossible arguments before a folder is read.
 
     "auto" is not resolved yet: it depends on the model.
     """
@@ -155,7 +155,7 @@ def _read(folder: str | Path, checkpoint: str, makers: Makers, asked: _Asked) ->
             with checkpoints.opened(path) as saved:
                 return _made(saved, path, makers, asked)
         except CheckpointError:
-            # A run that goes on prunes old checkpoints; then its pointer has moved on.
+            # A live run prunes old checkpoints after its pointer has moved.
             now = checkpoint_in(folder, chosen(folder, checkpoint))
             if attempt == _ATTEMPTS - 1 or now == path:
                 raise
@@ -172,7 +172,7 @@ def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
     except _OfClass as error:
         raise ConfigError(f"{path}: {error}") from error.__cause__
     except CheckpointError as error:
-        # Of an array it names the file already.
+        # The error of an array already names the file.
         named = str(path) in str(error)
         raise error if named else CheckpointError(f"{path}: {error}") from None
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -187,7 +187,7 @@ class _OfClass(ConfigError):
 
 @contextmanager
 def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Iterator[None]:
-    """Name the caller's class in the errors that it raises; None has none of its own."""
+    """Name the caller's class in the errors that it raises; no class, no change."""
     try:
         yield
     except passing:
@@ -234,7 +234,7 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
 
 
 def _scorer(saved: Saved, asked: _Asked) -> Predictor:
-    """The weights alone where they suffice."""
+    """A predictor from the weights alone, where they suffice."""
     if needs_slots(saved.manifest):
         return _trainer(saved, asked)
     return _predictor(Predictor, saved, asked)
@@ -259,7 +259,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
             "load(..., model=THE_CLASS)"
         )
     made: Any = given or MODELS[kind]
-    # Subclasses of ours once had the kind of ours.
+    # Older versions saved subclasses under the kind of our class.
     if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
     config = named_as_now(saved["config"], kinds)
@@ -270,7 +270,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
 def _model_of(saved: Saved, given: type | None) -> Any:
     """The model of a manifest, if the saved arrays are its parameters.
 
-    Neither memory nor time is asked for by a manifest alone: each layer has an array.
+    A manifest alone cannot demand memory or time, since each layer must have an array.
     """
     for name in ("bottom", "top"):
         widths = saved.manifest["model"]["config"].get(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on disk for a model: checks that it can have them, and their initial rows."""
+"""Tables on disk for a model: checks that the model supports them, and their initial rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DiskTables(OneProcess):
         }
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Fresh parameters; in place of tables empty caches.
+        """Fresh parameters, with empty caches in place of tables.
 
         Raises
         ------
@@ -119,7 +119,8 @@ class DiskTables(OneProcess):
         Raises
         ------
         ConfigError
-            If a function reads tables but by ids of a batch, or these ids for something else.
+            If a function reads tables other than by ids of a batch, or uses these ids for anything
+            else.
         """
         made = module.clone()
         for name, function in module.functions_items():
@@ -149,7 +150,7 @@ class DiskTables(OneProcess):
         Raises
         ------
         ConfigError
-            If the optimizer updates rows that no batch names, or no file can be made.
+            If the optimizer updates untouched rows, or the file cannot be created.
         ResourceError
             If the disk has no room.
         """

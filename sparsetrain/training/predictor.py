@@ -75,7 +75,7 @@ class Predictor:
         require_own_names(type(model).__name__, params, model.tables())
         parts, device = named_tables(parallel.tables(model)), device_of(target)
         held = {}
-        for name in list(params):  # one by one, so that no two copies of all stay
+        for name in list(params):  # one by one, so that two copies of all never exist
             weight = to_device(params.pop(name), device, f"parameter {name!r}")
             held[name] = Table(name, weight, named=parts.get(name))
         self.params = Tables(held)
@@ -146,7 +146,7 @@ class Predictor:
         ----------
         data : anything that `fit` takes
         batch_size : int
-            Of a ranking it follows from the number of items.
+            Ignored for a ranking, where it follows from the number of items.
         group_by : str, optional
             A feature with one id in each row, such as the user. Rows of one id are a group, and of
             each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
@@ -223,9 +223,9 @@ class Predictor:
         """Predictions (rows,) float32, in the order of the rows; labels are not needed.
 
         Probabilities of a binary label, values of a real one, means of counts; (rows, C)
-        probabilities of C classes, (rows, Q) quantiles; of several labels all these side by side.
-        Without labels, the score of each row's wanted item; if the data have no column of wanted
-        items, (rows, V) scores of all items, -inf for ids that are not items.
+        probabilities of C classes, (rows, Q) quantiles; for several labels, all of these side by
+        side. Without labels, the score of each row's wanted item; if the data have no column of
+        wanted items, (rows, V) scores of all items, -inf for ids that are not items.
 
         Raises
         ------
@@ -280,17 +280,18 @@ class Predictor:
         """Copies of all parameters and slots, by name.
 
         Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: of each row the numbers,
-        then a float32 scale; one for prediction (V, D + 8) uint8: the bytes, scale and offset.
+        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: each row holds its
+        numbers, then a float32 scale. One for prediction is (V, D + 8) uint8: bytes, scale and
+        offset.
         """
         with self.snapshot() as state:
             return {name: array.copy() for name, array in state.arrays.items()}
 
     @contextmanager
     def snapshot(self, *, missed: int = 0) -> Iterator[TrainingState]:
-        """The current state; until the block ends all threads that write weights wait.
+        """The current state; threads that write weights wait until the block ends.
 
-        Rows that exact mode left behind by more than `missed` steps are caught up first.
+        Rows that lag by more than `missed` steps in exact mode are caught up first.
         """
         missed = min(missed, self.parallel.most_missed)
         with self._lock:
@@ -299,7 +300,7 @@ class Predictor:
     @together
     @synchronized
     def restore_(self, saved: Saved) -> None:
-        """Fill all arrays from an open checkpoint, and take its counts; undefined after an error.
+        """Fill all arrays and counts from an open checkpoint; undefined after an error.
 
         Raises
         ------
@@ -338,7 +339,7 @@ class Predictor:
     def _weights(
         self, read: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, runtime.NDArray]:
-        """The parameters by which it scores.
+        """The parameters with which it scores.
 
         Parameters
         ----------

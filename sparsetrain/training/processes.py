@@ -49,12 +49,12 @@ class OneProcess:
     def known(
         self, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
     ) -> tuple[dict[str, np.ndarray], int]:
-        """A row of each table, and the step up to which rows are current, of all processes."""
+        """A row of each table, and the step up to which rows are current, over all processes."""
         found = {name: arrays[name][row] for name in tables if len(arrays[name]) > row}
         return found, last_step(arrays)
 
     def guard(self) -> AbstractContextManager[Any]:
-        """While the block runs an error of one process becomes an error of all."""
+        """While the block runs, an error in one process is raised in all."""
         return _UNGUARDED
 
     def tables(self, model: Any) -> Mapping[str, Mapping[str, slice]]:
@@ -63,7 +63,7 @@ class OneProcess:
         return found
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Fresh parameters, of tables the rows of this process."""
+        """Fresh parameters; a table has the rows of this process."""
         return initialize_checked(model, seed, fill)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
@@ -81,7 +81,7 @@ class OneProcess:
         return dataset
 
     def step(self, trainer: Any, batch: Any) -> Any:
-        """Take a batch apart and train on it; a trainer of one process takes batches by itself.
+        """Split a batch and train on it; a trainer of one process handles batches itself.
 
         Raises
         ------
@@ -152,7 +152,7 @@ def known(
 
 
 def together(method: Method) -> Method:
-    """Let a method be called alike on all processes of the group."""
+    """Guard a method that all processes of the group call alike."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -173,7 +173,7 @@ def fitted(fit: Method) -> Method:
 
 
 def whole(method: Method) -> Method:
-    """Refuse a method to a process that has only some rows of a table."""
+    """Raise if a process that has only some rows of a table calls a method."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress of a long run on stderr: rows per second, loss and time left.
 
-A `Progress` is told of every batch; it decides by the clock alone when to show something, so that
-a call costs about a microsecond. On a terminal and in a notebook it is a bar, elsewhere one line
-every few seconds.
+A `Progress` is called for every batch; it decides by the clock when to show something, so a call
+costs about a microsecond. On a terminal and in a notebook it is a bar, elsewhere one line every few
+seconds.
 """
 
 import math
@@ -23,7 +23,7 @@ _SMOOTHING_BATCHES = 50
 class Progress:
     """Interface that `Trainer.fit` calls: `start` once, `advance` per batch, `finish` always.
 
-    All four are needed: a note comes seldom, and mostly after the last batch.
+    All four are required: notes are rare, and mostly come after the last batch.
     """
 
     def start(self, total: int | None, title: str = "") -> None:
@@ -33,13 +33,13 @@ class Progress:
         """Count `rows` more rows, with the mean loss `loss`."""
 
     def note(self, text: str) -> None:
-        """Tell of something that happened, in a line of its own."""
+        """Show a message on a line of its own."""
 
     def finish(self) -> None:
         """End, after the last batch or after an error."""
 
 
-_SETTLED = 1.0  # seconds until a rate says when the rest will be done
+_SETTLED = 1.0  # seconds before the rate is good enough to estimate the time left
 _CALLS = ("start", "advance", "note", "finish")
 
 
@@ -115,7 +115,7 @@ class Lines(Progress):
         return f"{self._rows:,} of {format_count(self._total, 'row')} ({share:.0%})"
 
     def _line(self, done: str, before: int, since: float) -> tuple[str, float]:
-        """Return rows, rate and loss in a line, and the rate of the rows since then, 0 if none."""
+        """Return rows, rate and loss in a line, and the rate since the first batch, or 0."""
         seconds = self._clock() - since
         rate = (self._rows - before) / seconds if seconds > 0 else 0.0
         parts = [f"{self._title}: {done}" if self._title else done]
@@ -127,8 +127,8 @@ class Lines(Progress):
 class Bar(Lines):
     """A bar that redraws at most ten times a second: for terminals.
 
-    It draws from the training thread. A refreshing thread of its own would take turns with the
-    kernels' threads on a small machine.
+    It draws from the training thread. A separate refresh thread would compete with the kernels'
+    threads on a small machine.
     """
 
     _bar: Any = None

@@ -2,8 +2,8 @@
 """`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
 
 A row takes D + 8 bytes instead of 4 D, and optimizer slots are not copied. Tables that were trained
-in int8 stay as they are. All layers stay float32. Cost of making one: a pass over the tables, and
-the memory of both models meanwhile.
+in int8 stay as they are. All layers stay float32. Making one costs a pass over the tables, and the
+memory of both models meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _for_prediction(model: Any, dtype: str) -> Any:
     made = type(model)
     try:
         again = made(**{**model.config(), "table_dtype": dtype})
-    except TypeError:  # all else it has taken before
+    except TypeError:  # all other arguments were already checked
         again = None
     if again is None or again.config().get("table_dtype") != dtype:
         raise ConfigError(
@@ -72,7 +72,7 @@ def _for_prediction(model: Any, dtype: str) -> Any:
 
 
 def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """The configuration of a saved model; rows for prediction were called int8 before any trained.
+    """The configuration of a saved model; "int8" once meant rows for prediction.
 
     `kinds` are those of the saved arrays.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The floor of a ranking: the metrics of Pop, one order of items for everybody, by popularity.
 
-How popular an item is, the histories of the rows tell: in how many it is listed. So no item that is
-wanted counts, and nothing is kept of the training. Ids of all rows are held until the end, and the
-evaluation takes up to twice as long; validations while a model is trained go without.
+An item's popularity is the number of rows with it in their histories, so wanted items do not count,
+and nothing from the training is needed. Ids of all rows are held until the end, and the evaluation
+takes up to twice as long; validations during training leave it out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Rows(NamedTuple):
 
 
 class Floor:
-    """Metrics of Pop, of rows that are fed batch by batch.
+    """Metrics of Pop for rows that are added batch by batch.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from sparsetrain.system.argument_checks import require_int
 from sparsetrain.training.ranking_floor import Floor
 
 SCORES = 1 << 24  # numbers held at once
-NO_ITEM = -1  # in place of an id, where fewer items than wanted are left
+NO_ITEM = -1  # in place of an id, where fewer than k items are left
 
 
 def item_vectors(predictor: Any) -> np.ndarray:
@@ -90,7 +90,7 @@ def _scorer(predictor: Any) -> _ByVectors | _ByModel:
 
 
 def wanted_column(model: Any) -> tuple[str, ...]:
-    """The column of wanted items, which data to score need only to score these.
+    """The column of wanted items; data need it only if these are scored.
 
     Empty for a model without `target`, or with queries that read it.
     """
@@ -100,7 +100,7 @@ def wanted_column(model: Any) -> tuple[str, ...]:
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """(rows,) scores of the wanted item of each row, or (rows, V) of all items without these."""
+    """(rows,) scores of each row's wanted item; without such a column (rows, V) of all items."""
     scorer, model = _scorer(predictor), predictor.model
     if model.target is not None and dataset.absent.isdisjoint(wanted_column(model)):
         found = [_scores_of_target(predictor, each, scorer) for each in dataset.batches(batch_size)]
@@ -221,10 +221,10 @@ def evaluate(
 
 
 def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged, np.ndarray]:
-    """The items that each row wants, and how many those without a row of their own add up to.
+    """The items that each row wants, and the number of wanted values without a row of their own.
 
-    Raw data list equal values once, so each value counts that is not missing. Encoded data do not
-    tell which values share an id: there an item counts once, and every rare value counts.
+    Raw data list equal values once, so each value that is not missing counts. In encoded data,
+    values that share an id cannot be told apart: an item counts once, and every rare value counts.
     """
     ids, rows, lists = listed.ids, listed.rows(), len(listed.offsets) - 1
     is_item, first = ~no_items[ids], np.full(len(ids), is_raw)
@@ -235,7 +235,7 @@ def _wanted(listed: Ragged, no_items: np.ndarray, is_raw: bool) -> tuple[Ragged,
 
 
 def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | None:
-    """Negatives as a number, or as ids of items."""
+    """Negatives, checked: a number, or ids of items."""
     if weights is not None and not (
         isinstance(weights, np.ndarray) and weights.shape == (items,) and (weights >= 0).all()
     ):
@@ -284,9 +284,9 @@ def _drawn(
 
 
 def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
-    """Draw a few of many items, neither taken nor drawn twice; None if too few remain.
+    """Draw a few of many items without replacement, excluding taken ones; None if too few remain.
 
-    It takes a fortieth of the time of drawing a number for each item.
+    This takes a fortieth of the time of drawing a number for each item.
     """
     rows, items = taken.shape
     ids = draws.integers("few", items, like=np.empty((rows, 2 * count), bool))

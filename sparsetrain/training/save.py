@@ -63,10 +63,10 @@ def describe(
 def describe_trainer(
     trainer: Any, extra: Mapping[str, Any], run: dict[str, Any] | None = None
 ) -> Iterator[Saving]:
-    """`describe` with all that is needed to resume; `run` is the state of its run.
+    """`describe` with everything needed to resume; `run` is the state of its run.
 
-    Rows that lag by few steps are saved as they are, with the steps they missed, if the optimizer
-    can be rebuilt from its configuration to replay these.
+    Rows that lag by a few steps are saved unchanged, with the steps they missed, if the optimizer
+    can be rebuilt from its configuration to replay them.
     """
     optimizer = to_config(trainer.optimizer)
     missed = MOST_MISSED if is_known(optimizer) else 0

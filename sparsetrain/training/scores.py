@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of rows by a model of labels: metrics of labelled rows, and predictions of any."""
+"""Scores of rows by a model with labels: metrics of labelled rows, and predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def evaluate(
 ) -> dict[str, Any] | None:
     """Metrics of labelled rows; None if `stop`, asked between two batches, ended it.
 
-    With `by_weights` rows count by their weights.
+    With `by_weights`, rows are weighted.
     """
     model = predictor.model
 
@@ -53,7 +53,7 @@ def evaluate(
 
 
 def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
-    """Predictions of all rows, batch by batch, since float64 of all would be much memory."""
+    """Predictions of all rows, batch by batch, since float64 arrays of all rows would be large."""
     model = predictor.model
     scored = predictor._scored(dataset.batches(batch_size))
     found = [model.all_labels.predictions(logits) for _, logits in scored]
@@ -86,7 +86,7 @@ def logits_inputs(predictor: Any, batch: Batch) -> dict[str, Any]:
 
 
 def finite(predictor: Any, logits: np.ndarray) -> np.ndarray:
-    """The scores; else an error that names a parameter that is not finite, if there is one."""
+    """The scores, if they are finite; else raise, and name a parameter that is not finite."""
     is_finite = np.isfinite(logits)
     if not is_finite.all():
         found = describe_nonfinite(predictor.params.views(missed=FOREVER))

@@ -50,7 +50,7 @@ def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> N
 
 
 def needs_slots(manifest: Mapping[str, Any]) -> bool:
-    """Whether scores of a saved trainer need its slots: averages do, and rows that lag."""
+    """Whether scores of a saved trainer need its slots: for averages and for lagging rows."""
     averages = manifest["optimizer"]["options"].get("average") is not None
     return averages or bool(missed_of(manifest))
 

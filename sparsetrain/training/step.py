@@ -31,7 +31,7 @@ from sparsetrain.tables.collection import Tables
 
 
 class Trainable(Protocol):
-    """The part of a `Trainer` that a step knows."""
+    """The part of a `Trainer` that a step uses."""
 
     model: Any
     optimizer: Optimizer
@@ -69,7 +69,7 @@ class Loss:
 
 
 class TrainingStep:
-    """Steps of a trainer; it is read, and its parameters and state are written."""
+    """Steps of a trainer, which read it and write its parameters and state."""
 
     trusts = False  # inputs with ids that the model has checked
 
@@ -134,12 +134,12 @@ class TrainingStep:
         return inputs, rows
 
     def _weights(self, rows: Mapping[str, Any]) -> dict[str, NDArray]:
-        """The weights to bind, with current rows; if none lags, no kernel is called."""
+        """The weights to bind, with current rows; calls no kernel if no row lags."""
         tables = self._trainer.params
         return tables.rows(rows) if tables.lagging else tables.weights
 
     def _gradients(self, batch: Batch) -> tuple[NDArray, Mapping[str, Any]]:
-        """Return loss and gradients of a batch, computed in parts if so wanted."""
+        """Return loss and gradients of a batch, computed in parts if `accumulate` is above 1."""
         trainer = self._trainer
         if trainer.accumulate == 1:
             return self._gradients_of(batch)
@@ -177,7 +177,7 @@ def loss_inputs(
 
 
 def step_inputs(trainer: Trainable, first_row: int = 0) -> dict[str, Any]:
-    """Return the inputs of a gradient program that are the step's: a scale, a key of dropout."""
+    """Return the step's own inputs of a gradient program: the loss scale and the dropout key."""
     inputs = {**trainer.arithmetic.loss.inputs}
     if trainer.draws:
         inputs |= dropout_inputs(trainer.seed, trainer.steps, first_row)

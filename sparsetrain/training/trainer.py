@@ -53,7 +53,7 @@ from sparsetrain.training.save import describe_trainer
 from sparsetrain.training.state import rule_then
 from sparsetrain.training.step import Loss, loss_inputs
 
-Planner = Literal["auto", "host", "device"]  # who sorts the rows of a batch that is staged
+Planner = Literal["auto", "host", "device"]  # where the rows of a staged batch are sorted
 
 
 class Trainer(Predictor):
@@ -164,7 +164,7 @@ class Trainer(Predictor):
         self.training_step = self.parallel.training_step(self)
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
         self.run_state: RunState | None = None  # where the run stood that was loaded
-        # Takes a step, and records it, while steps are profiled.
+        # Runs and records a step while steps are profiled.
         self.step_hook: Callable[[Callable[[], Loss], Batch], Loss] | None = None
 
     @property
@@ -235,13 +235,13 @@ class Trainer(Predictor):
         return self._watched(batch, (batch,))
 
     def _watched(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
-        """Train on a batch; `pieces` are its rows that this process computes."""
+        """Train on a batch; `pieces` are the rows that this process computes."""
         step = partial(self._step, batch, pieces)
         return step() if self.step_hook is None else self.step_hook(step, batch)
 
     @property
     def _parts(self) -> int:
-        """Into how many parts a batch is cut."""
+        """Number of parts that a batch is split into."""
         return self.parallel.parts or self.accumulate
 
     @property
@@ -285,7 +285,7 @@ class Trainer(Predictor):
     @whole
     @synchronized
     def first_nonfinite(self, batch: Batch) -> str | None:
-        """Say which value of the gradient program is the first that is not finite, if one is.
+        """Return a description of the gradient program's first non-finite value, or None.
 
         Runs the program on `batch` once more, compiled so that every value shows.
         """
@@ -382,7 +382,7 @@ class Trainer(Predictor):
     def table(self, name: str) -> np.ndarray:
         """A copy of an embedding table, (V, D) float32, by the name of one of its columns.
 
-        Row by row it belongs to ``trainer.encoder.values(name)``.
+        Its rows correspond to ``trainer.encoder.values(name)``.
 
         Raises
         ------
@@ -397,7 +397,7 @@ class Trainer(Predictor):
     def load_table(self, name: str, rows: np.ndarray) -> None:
         """Write an embedding table, such as one that was trained elsewhere; its slots stay.
 
-        A table that shall stay as it is has the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
+        To keep a table fixed, use the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
 
         Parameters
         ----------
@@ -435,7 +435,7 @@ class Trainer(Predictor):
     def _weights(
         self, read: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, runtime.NDArray]:
-        """Averages, if the optimizer keeps them: made once a step."""
+        """Averages, if the optimizer keeps them; computed once per step."""
         if self.optimizer.average is None:
             return super()._weights(read)
         if self._averages is None or self._averages[0] != self.state.step:
@@ -465,7 +465,7 @@ class Trainer(Predictor):
         return sum(table.nbytes for table in self.params.each()) * self.parallel.size
 
     def _restored(self, *before: Any) -> None:
-        """Let the optimizer go on from arrays that were just loaded; see `Tables.restored`."""
+        """Continue the optimizer from arrays that were just loaded; see `Tables.restored`."""
         if not self.optimizer.counts_steps:
             self.state.step = self._updates
         self.params.restored(*before)

@@ -32,9 +32,8 @@ def is_defined(score: float | None) -> bool:
 class EarlyStopping:
     """When a run ends before its last epoch, and which validation is its best.
 
-    With patience, `fit` ends with the weights of the best validation, whichever epoch was the last;
-    without, and after a stop, with the last weights. Without a run folder a copy of all weights and
-    slots is kept for that.
+    With patience, `fit` ends with the weights of the best validation; without, and after a stop,
+    with the last weights. Without a run folder, a copy of all weights and slots is kept for this.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class EarlyStopping:
         the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the
         first k.
     patience : int, optional
-        Validations without a better score after which training ends; None watches only.
+        Training ends after this many validations without a better score; None never ends it.
     min_delta : float
         Smallest gain that counts as better; it must be exceeded.
     """
@@ -88,7 +87,7 @@ class EarlyStopping:
         return replace(self, monitor=monitor)
 
     def is_better(self, score: float | None, best: float | None) -> bool:
-        """Return whether `score` beats `best`; a score that is not defined beats nothing."""
+        """Return whether `score` is better than `best`; an undefined score never is."""
         if score is None or not is_defined(score):
             return False
         if best is None:
@@ -99,7 +98,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class ReduceLROnPlateau:
-    """A smaller learning rate where validations do not get better.
+    """Reduce the learning rate when validations stop improving.
 
     It multiplies the rate of every parameter, after any schedule, for the rest of the run; a
     resumed run keeps it. `EarlyStopping` sets the score that is watched and the gain that counts.
@@ -109,7 +108,7 @@ class ReduceLROnPlateau:
     factor : float
         Of the learning rate, above 0 and below 1.
     patience : int
-        Validations without a better score after which the rate falls, and falls again.
+        The rate is reduced after each run of this many validations without a better score.
 
     Raises
     ------
@@ -128,7 +127,7 @@ class ReduceLROnPlateau:
         object.__setattr__(self, "patience", require_int("patience", self.patience))
 
     def is_due(self, since_best: int) -> bool:
-        """Return whether the rate falls after so many validations without a better score."""
+        """Return whether to reduce the rate after this many validations without a better score."""
         return since_best > 0 and since_best % self.patience == 0
 
 
@@ -182,12 +181,12 @@ class FitArguments:
         return self.early_stopping.patience is not None or self.reduce_lr is not None
 
     def require_defined(self, scores: Mapping[str, Any]) -> None:
-        """Refuse to decide by a score that the rows to validate on do not have.
+        """Raise if the monitored score is undefined on the validation rows but decides the weights.
 
         Raises
         ------
         DataError
-            If the weights depend on validations and the score that is watched is not defined.
+            If the weights depend on validations and the monitored score is undefined.
         """
         monitor = str(self.early_stopping.monitor)
         if self.validation_decides and scores[monitor] is None:
@@ -214,7 +213,7 @@ class FitArguments:
 if TYPE_CHECKING:
     import pandas
 
-# Scores that one looks at while a model is trained; after the name of a label where there are some.
+# Scores shown while a model is trained; prefixed with the label's name if there are several.
 _SHOWN = {"loss", "auc", "hr", "ndcg", *(label.watched for label in LABELS.values())}
 
 
@@ -235,7 +234,7 @@ class History(dict[str, Any]):
     def plot(self, *scores: str) -> Plot:
         """Return charts by epoch that a notebook shows, of columns of `frame`.
 
-        By default these are the losses, and the validation scores that one looks at.
+        By default these are the losses and the main validation scores.
 
         Raises
         ------
@@ -269,7 +268,7 @@ def _named(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_scores(scores: Mapping[str, Any]) -> str:
-    """Return the scores of a validation that a line has room for."""
+    """Return the main scores of a validation, in one line."""
     shown = {k: v for k, v in scores.items() if base_name(k) in _SHOWN and v is not None}
     return "valid " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
@@ -284,7 +283,7 @@ def check_fit_arguments(
     early_stopping: Any,
     reduce_lr: Any,
 ) -> None:
-    """Refuse arguments of a wrong type, and validation or early stopping without rows for it.
+    """Raise for arguments of a wrong type, and for early stopping without validation rows.
 
     Raises
     ------

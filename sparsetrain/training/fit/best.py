@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the best validation, with which a run of early stopping ends.
 
-It is the whole state of that step (weights, slots, counts), so the trainer ends as a load of the
-best checkpoint gives it. With a run folder it is read from there and costs no memory; without one a
-copy of all parameters and slots is kept, and overwritten at each better validation.
+It is the whole state of that step (weights, slots, counts), equal to the loaded best checkpoint.
+With a run folder it is read from there and takes no memory; without one, a copy of all parameters
+and slots is kept and overwritten at each better validation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Best:
     Parameters
     ----------
     rule : EarlyStopping
-        Without patience nothing is kept: such a run ends with its last weights.
+        Without patience nothing is kept: the run ends with its last weights.
     run : Run or None
         Where checkpoints are.
     """
@@ -40,7 +40,7 @@ class Best:
         self._kept: TrainingState | None = None
 
     def keep(self, trainer: Any) -> None:
-        """Copy the trainer's state, unless a folder will hold it.
+        """Copy the trainer's state, unless the run's folder stores it.
 
         Raises
         ------
@@ -61,9 +61,9 @@ class Best:
                 ) from None
 
     def restore_(self, trainer: Any, step: int) -> str | None:
-        """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
+        """Set `trainer` to the state after `step` steps; return why that is not possible, or None.
 
-        An interrupt is heard once the state is whole.
+        An interrupt takes effect once the state is whole.
 
         Raises
         ------
@@ -104,7 +104,7 @@ def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let SIGINT wait until the block ends; no thread but the main one is interrupted by it."""
+    """Delay SIGINT until the block ends; only the main thread is interrupted by it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -120,7 +120,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _copied(state: TrainingState, before: TrainingState | None) -> TrainingState:
-    """A copy, in the memory of the one before if there is one."""
+    """A copy, in the memory of the previous copy if there is one."""
     if before is None:
         return TrainingState(
             {name: array.copy() for name, array in state.arrays.items()}, state.counts

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: step, then whatever is due (a line of the log, a validation, a checkpoint).
+"""The training loop: a step, then the actions that are due (log line, validation, checkpoint).
 
-The state alone decides which of these is due. A run that was killed between a step and its
-validation finds the validation due when it is resumed, so it does the same as an uninterrupted run.
+Only the state decides which are due. A run that is killed between a step and its validation
+validates when it is resumed, so it repeats an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Fit:
 
     def run(self) -> History:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
-        # A compiler without room fails now, not after an epoch.
+        # If the compiler lacks disk space, fail now and not after an epoch.
         with announcing(self._note_compiling):
             self._trainer.compile(scores=self._held_out is not None)
         with self._record.open(self._trainer, self._state):
@@ -215,7 +215,7 @@ class Fit:
         return due and self._state.validated != step
 
     def _validate(self, held_out: Dataset) -> dict[str, Any] | None:
-        """Return the scores, or None if a stop came meanwhile: they are due again then."""
+        """Return the scores; None after a stop, which leaves the validation due."""
         scores = self._trainer._evaluate(
             held_out,
             batch_size=VALIDATION_BATCH,
@@ -231,7 +231,7 @@ class Fit:
         return scores
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:
-        """Keep the scores, and return whether they are the best so far."""
+        """Record the scores, and return whether they are the best so far."""
         state, rule = self._state, self._plan.early_stopping
         state.scores, state.validated = scores, step
         value = scores[str(rule.monitor)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsetrain.system.chart import Chart, Series, svg
 
-# The colors hold on light and on dark pages.
+# The colors are legible on light and on dark pages.
 _STYLE = """<style>
 .sparsetrain { display: grid; gap: 1rem; max-width: 1000px;
   grid-template-columns: repeat(auto-fill, minmax(min(430px, 100%), 1fr)); }
@@ -44,7 +44,7 @@ class Plot:
 
 
 def plot_of(epochs: Sequence[Mapping[str, Any]], shown: Sequence[str]) -> Plot:
-    """Return a chart for each of these scores that at least one epoch has."""
+    """Return a chart for each of these scores found in at least one epoch."""
     numbered = [(number, epoch) for number, epoch in enumerate(epochs, 1)]
     points = {n: [(k, e[n]) for k, e in numbered if e.get(n) is not None] for n in shown}
     return Plot({name: found for name, found in points.items() if found})

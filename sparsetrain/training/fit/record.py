@@ -25,7 +25,7 @@ from sparsetrain.training.save import describe_trainer
 
 OnLog = Callable[[dict[str, Any]], object]
 
-# How hosts, TVM and CUDA say that there is no memory.
+# Texts of out-of-memory errors of hosts, TVM and CUDA.
 _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
 
 
@@ -116,12 +116,12 @@ class Record:
 
     @property
     def latest(self) -> Path | None:
-        """The checkpoint that counts, for messages."""
+        """The latest valid checkpoint, for messages."""
         return self._run.latest if self._run else None
 
     @contextlib.contextmanager
     def open(self, trainer: Any, state: RunState) -> Iterator[None]:
-        """Open the log where the state says that it ended. The folder must be locked.
+        """Open the log at the length that the state records. The folder must be locked.
 
         The state counts as saved: it comes from a checkpoint, or nothing was trained yet.
         """
@@ -149,7 +149,7 @@ class Record:
         return bool(every and step and step % every == 0)
 
     def log_training(self, trainer: Any, state: RunState) -> None:
-        """Write the mean loss and the speed since the last such line, if a line is due."""
+        """If a line is due, write the mean loss and the speed since the previous one."""
         step = trainer.steps
         if step == state.log_step or not state.log_rows:
             return
@@ -166,12 +166,12 @@ class Record:
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
 
     def log_validation(self, trainer: Any, state: RunState) -> None:
-        """Write the scores of the validation that has just been made."""
+        """Write the scores of the latest validation."""
         line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
         self._add(line, state)
 
     def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
-        """Write a checkpoint unless this very state is saved already.
+        """Write a checkpoint unless this state is already saved.
 
         Raises
         ------
@@ -192,7 +192,7 @@ class Record:
         self._saved = key
 
     def finish(self, trainer: Any, state: RunState) -> None:
-        """Save the last state; without a folder, see whether it could be saved."""
+        """Save the last state; without a folder, check that it could be saved."""
         self.save(trainer, state, best=False)
         if self._run is None:
             with trainer.snapshot(missed=FOREVER) as last:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Initial state of a run: new, or a checkpoint's if data and arguments are unchanged.
 
-Files are compared by fingerprints: of a file its size and a hash of both ends and of blocks
-between. A parquet footer is at the end and holds counts and statistics of every row group, so any
-rewrite shows. A change of single bytes in the middle of a text file may not. Cost: at most 5 MB
-read from each file.
+Files are compared by fingerprints: the size, and a hash of both ends and of blocks in between. A
+parquet footer is at the end and holds counts and statistics of every row group, so any rewrite
+shows. A change of single bytes in the middle of a text file may be missed. Cost: at most 5 MB read
+from each file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sparsetrain.training.run.state import RunState
 
 Prints = list[dict[str, Any]]
 
-_VALIDATION = "validation"  # key in the noted plan, after `fit`'s argument
+_VALIDATION = "validation"  # key in the saved arguments, named like `fit`'s argument
 
 
 class Seen(NamedTuple):
     """Fingerprints of the files that affect the weights; None where data are not files.
 
-    Rows to validate on are among them where validations end the run or lower its learning rate.
+    Validation files are included if validations end the run or reduce its learning rate.
     """
 
     data: Prints | None = None
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 
 def seen_of(train: Any, validation: Any, plan: FitArguments) -> Seen:
-    """Fingerprint the files of both."""
+    """Fingerprint the training and validation files."""
     return Seen(
         fingerprint_of(train), fingerprint_of(validation) if plan.validation_decides else None
     )
@@ -112,7 +112,7 @@ def _require_same_plan(
     before: Mapping[str, Any], now: Mapping[str, Any], allowed: Collection[str]
 ) -> None:
     for name, value in now.items():
-        # A key that a run of an older version lacks did not exist there.
+        # Runs of older versions lack keys that did not exist then.
         if name not in allowed and before.get(name, value) != value:
             raise CheckpointError(
                 f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: give "

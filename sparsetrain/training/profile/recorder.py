@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of a step's kernels, which leaves its results unchanged.
 
-Kernels run in two ways: a program's inside TVM's virtual machine, which can be instrumented, and
-single ones (coalescing, the optimizer's) through `Kernel`, which can be watched. The virtual
+Kernels run in two ways: those of a program inside TVM's virtual machine, which can be instrumented,
+and single ones (coalescing, the optimizer's) through `Kernel`, which can be observed. The virtual
 machine's calls to Python take longer than a small kernel and slow the code between kernels. So
 steps of two kinds alternate: one times single kernels and the whole step, the next one the
 program's kernels.
@@ -40,8 +40,8 @@ class Recorder:
     Parameters
     ----------
     touched : mapping of int to int
-        Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
-        argument with so many rows, only those count as moved.
+        Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. For an
+        argument with that many rows, only the looked-up rows count as moved.
     wait : callable
         The backend's function that waits for all launched kernels. On a CPU there is nothing to
         wait for.
@@ -80,7 +80,7 @@ class Recorder:
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if get_ident() != self._thread:
             return kernel(*args)
-        self._wait()  # for kernels of a program before, still running
+        self._wait()  # for an earlier program's kernels
         began = time.perf_counter()
         result = kernel(*args)
         self._wait()
@@ -94,7 +94,7 @@ class Recorder:
         name = plain_name(name)
         if before:
             self._began = time.perf_counter()
-        elif "." not in name and name not in _NO_KERNELS:  # with a dot, it is of the runtime
+        elif "." not in name and name not in _NO_KERNELS:  # a dot: a function of the runtime
             self._count(name, time.perf_counter() - self._began, args)
         return 0
 
@@ -178,7 +178,7 @@ WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels o
 
 
 class Watch:
-    """Lets the first `WARM` steps of a trainer pass and records those after them.
+    """Records a trainer's steps after the first `WARM` ones.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class Watch:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Let the trainer's steps pass through `step` meanwhile."""
+        """Route the trainer's steps through `step` while the block runs."""
         self._trainer.step_hook = self.step
         try:
             yield
@@ -257,10 +257,10 @@ class Watch:
 def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
     """Find where a step spends its time: ``print(trainer.profile(batch))``.
 
-    The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
-    weights and slots. Rows of `batch` stay in the caches from step to step;
-    ``fit(..., profile=True)`` records steps over ever new rows. On CUDA launches wait for each
-    other meanwhile, so a step takes longer than one that is not profiled.
+    The trainer is unchanged afterwards, to the bit; a copy of its weights and slots exists
+    meanwhile. Rows of `batch` stay in the caches from step to step; ``fit(..., profile=True)``
+    records steps over new rows. On CUDA, launches wait for each other, so a profiled step takes
+    longer.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
         As `step`.
     """
     watch = Watch(trainer, require_int("profile: steps", steps, 2))
-    with trainer.snapshot() as state:  # until the end all threads that write weights wait
+    with trainer.snapshot() as state:  # threads that write weights wait until the end
         arrays = {name: array.copy() for name, array in state.arrays.items()}
         applied = trainer.applied
         try:

@@ -40,7 +40,7 @@ class KernelTime:
     flops : float
         Multiplications and additions in a step; 0 where they are not counted (all but products).
     bytes : float
-        Of its arguments, each counted once, of tables the rows that are looked up.
+        Bytes of its arguments, each counted once; for tables, of the looked-up rows.
     """
 
     name: str

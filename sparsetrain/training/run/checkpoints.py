@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in the folder of a run, and the pointers `LATEST` and `BEST`, which name one each.
 
-A pointer is replaced by rename, after the checkpoint it names is on the disk: whoever reads it
-finds the old name or the new one, and a whole checkpoint behind either.
+A pointer is replaced by rename, after the checkpoint it names is on the disk: a reader finds the
+old name or the new one, and both name a complete checkpoint.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def checkpoint_in(
 
 
 def _require_target(folder: Path, pointer: str, name: str) -> None:
-    """Refuse a pointer to nothing; a run that goes on may move it and prune in between."""
+    """Raise if a pointer names nothing, unless a live run has moved it and pruned in between."""
     there = steps_in(folder)
     path = folder / name
     require_no_link(path)
@@ -133,7 +133,7 @@ def lost(folder: Path, newest: str) -> CheckpointError:
 
 
 def steps_in(folder: Path) -> list[str]:
-    """Return the checkpoints by name, oldest first; a link is none."""
+    """Return the checkpoints by name, oldest first; links are ignored."""
     try:
         with os.scandir(folder) as entries:
             return sorted(

@@ -7,8 +7,8 @@
     RUN/profile.json         times of a step's kernels, after `fit(profile=True)`
     RUN/.lock                the process that writes here
 
-A checkpoint counts from the moment in which `LATEST` names it. A newer one that no pointer names
-was left by a killed run; the next run that writes here removes it.
+A checkpoint is valid once `LATEST` names it. A newer one that no pointer names was left by a killed
+run; the next run that writes here removes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Run:
     every : int, optional
         Steps between checkpoints; None for the end of each epoch alone.
     keep : int
-        Newest checkpoints that stay; the best one stays beside them.
+        Number of newest checkpoints to keep; the best one is kept too.
     log_every : int
         Steps between two lines of the log.
     extra : mapping, optional
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def stops_early(self) -> bool:
-        """Whether the run was asked to stop by its validations, and so for its best weights.
+        """Whether the run uses early stopping, and therefore its best weights.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class Run:
             If the log is damaged, or lacks lines that the newest checkpoint counts.
         """
         state = (self.manifest().get("run") or {}) if self.latest else {}
-        lines = read_log(self.folder)  # behind the manifest: a run that goes on appends
+        lines = read_log(self.folder)  # may be longer than the manifest says: a live run appends
         if len(lines) < state.get("log_lines", 0):
             raise CheckpointError(
                 f"{self.folder / JSONL} has lost lines: it holds {len(lines)}, "
@@ -195,7 +195,7 @@ class Run:
         CheckpointError
             If a different process writes here, or the folder cannot be written.
         ResourceError
-            If the disk has no room for the first checkpoint, which is not to show after an epoch.
+            If the disk has no room for the first checkpoint; found now, not after an epoch.
         """
         with checkpoint.errors_of(self.folder):
             if fresh:
@@ -211,7 +211,7 @@ class Run:
                         f"{self.folder} holds a run already: resume it, or name another folder"
                     )
                 self._name_the_best(best)
-                self._prune()  # `keep` may be smaller than it was, and the disk full
+                self._prune()  # `keep` may be smaller than before, and the disk may be full
             try:
                 yield
             finally:
@@ -220,7 +220,7 @@ class Run:
     def save(
         self, step: int, arrays: Mapping[str, np.ndarray], manifest: dict[str, Any], *, best: bool
     ) -> Path:
-        """Write a checkpoint, let the pointers name it, and prune; in this order.
+        """Write a checkpoint, update the pointers, then prune.
 
         Raises
         ------
@@ -239,14 +239,14 @@ class Run:
         checkpoint.write(path, arrays, manifest)
 
     def _name(self, name: str, best: bool) -> None:
-        """Let the pointers name a checkpoint, and prune."""
+        """Point to a checkpoint, and prune."""
         with checkpoint.errors_of(self.folder):
             for pointer in POINTERS if best else POINTERS[:1]:
                 write_pointer(self.folder, pointer, name)
             self._prune()
 
     def _clear_if_empty(self) -> None:
-        """Leave nothing of a run that ended before its first checkpoint."""
+        """Remove the folder of a run that ended before its first checkpoint."""
         with contextlib.suppress(OSError):
             if not steps_in(self.folder):
                 for name in (JSONL, CSV, LOCK):
@@ -265,7 +265,7 @@ class Run:
             write_pointer(self.folder, "BEST", name)
 
     def _prune(self) -> None:
-        """Remove old checkpoints; of one with files that are not ours, those stay."""
+        """Remove old checkpoints, but keep files in them that are not ours."""
         steps = steps_in(self.folder)
         for name in sorted({*steps[: -self.keep]} - self._named()):
             try:
@@ -277,9 +277,8 @@ class Run:
     def _sweep(self) -> None:
         """Remove drafts, and the checkpoint of a run that was killed before it could name it.
 
-        Nobody was told of that one, and the run goes on from the checkpoint before to the very same
-        bits, so it is not kept aside. There is one at most: where there are more, a pointer was
-        lost, and they stay.
+        No pointer ever named it, and the run repeats it from the checkpoint before with the same
+        bits. There is at most one; if there are more, a pointer was lost, and they are kept.
         """
         for name in os.listdir(self.folder):
             step = STEP.search(name)
@@ -305,8 +304,8 @@ _LEFTOVER = re.compile(
 def is_free(folder: Path) -> bool:
     """Return whether a run may begin in a folder.
 
-    It may where nothing is, in an empty folder, and where a run was killed before its first
-    checkpoint, as by a preemption.
+    It may in a new or empty folder, and where a run was killed before its first checkpoint, for
+    example by a preemption.
     """
     try:
         return all(map(_LEFTOVER.fullmatch, os.listdir(folder)))
@@ -319,8 +318,7 @@ def is_free(folder: Path) -> bool:
 def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:
     """Resolve "auto" to "latest" or "best"; return all else unchanged.
 
-    "auto" is the best of a run with early stopping: its last weights only served to find the best.
-    It is the latest of a run without.
+    "auto" is the best checkpoint of a run with early stopping, and otherwise the latest.
 
     Raises
     ------

@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
         If a different process, named in the message, holds it, or the lock is a link, a hard link
         or no regular file.
     """
-    # Nothing is cut off before the lock is ours, and a link is not followed.
+    # The file is not truncated before the lock is held, and links are not followed.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(folder / FILE, flags, 0o666)
     with os.fdopen(descriptor, "r+b") as file:

@@ -3,8 +3,8 @@
 
 A checkpoint remembers how many lines the log had. A resumed run truncates it to that length, so the
 log of a killed and resumed run reads like an uninterrupted run's. Lines are flushed one by one and
-are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of its fields,
-so a changed digit is found.
+are on the disk before a checkpoint becomes valid. A line of `log.jsonl` ends with a CRC-32 of its
+fields, so a changed digit is found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
 _MAX_BYTES = 256 << 20  # a million lines
-# Fields of a line before the scores of a validation, in the order of the columns.
+# Fields of a line that precede the validation scores, in the order of the columns.
 _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
 _LAST = ("loss_scale",)
 _CRC = "crc32"
@@ -60,7 +60,7 @@ class Log:
     ----------
     folder : Path
     lines : int
-        Lines of the log that hold; later ones are cut off.
+        Number of valid lines of the log; later ones are truncated.
     fields : tuple of str
         The columns.
     """
@@ -118,7 +118,7 @@ def _new(path: Path) -> IO[str]:
 
 
 def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a run's log; a last line that was cut off by a kill is left out.
+    """Return the lines of a run's log, without a last line that a kill cut short.
 
     Raises
     ------
@@ -159,6 +159,6 @@ def _crc32(line: Mapping[str, Any]) -> int:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy number as one of Python; one that is not finite is None."""
+    """Return a NumPy number as a Python number; None if it is not finite."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of a run: all that resuming needs besides weights and slots, as plain values.
+"""Progress of a run: everything needed to resume besides weights and slots, as plain values.
 
 There is no state of a random generator: order and initial weights follow from the seed, the epoch
 and the position.
