@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse-mode differentiation of Relax in which a row-sparse cotangent is a value.
 
-Read `cotangent` (how two meet), `vjp_rules` (where sparsity begins), `reverse` (the walker).
+Read `cotangent` (how two are added), `vjp_rules` (where sparsity begins), `reverse` (the walker).
 """
 
 from sparsetrain.ad.check import check_grads as check_grads

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`take` from an activation: its cotangent is dense, added where ids of any shape have read.
 
-TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
-and knows one row of ids only. So ids are turned into row numbers, and `scatter_add_rows` adds.
+TVM's scatter ignores the mode of `take`, writes out of bounds for a negative axis, and takes one
+row of ids only. So ids are converted to row numbers, and `scatter_add_rows` adds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
     """Places that `ids` (any shape) name along an axis of `extent` elements, symbolic or not.
 
-    In int64 where `ids` are shorter than int32: they need not be able to hold `extent`.
+    The result is int64 where `ids` are narrower than int32, which may not hold `extent`.
     """
     if mode not in PLACES:
         raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(PLACES)}")

@@ -2,11 +2,9 @@
 """Reads from copies of a parameter, which would fill a gradient as long as the parameter.
 
 An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
-table in a different shape. Reading rows of it is row-sparse, and the operators carry that back; the
-rules refuse any other read.
-
-A cut (a slice, a part of a split) may have a dense cotangent unless it is a small part: for half of
-the elements or more, it at most doubles the memory of the read.
+table in a different shape. A read of its rows has a row-sparse cotangent, which the operators carry
+back; the rules refuse any other read. A slice or a part of a split may have a dense cotangent
+unless it is small: for half of the elements or more, it at most doubles the memory of the read.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
     """The argument whose rows `x` holds unchanged; `x` itself if it is one.
 
-    None for an activation, and where the argument is but one row.
+    None for an activation, and if the argument has only one row.
     """
     open_, seen = [x], set()
     while open_:
@@ -81,7 +79,7 @@ def _is_one(x: relax.Expr) -> bool:
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether an extent is less than half of `whole`; a symbolic one may be."""
+    """Whether an extent may be less than half of `whole`; a symbolic one may."""
     if not isinstance(part, tirx.IntImm):
         return not structural_equal(part, whole)
     return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)

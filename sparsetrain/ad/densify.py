@@ -2,7 +2,7 @@
 """`densify`: an identity with a dense cotangent, for models that ask for one.
 
 Put it around the argument of a lookup where a row-sparse cotangent cannot go further back, such as
-an activation. The cost is a tensor as long as the argument.
+an activation. The cost is a tensor of the argument's size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differentiable tensors: which have a gradient, and its shape.
 
-A table in int8 represents floats: its gradient is float32, of its numbers alone.
+An int8 table represents floats: its gradient is float32, without columns for the scales.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
 
 
 def extents_of(value: Any) -> list[Any] | None:
-    """The shape of a tensor's gradient, or of a row-sparse one; None if it is not known."""
+    """The shape of a tensor's gradient, dense or row-sparse; None if unknown."""
     ty = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
     shape = getattr(ty, "shape", None)
     if shape is None:

@@ -62,7 +62,7 @@ class GradientModule:
     structure : dict
         Parameter name -> None for a dense gradient, or a traced `RowSparse` as a template.
     others : int
-        How many results the primal has behind its loss.
+        Number of results of the primal after its loss.
     """
 
     module: tvm.IRModule
@@ -209,7 +209,7 @@ def _check_buffers(
 
 
 def _results(primal: relax.Function) -> list[relax.Var]:
-    """The loss, and the tensors that the function returns behind it."""
+    """The loss, and the tensors that the function returns after it."""
     result = primal.body.body
     made = {binding.var: binding.value for binding in primal.body.blocks[0].bindings}
     value = made.get(result, result)
@@ -223,7 +223,7 @@ def _results(primal: relax.Function) -> list[relax.Var]:
 def _function(
     builder: relax.BlockBuilder, name: str, params: list[relax.Var], attrs: dict[str, Any]
 ) -> Iterator[None]:
-    """Build a function; after an error TVM would warn on stderr of blocks that were left open."""
+    """Build a function; after an error, close its blocks, about which TVM would warn on stderr."""
     try:
         with builder.function(name, params, attrs=attrs):
             yield

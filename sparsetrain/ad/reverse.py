@@ -72,7 +72,7 @@ class ReversePass:
     ) -> None:
         """Fill `cotangents` of the parameters from ``d loss / d loss = 1``, or from `start`."""
         self.made_by = {binding.var: binding.value for binding in bindings}
-        # A constant: `ones` would be a kernel, compiled and run while the program is.
+        # A constant, because `ones` would be compiled and run as a kernel.
         self.add(loss, relax.const(1.0, str(loss.ty.dtype)) if start is None else start)
         for binding in reversed(bindings):
             cotangent = self.cotangents.pop(binding.var, None)
@@ -80,7 +80,7 @@ class ReversePass:
                 self._through(binding, cotangent)
 
     def _require_known(self, call: relax.Call) -> None:
-        """Refuse an argument of unknown shape that has no way back, before a rule meets it."""
+        """Raise for a nondifferentiable argument of unknown shape, before a rule sees it."""
         calls = [call]
         while calls:
             for var in used_vars(calls.pop()):

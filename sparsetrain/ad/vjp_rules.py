@@ -70,7 +70,7 @@ def defvjp(name: str, rule: VJPRule, *, row_sparse: bool = False) -> None:
         st.ad.defvjp("relax.round", straight_through)
 
     Rules read ``call.args`` and ``call.attrs``, and return expressions of `tvm.relax.op`, such as
-    ``[op.multiply(op.cos(call.args[0]), cotangent)]``. `check_grads` tells whether they are right.
+    ``[op.multiply(op.cos(call.args[0]), cotangent)]``. Verify them with `check_grads`.
     """
     try:
         tvm.ir.Op.get(name)
@@ -96,8 +96,8 @@ def apply_rule(rule: VJPRule, output: relax.Var, call: Any, cotangent: Any) -> S
     Raises
     ------
     ConfigError
-        For a call that the rule does not know: TVM's rules raise errors of any type then, and so do
-        operators that a rule makes.
+        For a call that the rule does not support; TVM's rules, and operators that a rule builds,
+        raise errors of any type.
     """
     try:
         return rule(output, call, cotangent, relax.BlockBuilder.current())
@@ -168,7 +168,7 @@ defvjp("relax.take", _take)
 
 
 def _scalar(expr: relax.Expr) -> relax.Expr:
-    """The factor of a multiplication, if it has one element; nothing else keeps rows sparse."""
+    """The factor of a multiplication, if it has one element; other factors make rows dense."""
     if any(int(extent) != 1 for extent in expr.ty.shape):
         raise ConfigError(
             "a table times a tensor of more than one element has no row-sparse cotangent: multiply "
@@ -200,7 +200,7 @@ def _divide(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) ->
 
 
 def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
-    """Rows stay rows as long as the last axis is kept, whatever the leading ones are."""
+    """Rows stay rows as long as the last axis is unchanged."""
     shape = tuple(int(extent) for extent in call.args[0].ty.shape)
     if cotangent.width != (shape[-1] if len(shape) > 1 else 1):
         raise ConfigError(

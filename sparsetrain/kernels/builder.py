@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builder for kernels, in TVMScript or from Python functions.
 
-Between `kernel()` and the end of its block, everything that TVM's builder emits belongs to the
-kernel, whichever function emits it. So parts of a kernel can be Python functions, and Python loops
-are unrolled in the code.
+Everything that TVM's builder emits inside the block of `kernel()` belongs to the kernel, also from
+called functions. So parts of a kernel can be Python functions, and Python loops are unrolled.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from tvm.script.ir_builder import tirx as T
 from tvm.script.parser.core.entry import parse
 from tvm.script.parser.core.utils import inspect_function_capture
 
-# Tells FuseOps and the schedule rules that a kernel is finished, to be left alone.
+# Tells FuseOps and the schedule rules to leave a finished kernel unchanged.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
-LINE_BYTES = 64  # unit of a processor's memory fetches
+LINE_BYTES = 64  # bytes of a cache line
 
-# Numbers for the symbols of the kernel that is being built.
+# Numbers for unique symbol names of the kernel that is being built.
 _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
-    """`T.prim_func` in half the time, for functions whose annotations name only globals.
+    """`T.prim_func` in half the time, for functions with annotations that name only globals.
 
     TVM's looks up the source line of every caller, twice for each kernel, to resolve annotations
     that name locals. The parser reads the arguments from the source.
@@ -45,7 +44,7 @@ def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callab
 
 @contextmanager
 def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
-    """Begin a kernel that no pass rewrites; on a device, of one launch or several.
+    """Begin a kernel that no pass rewrites; on a device it has one launch or several.
 
     Yields an object whose `get` returns the finished function after the block.
     """
@@ -83,7 +82,7 @@ def scalar(name: str, dtype: str) -> Any:
 
 
 def counter(value: Any = 0) -> Any:
-    """A number of one thread, int32, that begins with `value`."""
+    """A thread-local int32, initially `value`."""
     number = T.alloc_local((1,), "int32")
     put(number, tirx.const(value, "int32") if isinstance(value, int) else value)
     return number
@@ -95,28 +94,28 @@ def put(number: Any, value: Any) -> None:
 
 
 class Prefetch(NamedTuple):
-    """How a processor is asked for a line of memory that is needed soon.
+    """A prefetch of a cache line.
 
     Parameters
     ----------
     write : bool
-        Whether the line is asked for to be written.
+        Whether the line will be written.
     near : int
-        Into which cache: 3 for the first, 2 for the second.
+        Cache level: 3 for L1, 2 for L2.
     """
 
     write: bool
     near: int
 
     def line(self, array: Any, index: list[Any]) -> None:
-        """Ask for the line of an element."""
+        """Prefetch the line of an element."""
         address = T.address_of(array[tuple(index)])
         hints = int(self.write), self.near, 1
         T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
 
 
 def line_length(dtype: Any) -> int:
-    """How many numbers a line of memory holds."""
+    """How many numbers a cache line holds."""
     return LINE_BYTES // DataType(str(dtype)).itemsize
 
 

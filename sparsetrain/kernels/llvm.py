@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragments of LLVM IR, which kernels import by a pragma; the calls are always inlined.
 
-Transpose 16 x 16 numbers in registers: element by element it costs a load and a store for each
-number, and a compiler that may not assume more leaves it at that. In four rounds of swapping the
-off-diagonal quarters of ever smaller squares it costs 64 shuffles. No instruction is named, so
-every CPU can run it.
+Transpose 16 x 16 numbers in registers: element by element, compilers emit a load and a store for
+each number. Four rounds that swap the off-diagonal quarters of ever smaller squares cost 64
+shuffles. The IR names no instruction, so it runs on every CPU.
 
-Choose one of several arrays while a kernel runs: a loop over arrays that are treated alike then has
-one body; with a body for each, the code that TVM and LLVM have to compile grows with their number.
-TVM cannot choose between addresses.
+Choose one of several arrays at run time: a loop over similar arrays then has one body, where a body
+for each array would multiply the code to compile. TVM cannot choose between addresses.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ TRANSPOSE = _transpose_helper()
 def transpose(
     to: Any, stride_to: int, first: Any, rest: Any, stride: int, rows: int = LANES
 ) -> tirx.Expr:
-    """A call, to be evaluated: 16 columns of `rows` rows of float32 become 16 rows.
+    """The call that turns 16 columns of `rows` rows of float32 into 16 rows.
 
     The kernel must import the called function: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
 
@@ -95,7 +93,7 @@ def transpose(
     stride_to, stride : int
         From one row to the next, in elements; of `stride`, between rows from `rest` on.
     rows : int
-        At least 2. Results of more than the rows there are mean nothing.
+        At least 2. Results past the number of rows are undefined.
     """
     into, top, below = (tirx.address_of(place) for place in (to, first, rest))
     by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
@@ -131,7 +129,7 @@ def one_of(arrays: Sequence[Any], number: Any) -> Any:
 def number_of(values: Sequence[Any], number: Any) -> Any:
     """The value of this number, as int64.
 
-    From memory: with a choice in every index, TVM's simplifier took seconds.
+    Read from memory, because with a choice in every index TVM's simplifier took seconds.
     """
     stored = T.alloc_local((len(values),), "int64")
     for place, value in enumerate(values):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parallel loops and vectors of a kernel: one source, many targets.
 
-A kernel that is written with `Loops` runs on threads of a CPU by `HOST_LOOPS`; a backend with its
-own kind of threads passes its own.
+A kernel written with `Loops` runs on CPU threads with `HOST_LOOPS`; a backend with a different kind
+of threads passes its own `Loops`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 MAX_LANES = 128
 
-# Does something for the number of each column.
+# Called with the number of each column.
 Columns = Callable[[Callable[[Any], None]], None]
 
 
@@ -33,8 +33,8 @@ class Loops(NamedTuple):
         `lanes` columns, from `column` on, of each row.
     each_row : callable
         ``with each_row(rows, width) as (row, columns):`` runs it for each row, or for each part of
-        one. ``columns(do)`` calls `do` with the number of each column of it: it writes only to
-        these, and reads nothing written for a different column.
+        one. ``columns(do)`` calls `do` with the number of each of its columns: `do` writes only
+        these columns, and reads nothing written for a different column.
     vector : callable
         ``with vector(count) as lane:`` runs it for each lane of a vector in registers.
     """
@@ -88,7 +88,7 @@ def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[
 
 
 class Number:
-    """A local scalar that changes, 0 at first."""
+    """A mutable local scalar, initially 0."""
 
     def __init__(self, dtype: str = "int32") -> None:
         self._place = T.alloc_local((1,), dtype)

@@ -17,7 +17,7 @@ from tvm.ir import Op, make_node
 
 from sparsetrain.errors import ConfigError, DataError
 
-# Errors of a type rule pass through TVM, which knows their class only by name.
+# Errors of a type rule pass through TVM, which keeps only the name of their class.
 for _error in (ConfigError, DataError):
     tvm_ffi.register_error(_error.__name__, _error)
 
@@ -70,7 +70,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     Raises
     ------
     ConfigError
-        If it is not a module, has no such function, or two of its arguments have one name.
+        If it is not a module, has no such function, or two arguments have the same name.
     """
     if not isinstance(module, tvm.IRModule):
         raise ConfigError(
@@ -85,7 +85,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
 
 
 def _require_own_names(function: relax.Function, name: str) -> None:
-    """Refuse two arguments of the same name: arrays are passed by name."""
+    """Raise for two arguments of the same name: arrays are passed by name."""
     inputs = int((function.attrs or {}).get("num_input", len(function.params)))
     seen: dict[str, str] = {}
     for place, param in enumerate(function.params):

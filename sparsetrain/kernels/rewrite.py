@@ -35,7 +35,7 @@ class Definitions:
         return self._values.get(value) if isinstance(value, relax.Var) else value
 
     def users(self, value: relax.Expr) -> Any:
-        """Variables of the first block with bindings that read it."""
+        """Variables of the first block that are computed from it."""
         return self._uses.get(value, ())
 
     def readers(self, value: relax.Expr) -> int:
@@ -59,7 +59,7 @@ class Rewriter(PyExprMutator):
 
 
 def rewrite_functions(module: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
-    """Rewrite every Relax function of a module by a `Rewriter` that was made for the module."""
+    """Rewrite every Relax function of a module with a `Rewriter` made for the module."""
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(name, rewriter.rewrite(function))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as products and a softmax, which are scheduled.
+"""Attention as products and a softmax, each with a schedule.
 
 The only definition of attention, for programs (`schedule.lower_attention`) and for its derivative
 (`ad.dense_rules.attention`). TVM's own kernel is a nest of plain loops. The weights, (B, heads,
@@ -48,7 +48,7 @@ def attention(call: relax.Call, emit: Emit) -> relax.Expr:
 
 
 def given_to(call: relax.Call, emit: Emit) -> Given:
-    """The arguments of a call; lengths that it takes to be equal have one letter."""
+    """The arguments of a call; lengths that it assumes equal have the same symbol."""
     q, k, v, *biases = call.args
     batch, queries, heads, width = q.ty.shape
     keys = k.ty.shape[1]
@@ -59,7 +59,7 @@ def given_to(call: relax.Call, emit: Emit) -> Given:
 
 
 def _shaped(tensor: relax.Expr, shape: list[Any], emit: Emit) -> relax.Expr:
-    """`tensor` in this shape, but where it is repeated."""
+    """`tensor` in this shape, except for axes that are broadcast."""
     own = tensor.ty.shape
     wanted = [n if is_one(n) else m for n, m in zip(own, shape, strict=True)]
     return tensor if structural_equal(list(own), wanted) else emit(op.reshape(tensor, wanted))
@@ -98,7 +98,7 @@ def attention_scale(call: relax.Call) -> relax.Constant:
 
 
 def _seen(call: relax.Call, scores: relax.Var, emit: Emit) -> relax.Var:
-    """Which keys a query may see: those not after it, or not after it from the end of both."""
+    """Mask of the keys that a query attends to: none after it, aligned at the start or the end."""
     queries, keys = list(scores.ty.shape)[2:]
     ahead: Any = 0 if str(call.attrs["causal_mask"]) == "TopLeft" else tirx.abs(queries - keys)
     ones = emit(op.ones(relax.ShapeExpr([queries, keys]), "float32"))

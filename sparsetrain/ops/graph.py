@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Product of a sparse matrix of ones, such as a user-item graph, and dense rows, as an operator.
 
-The matrix comes in compressed rows, and once more transposed: a pass back is the same kernel with
+The matrix is given in compressed rows, with its transpose: the reverse pass is the same kernel with
 the two swapped. Every result has one writer and sums run along a row, so the bits do not depend on
 the number of threads. Cost: one row read for each element of the matrix.
 """
@@ -23,7 +23,9 @@ from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 _ARGUMENTS = ("dense", "columns", "ends", "transposed_columns", "transposed_ends")
-_STRIDE = 64  # neighbouring rows go to different threads: the first are often the longest
+_STRIDE = (
+    64  # neighbouring rows go to different threads, because the first rows are often the longest
+)
 
 
 @cache

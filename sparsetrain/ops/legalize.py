@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators lowered here instead of by TVM: those by ids, and those it gets wrong."""
+"""Operators lowered here instead of by TVM: those with ids, and those that TVM gets wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """Of float64 too, which TVM's kernel refuses; over the last axis then."""
+    """Supports float64 too, which TVM's kernel refuses, but only over the last axis."""
     x, gamma, beta = call.args
     axes = [int(axis) % len(x.ty.shape) for axis in call.attrs["axes"]]
     if str(x.ty.dtype) != "float64" or axes != [len(x.ty.shape) - 1]:

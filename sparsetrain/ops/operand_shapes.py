@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shape constraints between operands that TVM does not check.
 
-Relax refuses extents that are known to differ. If two have different letters, some operators assume
-that they are equal, and their kernels read or write past the end of the shorter; the result of
-others has no shape, and later passes fail silently. This module has a table of the former, which
-`demands` compares in every call, and refuses the latter.
+Relax refuses extents that are known to differ. If two extents have different symbols, some
+operators assume that they are equal, and their kernels read or write past the end of the shorter
+operand. Results of other operators have no shape, and later passes fail silently. This module has a
+table of the former, which `demands` checks in every call, and refuses the latter.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def require_shapes(bindings: Iterable[Any]) -> None:
 
 
 def require_plain_shapes(bindings: Iterable[Any]) -> None:
-    """Refuse a slice to a symbolic end of unknown sign: TVM cannot copy such a shape.
+    """Raise for a slice to a symbolic end of unknown sign: TVM cannot copy such a shape.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def shape_of(tensor: Any) -> list[Any] | None:
 
 
 def format_shape(shape: Iterable[Any]) -> str:
-    """Extents as one writes them."""
+    """Extents as text."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", ", ".join(map(str, shape)))
 
 
@@ -186,7 +186,7 @@ def _squeeze(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _split(call: relax.Call, x: list) -> list[Pair]:
-    """The last place at most the length; of parts, all but the last at most that together."""
+    """The last index is at most the length; so is the sum of all parts but the last."""
     places, extent = call.attrs["indices_or_sections"], x[int(call.attrs["axis"])]
     if isinstance(places, tirx.IntImm):
         parts = int(places)

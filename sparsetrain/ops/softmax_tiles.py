@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of the softmax loss over all rows of a table, in tiles of rows, and its cotangents.
 
-No array is as long as positions times rows: the largest score so far and the sum of exponentials go
-from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), and the reverse
-pass computes the scores again.
+No array has positions times rows elements: the largest score so far and the sum of exponentials are
+carried from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), and the
+reverse pass computes the scores again.
 
 What is parallel: a fixed number of parts of the table. Their sums are added in order, so results do
 not depend on the number of threads. What is vectorized: the rows of a tile, and for dx the columns.
@@ -25,8 +25,8 @@ from sparsetrain.kernels.loops import column_tiles
 PARTS = 64  # of the table
 _LANES = 32  # rows of a tile
 _ROWS = 8  # positions with scores in registers
-_GROUP = 8  # tiles for which the largest score is looked up once
-_POSITIONS = 128  # for which a tile is read once
+_GROUP = 8  # tiles per lookup of the largest score
+_POSITIONS = 128  # positions for which a tile is read once
 _LOW = -3.0e38  # below any score
 
 
@@ -61,14 +61,14 @@ class _Loss:
             do(T.Bind((first + number) * size))
 
     def transpose_(self, start: Any, count: int, into: Any) -> None:
-        """Copy rows of the table from `start` on; beyond the table the last one."""
+        """Copy rows of the table from `start` on; past the end, the last row."""
         with T.serial(0, _wide(count)) as j:
             row = T.Bind(tirx.min(start + j, self.rows - 1))
             with T.serial(0, _wide(self.width)) as d:
                 T.buffer_store(into, self.table[row, d], [d, j])
 
     def at(self, first: Any, r: int) -> Any:
-        """A position; beyond the last one that."""
+        """The number of a position, clamped to the last."""
         return tirx.min(first + r, self.positions - 1)
 
     def scores_(self, first: Any, tile: Any, column: Any, into: Any) -> None:
@@ -149,7 +149,7 @@ def _join_parts_(of: _Loss, sums: Any, loss: Any, logarithms: Any) -> None:
 def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """``loss[n] = log sum_v exp(x[n] . table[v]) - x[n] . table[y[n]]``; also the logarithms.
 
-    Arguments: x (N, D), table (V, D), y (N,), loss (N,), logarithms (N,), and to work in the
+    Arguments: x (N, D), table (V, D), y (N,), loss (N,), logarithms (N,), and as scratch the
     largest score and the sum of exponentials of each part, (PARTS, N, 2).
     """
     with kernel("tiled_softmax_loss") as built:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that the fields of delimited text spell, read by a kernel.
+"""Numbers in the fields of delimited text, read by a kernel.
 
 In a column of keys a field is a decimal integer below 2**32 without sign or leading zeros, or
 exactly 8 lower-case hex digits. In any other column it is a decimal integer that fits int32, maybe
-with a minus sign or leading zeros. If a column holds anything else, that is noted, and the caller
+with a minus sign or leading zeros. If a column holds anything else, a flag is set, and the caller
 reads the column in a different way.
 
 Lines are read in tiles that stay in a core's first cache: first where each field ends, from the
@@ -51,8 +51,8 @@ from sparsetrain.system.locks import with_builder_lock
 TEXT, HEX, EIGHT, DECIMAL = 1, 2, 4, 8
 _NEWLINE, _RETURN, _QUOTE, _MINUS = 10, 13, 34, 45
 _WORD = 64  # bytes that are searched at once
-_LIKELY = 16  # of them, how many end a field in most texts
-_TILE_FIELDS, _TILE_LINES = 2560, 64  # a tile has at least so many of both
+_LIKELY = 16  # number of them that end a field in most texts
+_TILE_FIELDS, _TILE_LINES = 2560, 64  # least number of both in a tile
 
 
 def fields_kernel() -> PrimFunc:
@@ -61,9 +61,9 @@ def fields_kernel() -> PrimFunc:
     Arguments: data (N,) uint8, N >= 8, ending in a newline; the delimiter and a byte that no line
     may hold; is_key (F,) int32; to work with, for tiles of L lines, ends (L F + 129,) int32, eights
     (L + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32, valid (F, R + 8) uint8, found
-    (F,) int32, which is added to; rows (1,) int64: how many lines were read, -1 if one has not F
-    fields, or that byte or a carriage return. A line with a newline in place of a delimiter is not
-    noticed.
+    (F,) int32, which is added to; rows (1,) int64: how many lines were read, -1 if a line does not
+    have F fields, or contains that byte or a carriage return. A line with a newline in place of a
+    delimiter is not noticed.
     """
     with kernel("fields") as built:
         length, columns, capacity, room, lanes = extents(5)
@@ -125,7 +125,7 @@ def _require(regular: Any, condition: Any) -> None:
 def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
     """Write the byte before the first field and where fields end; return how many were found.
 
-    They are as many as wanted, or somewhat more, or all that are left.
+    May find somewhat more than requested; fewer only at the end of the data.
     """
     length = a.data.shape[0]
     T.buffer_store(a.ends, tirx.Cast("int32", begin - 1), [0])
@@ -135,7 +135,7 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
         _require(regular, (_where(bytes_, a.refused) | _where(bytes_, int32(_RETURN))) == uint64(0))
         ends = variable("uint64", _where(bytes_, a.delimiter) | _where(bytes_, int32(_NEWLINE)))
         found = T.Bind(tirx.Cast("int64", tirx.popcount(ends[0])))
-        for k in range(_LIKELY):  # behind the last one anything, which the next word overwrites
+        for k in range(_LIKELY):  # the next word overwrites entries past the last
             _write_first(a, ends, at[0], count[0] + k)
         more = variable("int64", _LIKELY)
         with T.While(more[0] < found):
@@ -154,7 +154,7 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
 
 
 def _where(bytes_: Any, byte: Any) -> Any:
-    """A bit for each of 64 bytes that is this one; the first is the lowest."""
+    """A bit for each of 64 bytes that equals a given byte; the first byte is the lowest bit."""
     same = bytes_ == tirx.Broadcast(tirx.Cast("uint8", byte), _WORD)
     return T.reinterpret("uint64", tirx.Cast(f"uint1x{_WORD}", same))
 
@@ -215,7 +215,7 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
     for lane in range(LANES):
         put(kind, kind[0] | kinds[lane])
         put(are_left, are_left[0] | left[lane])
-    # Of a column that holds text, nobody asks for the rest.
+    # The rest of a column that holds text is not needed.
     with (
         when(tirx.And(are_left[0] != 0, (kind[0] & TEXT) == 0)),
         T.serial(0, tile.lines) as line,
@@ -233,7 +233,7 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
 
 
 def _hex_key(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
-    """The number of 8 hex digits, its flag, and whether fields are such."""
+    """The number of 8 hex digits, its flag, and whether fields have this form."""
     hex_, both = (constant(flag, "int32", lanes) for flag in (HEX, EIGHT))
     flag = tirx.Select(is_hex_alone(eight), hex_, both)
     value = cast("int32", joined(hex_digits(eight), 16, lanes), lanes)
@@ -241,7 +241,7 @@ def _hex_key(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
 
 
 def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
-    """The number of at most 8 characters, its flag, and whether fields are such."""
+    """The number of at most 8 characters, its flag, and whether fields have this form."""
     negative = tirx.And(size > 0, (eight & uint64(0xFF)) == uint64(_MINUS))
     digits = tirx.Select(negative, eight >> uint64(8), eight) ^ same_bytes(ZERO)
     count = kept(size - cast("int64", negative, lanes), "int64", lanes)
@@ -262,12 +262,12 @@ def _read_short_key(eight: Any, size: Any, value: Any, fits: Any) -> None:
 
 
 def _read_digits(a: _Arguments, begin: Any, size: Any, is_key: bool, value: Any, fits: Any) -> None:
-    """Read a field, which is not empty, digit by digit; one that is not a number gets any value."""
+    """Read a nonempty field digit by digit; undefined if it is not a number."""
     negative = T.Bind(_byte(a, begin) == _MINUS)
     first = T.Bind(begin + tirx.Cast("int64", negative))
     count = T.Bind(size - tirx.Cast("int64", negative))
     number, are_digits = variable("uint64"), variable("bool", True)
-    with T.serial(0, tirx.min(count, 10)) as place:  # of 64 bits nothing is lost
+    with T.serial(0, tirx.min(count, 10)) as place:  # 64 bits lose nothing
         byte = T.Bind(_byte(a, first + place))
         _require(are_digits, tirx.And(byte >= ZERO, byte <= ZERO + 9))
         put(number, number[0] * uint64(10) + tirx.Cast("uint64", byte & 15))
@@ -306,7 +306,7 @@ def read_fields(
 ) -> Fields | None:
     """Read the fields of (N,) uint8, N < 2**31, which are so many lines and end with a newline.
 
-    None if one of them has not as many fields as `is_key` (F,) bool, or has a carriage return or,
+    None if a line does not have F fields, for `is_key` (F,) bool, or has a carriage return or,
     where fields may be `quoted`, a quote; or if there are less than 8 bytes.
     """
     if len(data) < 8:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identity of values: kinds of columns, forms of texts, and `Texts`, as the key kernel takes them.
 
-The kind of a column alone says which texts are numbers:
+Only the kind of a column decides which texts are numbers:
 
 - whole numbers: 12, "12", "012", 12.0 and "12.0" are one value,
 - hexadecimal: text of exactly 8 lower-case hex digits is that number, and other text as in whole
@@ -24,7 +24,7 @@ import numpy as np
 
 WHOLE, HEXADECIMAL, TEXT = "whole", "hexadecimal", "text"
 KINDS = (WHOLE, HEXADECIMAL, TEXT)
-MISSING, UNSEEN = 0, 1  # ids: of no value, of one without a row
+MISSING, UNSEEN = 0, 1  # ids of a missing value, and of a value without a row
 # Forms: no value, a number in canonical form, a number in any other form, 8 hex digits (maybe a
 # number too), and other text.
 ABSENT, NUMBER, LOOSE, HEX, OTHER = range(5)
@@ -41,7 +41,7 @@ class Texts:
     offsets : (n + 1,) int32 or int64
         Where each begins, and the last one ends.
     missing : (n,) bool or None
-        Which are no values, whatever bytes they have.
+        Marks missing values; their bytes are ignored.
     """
 
     data: np.ndarray

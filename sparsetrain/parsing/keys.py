@@ -2,10 +2,10 @@
 """The key kernel: from text or a number to a key of 64 bits, and from a key to the id of a row.
 
 Every way from a value to an id runs this code: frames, files, requests and, in an exported folder,
-C. `identity` says which values are one.
+C. `identity` defines which values are equal.
 
 Ids are found by linear probing in hash tables: for numbers below 2**32, with slots of 8 bytes, for
-larger numbers, and for texts. The tables of all columns share one memory, so one call may ask for
+larger numbers, and for texts. The tables of all columns share one buffer, so one call can look up
 values of several columns. Texts are read in tiles, first the keys, then the slots, whose cache
 misses overlap.
 
@@ -72,7 +72,7 @@ class _Texts(NamedTuple):
 
 
 def keys_kernel(offset: str) -> PrimFunc:
-    """Find the key of each text, of whatever kind its column will be.
+    """Find the key of each text, before the kind of its column is known.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8; keys
     (n,) int64; the form of each (n,) uint8.
@@ -240,7 +240,7 @@ class _Key(NamedTuple):
 
 
 def _text(texts: _Texts, i: Any) -> tuple[Any, Any]:
-    """Where a text begins, and its bytes; none where it is missing."""
+    """Where a text begins, and its number of bytes; 0 if it is missing."""
     begin = T.Bind(tirx.Cast("int64", texts.offsets[i]))
     size = tirx.Cast("int64", texts.offsets[i + 1]) - begin
     there = texts.missing[i] == const(0, "uint8")
@@ -309,7 +309,7 @@ def _read_boolean(eight: Any, size: Any, found: _Key) -> None:
 
 
 def _byte(data: Any, place: Any) -> Any:
-    """A byte of the text; behind its end any, since both sides of a condition are evaluated."""
+    """A byte of the text; any byte past its end, since both sides of a condition are evaluated."""
     return tirx.Cast("int32", data[tirx.min(place, data.shape[0] - 1)])
 
 
@@ -337,7 +337,7 @@ def _mixed(value: Any, word: Any) -> Any:
 def _slot(key: Any, bits: Any) -> Any:
     """The first `bits` of the key's product with `GOLDEN` modulo 2**64.
 
-    Of halves, since a product beyond 64 bits is undefined in TVM's code.
+    Computed from halves, because a product beyond 64 bits is undefined in TVM's code.
     """
     low, high = T.Bind(key & uint64(_LOW)), T.Bind(key >> uint64(32))
     carried = (low * uint64(GOLDEN & _LOW)) >> uint64(32)

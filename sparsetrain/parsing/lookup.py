@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Lookup`: the hash tables of several columns, and calls of the key kernel on NumPy's arrays.
+"""`Lookup`: the hash tables of several columns, and calls of the key kernel on NumPy arrays.
 
 Tables are at most half full, small ones at most a quarter, which halves the time to miss. Cost: a
 key has 16 to 32 bytes, a text twice as many and its bytes; a number takes about 4 ns where its
@@ -126,13 +126,13 @@ class _Slots:
 
 
 def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
-    """Return a slot for each key: the first free one from its hash on."""
+    """Return a slot for each key: the first free slot from its hash on."""
     holders = np.full(1 << bits, -1, np.int32)
     hashes = keys.view(np.uint64) * np.uint64(GOLDEN)
     slots, left = (hashes >> np.uint64(64 - bits)).view(np.int64), np.arange(len(keys))
     while len(left):
         free = holders[slots[left]] < 0
-        holders[slots[left[free]]] = left[free]  # of keys that share a slot, one stays
+        holders[slots[left[free]]] = left[free]  # among keys that share a slot, one wins
         left = left[holders[slots[left]] != left]
         slots[left] = (slots[left] + 1) & ((1 << bits) - 1)
     return slots
@@ -178,9 +178,9 @@ def _no_mask(count: int) -> Any:
 
 
 def _kept(role: str, array: np.ndarray, padded: bool = False) -> Any:
-    """Return an array as a kernel takes it: a small one in memory that the thread keeps for it.
+    """Return an array for a kernel; a small one is copied to a buffer of the thread.
 
-    It holds until the thread's next call in this role.
+    It is valid until the thread's next call with this role.
     """
     if array.nbytes > _FEW:
         return _tensor(array)
@@ -203,6 +203,6 @@ _memory = _Memory()
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """Return an array as a kernel takes it, without a copy where its memory is aligned."""
+    """Return an array for a kernel, without a copy if its memory is aligned."""
     whole = array.flags.c_contiguous and array.ctypes.data % LINE_BYTES == 0
     return tensor_at(array) if whole and array.size and array.flags.writeable else as_tensor(array)

@@ -54,7 +54,7 @@ def cast(dtype: str, value: Any, lanes: int) -> Any:
 
 
 def kept(value: Any, dtype: str, lanes: int = LANES) -> Any:
-    """As `T.Bind`, which TVM's analyzer refuses of several numbers: they are stored in a local."""
+    """As `T.Bind`, which TVM's analyzer refuses for several lanes: they are stored in a local."""
     if lanes == 1:
         return T.Bind(value)
     variable = T.alloc_local((lanes,), dtype)
@@ -103,7 +103,7 @@ def are_decimal(digits: Any) -> Any:
 
 
 def behind_zeros(digits: Any, count: Any, lanes: int = 1) -> Any:
-    """The first of 8 digits, so many, as the last of 8; the first is the lowest byte."""
+    """Shift the first digits of a word to its end, with zeros before them; byte 0 is the first."""
     return digits << cast("uint64", (64 - 8 * count) & 63, lanes)
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algebra of row-sparse tensors that does not depend on their numbers.
+"""Algebra of row-sparse tensors that does not depend on their values.
 
 Every function takes and returns a `RowSparse` of Relax variables, and binds its results in the
 current `BlockBuilder`. Nothing here coalesces: duplicates stay as they are. The operators over its
 leaves come first.
 
-The same text serves tensors at run time, through `eager`: a rule is traced over variables of the
-same dtypes and widths with symbolic lengths, compiled, and kept; the second call costs a few
+The same code serves tensors at run time, through `eager`: a rule is traced over variables of the
+same dtypes and widths with symbolic lengths, compiled, and cached; the second call costs a few
 microseconds. Numbers among the arguments become scalar inputs, not new traces.
 """
 
@@ -121,14 +121,14 @@ def cast(tensor: Rows, dtype: str) -> Rows:
 
 
 def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
-    """A new split of the leading axes; the rows stay as they are."""
+    """Reshape the leading axes; the rows are unchanged."""
     return replace(tensor, shape=tuple(shape))
 
 
 def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
     """Rows ``[start, start + shape[0])``: entries outside become padding.
 
-    N stays as it is, so no shape depends on data.
+    N is unchanged, so no shape depends on data.
     """
     rows = shape[0]
     shifted = _emit(op.subtract(tensor.indices, _like(start, tensor.indices)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Arithmetic`: operators, norm and comparison of a row-sparse tensor, as of a sparse array.
+"""`Arithmetic`: operators, norm and comparison of a row-sparse tensor, as for a sparse array.
 
-Everything that looks at sums coalesces first. Time and memory depend on the entries, never on the
-rows of the dense tensor.
+Everything that needs the summed values coalesces first. Time and memory depend on the entries,
+never on the rows of the dense tensor.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Arithmetic:
         return np.array_equal(own, its)
 
     def allclose(self, other: Self, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-        """Whether all elements are as close as `numpy.allclose` wants them; see `equal`.
+        """Whether all elements are close, as by `numpy.allclose`; see `equal`.
 
         Raises
         ------

@@ -17,7 +17,7 @@ FLOATS = ("float16", "float32", "float64")
 
 
 def check_floating(dtype: str) -> None:
-    """Refuse a dtype that values cannot have."""
+    """Raise for a dtype that values cannot have."""
     if dtype not in FLOATS:
         raise DataError(f"RowSparse: values are one of {', '.join(FLOATS)}, not {dtype}")
 
@@ -42,7 +42,7 @@ def value_rows(values: Any) -> np.ndarray:
 
 
 def whole_rows(num_rows: Any) -> int:
-    """Return a number of rows as Python's own.
+    """Return a number of rows as a Python int.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing: the touched rows, and the order in which their duplicates are summed.
 
-A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
-sort of N ids; nothing is longer than that, however long the table.
+A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a sort
+of N ids, independent of the table's length.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sparsetrain.backend import backend_at
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import leading_rows
 
-# From this many ids on all threads sort digit by digit, and read what the others wrote. On Zen 3,
-# of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
+# From this many ids on, all threads sort digit by digit and read each other's results. On Zen 3
+# with a million rows, one thread sorts 16,384 ids in 162 us, two in 287; 53,248 in 640 and 567.
 SHARED_FROM = 32_768
 
 
 class CoalescePlan:
-    """Where each unique row's entries are.
+    """The positions of each unique row's entries.
 
     Entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding
     comes after them in `order` and belongs to no row.
@@ -38,13 +38,13 @@ class CoalescePlan:
     num_unique : int, optional
         U, the number of distinct rows, if `rows` and `offsets` have room for more.
     index_dtype : str, optional
-        Dtype of `rows`, if it is known: a tensor takes a microsecond to say it.
+        Dtype of `rows`, if known: reading it from a tensor takes a microsecond.
 
     Attributes
     ----------
     arrays : tuple of Tensor
-        Rows, order, offsets, with that room. A kernel that is told U takes them as they are: views
-        of the right length cost as much as sorting a thousand ids.
+        Rows, order, offsets, at full capacity. A kernel that takes U uses them directly: views of
+        the right length cost as much as sorting a thousand ids.
     """
 
     __slots__ = ("_index_dtype", "arrays", "num_unique")
@@ -92,20 +92,20 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     num_rows : int
         Rows of the tensor.
     parallel : bool
-        Whether to use the kernels' threads. Without, this can run on a thread of its own beside
-        a step; the plan is the same.
+        Whether to use the kernels' threads. Otherwise this can run on a separate thread beside a
+        step; the plan is the same.
 
     Raises
     ------
     DataError
-        If an index is outside [0, num_rows]; nothing can be written through such a plan.
+        If an index is outside [0, num_rows].
     """
     plan: CoalescePlan = backend_at(indices).coalescing.make_plan(indices, num_rows, parallel)
     return plan
 
 
 def chunks_for(count: int) -> int:
-    """How many threads sort so many ids."""
+    """Number of threads that sort this many ids."""
     return runtime.num_threads() if count >= SHARED_FROM else 1
 
 
@@ -116,7 +116,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """The number of a plan's rows below each edge (any row numbers)."""
+    """The number of a plan's rows below each edge (a row number)."""
     found: list[int] = backend_at(plan.order).coalescing.rows_below(plan, edges)
     return found
 

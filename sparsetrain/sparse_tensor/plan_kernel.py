@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CPU kernel behind a `CoalescePlan`: a radix sort of the ids, and the runs of equal ones.
 
-A stable sort from the lowest digit up. A chunk of the entries counts its digits, then places them
-after the previous chunks' digits, so every number of chunks gives the same order. Runs are counted
-and written chunk by chunk too; a chunk begins where a run does, so each place has one writer.
+A stable sort from the lowest digit up. Each chunk of the entries counts its digits, then places its
+entries after those of the previous chunks, so any number of chunks gives the same order. Runs are
+counted and written chunk by chunk too; a chunk begins where a run does, so each element has one
+writer.
 
 What is parallel: chunks; their number is an extent of an argument. Cost: N entries times the digits
 of the table's rows, not of the dtype, and two passes over the sorted ids.
@@ -26,17 +27,17 @@ from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, s
 
 DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
-# A chunk's notes after its counters, which end at a cache line.
+# Further numbers of a chunk, after its counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
 NOTES = DIGITS + 16  # numbers of a chunk
 
 Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
-Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there
+Entries = Callable[[Any], tuple[Any, Any]]  # position -> id and number of the entry there
 
 
 @cache
 def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[int, int]:
-    """Passes, and bits of each, at most `most`: as few passes as possible, then as few counters."""
+    """Passes, and bits of each, at most `most`: the fewest passes, then the fewest counters."""
     # Not more bits than an index has: a shift past its width is undefined.
     bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
     passes = -(-bits // most)
@@ -53,11 +54,11 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
     `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
     comes last and belongs to no run. `counts` receives the number of unique rows and the number of
-    ids outside [0, num_rows], with which nothing else means anything. Without `parallel` no thread
-    is started, and S is 1.
+    ids outside [0, num_rows]; if there are any, all other results are undefined. Without `parallel`
+    no thread is started, and S is 1.
     """
     with kernel() as built:
-        # A number that is known leaves no loops over chunks, half of the time of 128 ids.
+        # A known number removes the loops over chunks, which take half of the time for 128 ids.
         entries, room, chunks = extents(3) if parallel else (*extents(2), 1)
         a = SimpleNamespace(
             ids=buffer("ids", (entries,), index_dtype),
@@ -76,7 +77,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 
 def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
     """Inside a kernel: `digits_of`, int32."""
-    # 0 has as many bits as 1 has here; of 0 `clz` is undefined.
+    # 0 counts as one bit, like 1, because `clz` of 0 is undefined.
     unused = tirx.Cast("int32", tirx.clz(tirx.bitwise_or(num_rows, const(1, "int64"))))
     bits = T.Bind(tirx.min(64 - unused, np.iinfo(index_dtype).bits - 1))
     passes = T.Bind(tirx.truncdiv(bits + (DIGIT_BITS - 1), const(DIGIT_BITS, "int32")))
@@ -96,7 +97,7 @@ def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
     with T.serial(0, a.passes - 1) as after:
         half = T.Bind(
             (a.passes + 1 + after) % 2
-        )  # TVM 0.27 turns an index that falls (`FlattenBuffer`)
+        )  # TVM 0.27 breaks a falling index (`FlattenBuffer`)
         _sort_digit(a, over, after + 1, lambda n: (a.keys[half * entries + n], a.order[half, n]))
     padding, outside = counter(), counter()
     with T.serial(0, a.notes.shape[0]) as s:
@@ -145,7 +146,7 @@ def _sort_digit(
 
 
 def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
-    """Note how many ids of a chunk are padding, and how many neither that nor a row."""
+    """Count the ids of a chunk that are padding, and those out of range."""
     padding, outside = counter(), counter()
     with T.serial(0, end - begin) as n:
         row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
@@ -157,11 +158,11 @@ def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
 
 
 def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
-    """Of the first `entries` sorted ids, which are not padding."""
+    """Find the runs of the first `entries` sorted ids, which are not padding."""
     chunks = a.notes.shape[0]
 
     def starts(n: Any) -> Any:
-        """Whether a run starts at an entry; not asked of the first."""
+        """Whether a run starts at an entry other than the first."""
         return a.keys[n] != a.keys[n - 1]
 
     def chunk(s: Any) -> tuple[Any, Any]:
@@ -193,11 +194,11 @@ def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
 
 
 def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
-    """The first place from `place` on where a run starts, or the end."""
+    """The first position from `place` on at which a run starts, or the end."""
     found = counter(tirx.Cast("int32", place))
     n = tirx.Cast("int64", found[0])
     inside = tirx.And(n > 0, n < entries)
-    # Not `And`: both of its sides are evaluated, and this one reads.
+    # Not `And`, which would evaluate the read on its right side too.
     with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
         put(found, found[0] + 1)
     return found[0]
@@ -206,7 +207,8 @@ def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
 def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
     """Rows and ends of the runs from `begin` to `end`, without a branch.
 
-    Every entry writes its row, and that its run ends behind it; the last one of a run is right.
+    Every entry writes its row and a run end after itself; the run's last entry overwrites the
+    others.
     """
     run = counter(first)
 

@@ -3,8 +3,7 @@
 
 It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
 ``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
-the value row it draws from, so the gradient of a pooled bag is one value row per bag, not one per
-looked-up id.
+its value row, so the gradient of a pooled bag is one value row per bag, not one per looked-up id.
 
 Cost: memory and time depend on N and D, never on `num_rows`, except in `to_dense`, `from_scipy` and
 `to_scipy`.
@@ -50,7 +49,7 @@ class RowSparse(Arithmetic):
     num_rows : int
         Rows of the dense tensor.
     source : (N,) int32, optional
-        Entry n draws its values from row ``source[n]`` of `values`; by default from row n.
+        Entry n has the values of row ``source[n]`` of `values`; by default of row n.
     shape : tuple of int, optional
         Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
         order: (num_rows,) for a vector, or leading axes with product num_rows.
@@ -142,7 +141,7 @@ class RowSparse(Arithmetic):
         """Number of specified entries N, duplicates and padding counted; symbolic in a trace."""
         indices = self.indices
         if isinstance(indices, runtime.NDArray):
-            return indices.size(0)  # its shape takes four times as long to ask
+            return indices.size(0)  # reading its shape takes four times as long
         extent = _shape(indices)[0]
         return int(extent) if isinstance(extent, int) else extent
 
@@ -167,7 +166,7 @@ class RowSparse(Arithmetic):
         return not isinstance(self.values, runtime.NDArray)
 
     def plan(self) -> CoalescePlan:
-        """How to coalesce these indices; depends on them alone."""
+        """The plan that coalesces these indices; depends only on them."""
         return make_plan(self.indices, self.num_rows)
 
     def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
@@ -191,12 +190,12 @@ class RowSparse(Arithmetic):
         Parameters
         ----------
         limit_bytes : int or None
-            Refuse to allocate more than this; None lifts the limit.
+            Largest allocation allowed; None for no limit.
 
         Raises
         ------
         ResourceError
-            If the dense tensor is larger than `limit_bytes`, or than the memory there is.
+            If the dense tensor is larger than `limit_bytes` or the available memory.
         """
         size = prod(self.shape) * np.dtype(self.dtype).itemsize
         needs = f"to_dense: shape {self.shape} {self.dtype} needs {size / 2**30:.2f} GiB"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm by the statistics of the batch, with the statistics for running averages.
+"""Batch norm with the batch's statistics, which are returned for running averages.
 
 With mean and variance over the n rows of a column (Ioffe and Szegedy 2015,
 https://arxiv.org/abs/1502.03167):
@@ -7,8 +7,8 @@ https://arxiv.org/abs/1502.03167):
     h = (x - mean) / sqrt(variance + epsilon),   y = h gamma + beta
     dx = gamma / sqrt(variance + epsilon) (g - mean(g) - h mean(g h))   for a cotangent g
 
-The reverse pass keeps x and the statistics, and computes h again. Roots and quotients are taken for
-each column, not for each element.
+The reverse pass keeps x and the statistics and recomputes h. Roots and quotients are computed per
+column, not per element.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def batch_norm(
     -------
     y : (B, ..., C) float
     mean, variance : (C,) float
-        Of the columns; the variance divides by n - 1, and is 0 of a single row. No gradient flows
+        Per column; the variance divides by n - 1, and is 0 for a single row. No gradient flows
         through these two.
 
     References

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rule of operators that read by ids: the cotangent is added where an element was read.
 
-Ids outside their tensor add nothing. Sums have one order, so gradients have the same bits in every
-run.
+Ids outside their tensor add nothing. Sums have a fixed order, so gradients have the same bits in
+every run.
 """
 
 from __future__ import annotations

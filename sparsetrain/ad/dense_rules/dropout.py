@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout with a mask computed from a key and the position of an element.
 
-No mask is stored: the reverse pass draws it again. It is the same for any number of threads, on the
-CPU and on CUDA, and for any number of parts of a batch, since rows are counted through the batch.
+No mask is stored: the reverse pass recomputes it. It is the same for any number of threads, on CPU
+and CUDA, and for any number of parts of a batch, since rows are numbered through the batch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
         return te.compute(x.shape, element, "dropout")
 
-    # Folded to a constant where the width is one: a vector of column numbers is dear to make.
+    # Folded to a constant where the width is constant, because a vector of column numbers is
+    # expensive.
     words = builder.emit(builder.call_te(columns))
-    # Like adding a bias it fuses behind a product, as long as the keys have one element each.
+    # It fuses after a product, like adding a bias, if the keys have one element each.
     kind = {"op_pattern": _ELEMENTWISE}
     return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
 
@@ -78,7 +79,7 @@ def dropout(
 ) -> relax.Expr:
     """Zeros with probability `rate`, and ``x / (1 - rate)`` elsewhere (Srivastava et al. 2014).
 
-    Whether an element is kept is a hash of the key, the layer and the element's place.
+    A hash of the key, the layer and the element's position decides whether it is kept.
 
     Parameters
     ----------
@@ -86,14 +87,14 @@ def dropout(
     key : (1,) int64
         Drawn anew for every step.
     rows : (1,) or (B,) int64
-        Number of the first row of `x` within the batch, or of each.
+        Number of the first row of `x` within the batch, or of each row.
     rate : float
         At least 0 and below 1.
     layer : int
-        Tells uses with one key apart.
+        Distinguishes uses of the same key.
     relu : bool
-        Apply ReLU as well, so that the reverse pass need not draw the mask again: where the result
-        is positive the element was kept.
+        Apply ReLU as well. The reverse pass then need not recompute the mask: positive results were
+        kept.
 
     Returns
     -------

@@ -48,8 +48,8 @@ def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -
 def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> relax.Expr:
     """The cotangent of one argument.
 
-    Letters that it alone has are summed in the result: a factor of ones is added for them. An axis
-    that was repeated is summed; of letters written twice only the diagonal was read.
+    Letters found only in this argument are summed in the result, so a factor of ones is added for
+    them. A broadcast axis is summed; for letters written twice only the diagonal was read.
     """
     known = {letter for factor in others for letter in factor.extents}
     alone = {letter: n for letter, n in own.extents.items() if letter not in known}
@@ -70,7 +70,7 @@ def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> r
 
 
 def _product(factors: list[_Factor], result: str) -> relax.Expr:
-    """An einsum of tensors and numbers; TVM's takes no numbers."""
+    """An einsum of tensors and scalars; TVM's takes no scalars."""
     tensors = [factor for factor in factors if factor.letters]
     subscripts = f"{','.join(factor.letters for factor in tensors)}->{result}"
     total = emit(op.einsum([factor.tensor for factor in tensors], subscripts))
@@ -80,7 +80,7 @@ def _product(factors: list[_Factor], result: str) -> relax.Expr:
 
 
 def _on_diagonal(part: te.Tensor, like: te.Tensor, places: list[int]) -> te.Tensor:
-    """Zeros but where axes of one letter have one index."""
+    """Zero except where axes with the same letter have equal indices."""
 
     def element(*index: Any) -> Any:
         first = [index[places.index(n)] for n in range(len(part.shape))]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations and other functions of one or two elements.
 
-Where a rule can test the output instead of the argument it does: then the argument is needed by
-nobody, and the product before it, its bias and the activation can be one kernel. Of two arguments
-one may be broadcast: then its cotangent is summed.
+Where possible, a rule tests the output instead of the argument: then nothing else needs the
+argument, and the product before it, its bias and the activation can be one kernel. If one of two
+arguments is broadcast, its cotangent is summed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the same factors."""
     alpha = float(call.attrs["alpha"])
-    sign = output if alpha > 0 else call.args[0]  # then both have one sign
+    sign = output if alpha > 0 else call.args[0]  # then both have the same sign
     small = op.multiply(constant(alpha, output), cotangent)
     return [op.where(op.greater(sign, constant(0, output)), cotangent, small)]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-entropies: of logits of clicks, of classes, and of products with all rows of a table.
 
-The last is one array of (N, V) numbers, or tiles of it (`tiled_cross_entropy`). Its scores s are
-overwritten by ``softmax(s) - one_hot(y)`` in the forward pass, and these by their products with the
-cotangent in the reverse pass.
+The last is one array of (N, V) numbers, or tiles of it (`tiled_cross_entropy`). The forward pass
+overwrites its scores s with ``softmax(s) - one_hot(y)``, and the reverse pass multiplies these by
+the cotangent in place.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _cross_entropy(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
 
 
 def _nll_loss(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: TVM's, for the predictions. Weights of classes have none."""
+    """Backward: TVM's, for the predictions. Class weights have no derivative."""
     rule = call.op.get_attr("FPrimalGradient")
     predictions = rule(output, call, cotangent, builder)[0]
     return [predictions] + [None] * (len(call.args) - 1)

@@ -22,8 +22,7 @@ def _layer_norm(output: relax.Var, call: Any, cotangent: relax.Expr, builder: An
     """Forward: ``y = h gamma + beta`` with ``h = (x - mean) / std`` over `axes`.
 
     Backward: ``dx = (g - mean(g) - h mean(g h)) / std`` with ``g = cotangent gamma`` (Ba et al.
-    2016, https://arxiv.org/abs/1607.06450). Whatever `center` and `scale` say: TVM's kernel does
-    not read them.
+    2016, https://arxiv.org/abs/1607.06450). `center` and `scale` are ignored, as in TVM's kernel.
     """
     x, gamma, beta = call.args
     axes = [int(axis) for axis in call.attrs["axes"]]

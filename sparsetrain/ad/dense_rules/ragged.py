@@ -19,12 +19,12 @@ def _sum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> l
 
 
 def _expand(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the sum over the tokens of each row; of `like` only the length counts."""
+    """Backward: the sum over the tokens of each row; only the length of `like` is used."""
     return [ragged.ragged_sum(cotangent, call.args[1]), None, op.grad.no_grad(call.args[2])]
 
 
 def _max(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: to the first of the largest tokens."""
+    """Backward: the cotangent goes to the first largest token."""
     tokens, ends = call.args
     return [ragged.max_cotangent(tokens, ends, output, cotangent), None]
 
@@ -35,7 +35,7 @@ def _last(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _nonempty(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: 0 for a row without tokens, too."""
+    """Backward: 0 for a row without tokens."""
     return [ragged.ragged_nonempty(cotangent, call.args[1]), None]
 
 
@@ -63,7 +63,7 @@ def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder
 
 
 _NAME = "relax.sparsetrain.ragged_"
-# The operator of the cotangents, and how many arguments come before the factors.
+# The operator of the cotangents, and the number of arguments before the factors.
 _ATTENTION = {
     "attention": (ragged.attention_cotangent, 4),
     "scaled_attention": (ragged.scaled_attention_cotangent, 4),

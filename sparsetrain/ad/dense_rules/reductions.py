@@ -14,7 +14,7 @@ from sparsetrain.kernels.relax_op import define_op
 
 
 def axes_of(call: Any) -> list[int]:
-    """The axes that a call reduces, counted from the front, in order; none given are all."""
+    """The axes that a call reduces, as sorted non-negative numbers; all axes if none is given."""
     rank, given = len(call.args[0].ty.shape), call.attrs["axis"]
     return sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
 
@@ -57,7 +57,7 @@ def _mean(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _extreme(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward of max and min: to the elements that equal it; equal ones share alike."""
+    """Backward of max and min: the elements equal to the result share the cotangent equally."""
     x = call.args[0]
     extreme, cotangent = with_axes(call, output, cotangent)
     one, zero = constant(1, x), constant(0, x)

@@ -34,7 +34,7 @@ def _placed(cotangent: te.Tensor, shape: Sequence[Any], cuts: Sequence[Any]) -> 
     def element(*index: Any) -> Any:
         taken, inside = list(index), tirx.const(True, "bool")
         for axis, first, step in cuts:
-            if first < 0:  # from the end, and no further than to the front
+            if first < 0:  # counted from the end, and clipped at the front
                 first = tirx.max(first + shape[axis], 0)
             offset = index[axis] - first
             inside = tirx.all(inside, offset >= 0, tirx.floormod(offset, step) == 0)
@@ -60,7 +60,7 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
     x = call.args[0]
     try:
         axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
-    except TypeError:  # of a letter; the end may be one, it is in the cotangent's shape
+    except TypeError:  # symbolic; the end may be, since the cotangent's shape has it
         raise ConfigError(
             "relax.strided_slice: no derivative where a slice begins, or steps, at a letter"
         ) from None
@@ -89,14 +89,14 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
 
 
 def _is_part(output: relax.Expr, x: relax.Expr, source: relax.Var, axes: Sequence[int]) -> bool:
-    """Whether less than half of the rows are left, or a letter; columns of a row are none."""
+    """Whether less than half of the rows are read, or a symbolic number; columns do not count."""
     last = len(x.ty.shape) - 1
     columns = {last} if structural_equal(x.ty.shape[last], source.ty.shape[-1]) else set()
     return any(is_small_part(output.ty.shape[n], x.ty.shape[n]) for n in axes if n not in columns)
 
 
 def _is_part_of_rows(output: relax.Expr, x: relax.Expr) -> bool:
-    """Whether `x` is a parameter of known shape, and less than half of its rows, or a letter."""
+    """Whether `x` is a parameter of known shape and the read has less than half of its rows."""
     if isinstance(x, relax.DataflowVar) or not all(isinstance(n, tirx.IntImm) for n in x.ty.shape):
         return False
     return is_small_part(output.ty.shape[0], x.ty.shape[0])
@@ -183,12 +183,12 @@ def _full(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 
 
 def _full_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: the sum of the cotangent, for the value; the first argument is but a shape."""
+    """Backward: the sum of the cotangent, for the value; the first argument is only a shape."""
     return [op.grad.no_grad(call.args[0]), _fill(cotangent, call.args[1])]
 
 
 def _tile(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: the whole of x, `repeats` times along each axis. Backward: sums over the times."""
+    """Forward: the whole of x, `repeats` times along each axis. Backward: sums over the repeats."""
     shape = list(call.args[0].ty.shape)
     times = [int(number(count)) for count in call.attrs["repeats"]]
     rank = max(len(shape), len(times))
@@ -200,7 +200,7 @@ def _tile(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 
 
 def _repeat(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: each element of x, `repeats` times in a row. Backward: sums over the times."""
+    """Forward: each element of x, `repeats` times in a row. Backward: sums over the repeats."""
     shape, times, axis = list(call.args[0].ty.shape), int(call.attrs["repeats"]), call.attrs["axis"]
     if axis is None:
         total = op.sum(emit(op.reshape(cotangent, [*shape, times])), axis=[-1])
@@ -217,7 +217,7 @@ def _collapse(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 
 
 def _collapse_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """The same; the second argument is but a shape."""
+    """The same; the second argument only gives the shape."""
     return [
         op.broadcast_to(cotangent, call.args[0].ty.shape),
         op.grad.no_grad(call.args[1]),

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between float32 and the bits of a half, inside kernels: exact one way, stochastic the other.
 
-`narrowed` adds random bits below the last one that is kept and cuts off: a number becomes one of
-its two neighbours, the nearer one more often, so that the mean is the number. A number that the
-format holds stays as it is whatever the random bits are. Of the 32 bits that come the upper ones
-count; with the constant ``2**31`` the rounding is to nearest.
-
-Beyond the largest finite number is infinity, never by chance; NaN stays NaN, made quiet. Below
-its smallest normal number float16 is stepped evenly, and 20 random bits decide there. All of it is
-integer arithmetic but for two multiplications by a power of two.
+`narrowed` adds random bits below the last bit that is kept and truncates: a number becomes one of
+its two neighbours, the nearer one more often, so that the mean is the number. Numbers that the
+format can hold never change. The upper of the 32 random bits are used; the constant ``2**31``
+rounds to nearest. Numbers beyond the largest finite one become infinity, never at random; NaN stays
+NaN, made quiet. Below its smallest normal number float16 has even steps, and 20 random bits decide.
+Everything is integer arithmetic except two multiplications by a power of two.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def _widened_bfloat16(bits: Any) -> Any:
 def _widened_float16(bits: Any) -> Any:
     """Its exponent is biased by 15, float32's by 127."""
     size = T.Bind((bits & 0x7FFF) << 13)
-    # A denormal, given the exponent of the smallest normal number, is 2**-14 too large.
+    # A denormal with the exponent of the smallest normal number is 2**-14 too large.
     tiny = T.reinterpret("float32", size + uint(0x3880_0000)) - tirx.const(2.0**-14, "float32")
     normal = T.reinterpret("float32", size + uint(112 << 23))
     finite = tirx.Select(size < uint(1 << 23), tiny, normal)

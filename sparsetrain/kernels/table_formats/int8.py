@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of int8 that train: one scale a row, a power of two; rounded by chance as they are written.
+"""Rows of int8 that train: one power-of-two scale per row, and stochastic rounding on writes.
 
 A row is D numbers from -127 to 127, then a float32 scale: ``w = scale * number``. The scale is the
-least power of two by which the largest weight fits, so it follows from the weights alone, products
-with it are exact, and a weight that the row holds already stays as it is. A scale of
-``max / 127`` would have finer steps, 1.4 times on average, but change with every update, and then
-all numbers of the row would be rounded anew: noise that has nothing to do with a gradient.
+least power of two for which the largest weight fits. It depends only on the weights, products with
+it are exact, and weights already in the row do not change. A scale of ``max / 127`` would have
+steps finer by 1.4 times on average, but would change with every update; then all numbers of the row
+would be rounded again, which adds noise unrelated to the gradient.
 
 A row that holds NaN, infinity or more than 127 * 2**121 has the scale NaN, and so reads as NaN.
 """
@@ -24,7 +24,7 @@ from sparsetrain.kernels.table_formats.noise import uint
 SCALE = 4  # bytes of the scale of a row
 LEAST, QUIET_NAN = 7 << 23, 0x7FC0_0000  # the exponent of the smallest scale, 2**-126, plus 6; NaN
 CARRY = 0x1_FFFF  # carries into the exponent above 127 / 64
-FRACTION = 23  # bits of a step that decide how it is rounded
+FRACTION = 23  # fraction bits that decide the rounding
 
 
 def scale_bits(largest: Any) -> Any:
@@ -47,7 +47,7 @@ def magnitude(value: Any) -> Any:
 def narrowed(value: Any, inverse: Any, random: Any) -> Any:
     """The int8 value of a weight, rounded stochastically by the top 23 of 32 random bits.
 
-    Rounded down after the upper ones, as a fraction, are added: the mean is the weight.
+    The bits are added as a fraction before rounding down, so the mean is the weight.
     """
     finite = tirx.Select(magnitude(value) < uint(INFINITE), value, tirx.const(0, "float32"))
     steps = T.Bind(finite * inverse) * tirx.const(2.0**FRACTION, "float32")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random bits by counter: a pure function of (seed, parameter, step, row, column), in 32-bit words.
 
-No state is kept and no order assumed, so the bits of an element are the same on every thread, on
-every path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes
-them with the row once and with the column for each element, a few steps each.
+There is no state and no order, so the bits of an element are the same on every thread, on every
+path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes them
+with the row once and with the column for each element, a few steps each.
 
 The mixer is `lowbias32` by Chris Wellons, a two-round 32-bit hash found by search,
 https://github.com/skeeto/hash-prospector.
@@ -34,18 +34,19 @@ def word(value: Any) -> Any:
 def times(bits: Any, factor: int) -> Any:
     """The lowest 32 bits of the product of a word, or of an index below 2**32, and a constant.
 
-    TVM 0.27 takes products of unsigned integers not to wrap, and a cast to keep bounds that the
-    type cannot: it would fold a 32-bit product into a wrong constant. In 64 bits the product does
-    not wrap, and the mask tells the bounds. LLVM turns it back into one 32-bit multiplication.
+    TVM 0.27 assumes that unsigned products do not wrap and that a cast keeps bounds even if the
+    type cannot, so it would fold a 32-bit product into a wrong constant. In 64 bits the product
+    does not wrap, and the mask states the bounds. LLVM turns it back into one 32-bit
+    multiplication.
     """
     wide = tirx.Cast("uint64", bits) * tirx.const(factor, "uint64")
     return word(wide & tirx.const(0xFFFFFFFF, "uint64"))
 
 
 def holding(words: Any, place: Any) -> Hold:
-    """A function that puts a word into an element of a local array, and gives that to be read.
+    """A function that stores a word in an element of a local array and returns the element.
 
-    TVM 0.27 writes a bound value out wherever it is used, unless memory was read for it: a hash of
+    TVM 0.27 repeats a bound value wherever it is used, unless it was read from memory: a hash of
     nine steps, each using the previous one twice, became 80 times as long and took a second to
     compile. A value stored in an array is computed once. LLVM makes a register of it.
     """

@@ -2,15 +2,14 @@
 """Dtypes of stored tables, the dtypes they are computed in, and how kernels read them.
 
 A half-precision table is read into float32 and rounded when a row is written; gradients, slots and
-activations are float32. Kernels see its numbers as 16-bit integers and convert them by integer
-arithmetic: the same bits on every target, with or without instructions for them.
-
-Rows of bytes have a scale each, beside their numbers, so that a lookup reads one place. Tables in
-"int8" train (`int8`). Tables in "uint8" are for prediction alone: a row is D bytes, then a float32
-scale and a float32 offset, ``w = scale * byte + offset``, with 256 steps from the row's least
-number (byte 0) to its greatest (255); the error is at most half a step, 1/510 of the row's range.
-Rule and layout are FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one
-pass, in blocks of `BLOCK` rows.
+activations are float32. Kernels see its numbers as 16-bit integers and convert them with integer
+arithmetic: the same bits on every target, with or without half-precision instructions. Each row of
+bytes has its scale next to its numbers, so that a lookup reads one location. Tables in "int8" train
+(`int8`). Tables in "uint8" are for prediction alone: a row is D bytes, then a float32 scale and a
+float32 offset, ``w = scale * byte + offset``, with 256 steps from the row's least number (byte 0)
+to its greatest (255); the error is at most half a step, 1/510 of the row's range. Rule and layout
+are FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one pass, in blocks of
+`BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ def is_half(dtype: str) -> bool:
 
 
 def is_rounded(dtype: str) -> bool:
-    """Whether rows are computed in float32, and rounded by chance as they are written."""
+    """Whether rows are computed in float32 and rounded stochastically on writes."""
     return is_half(dtype) or dtype == INT8
 
 
 def has_scales(dtype: str) -> bool:
-    """Whether each row has a scale of its own beside its numbers."""
+    """Whether each row stores a scale with its numbers."""
     return dtype in _BESIDE
 
 
@@ -120,17 +119,17 @@ Read = Callable[[Any, Any, Any], Any]
 
 
 def width_of(stored: int, dtype: str) -> int:
-    """D, the numbers in a row of a table with second extent `stored`."""
+    """D, the number of weights in a row that is `stored` wide."""
     return stored - _BESIDE.get(dtype, 0)
 
 
 def stored_width(width: int, dtype: str) -> int:
-    """The second extent of a table of rows of `width` numbers."""
+    """The stored width of a row of `width` weights."""
     return width + _BESIDE.get(dtype, 0)
 
 
 def stored_rows(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """Rows (n, D) of float32 as a table of some dtype holds them, each number the nearest one."""
+    """Rows (n, D) of float32 converted to a table's dtype, rounded to nearest."""
     return rows_of_floats(rows) if dtype == INT8 else rows.astype(numpy_dtype(dtype))
 
 
@@ -184,7 +183,7 @@ _READ: dict[str, Read] = {
 
 BLOCK = 1 << 16
 STEPS = 255
-LARGEST = 1e38  # of a number in a row: the range of the row must be a float32
+LARGEST = 1e38  # largest magnitude in a row: the row's range must fit float32
 
 
 class NoScale(NamedTuple):
@@ -216,7 +215,7 @@ def _quantized(rows: np.ndarray) -> np.ndarray:
     low = rows.min(axis=1, keepdims=True).astype(np.float64)
     span = rows.max(axis=1, keepdims=True) - low
     scale = (span / STEPS).astype(np.float32)
-    # By the scale that is stored; of a row of equal numbers, or nearly, every byte is 0.
+    # Uses the stored scale; in a row of (nearly) equal numbers every byte is 0.
     steps = (rows - low) / np.where(scale > 0, scale, np.inf).astype(np.float64)
     numbers = np.clip(np.rint(steps), 0, STEPS).astype(np.uint8)
     ends = np.concatenate([scale, low.astype(np.float32)], axis=1).astype("<f4")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes by ids that stay inside their tensors, whatever the ids are.
+"""Reads and writes by ids that stay inside their tensors for any id.
 
 TVM checks no id: with an id out of range its kernels for `gather_nd` and its kin read foreign
-memory, and those for `scatter_nd` write to it. Here they have kernels of their own (`reads`,
+memory, and those for `scatter_nd` write to it. Here they have their own kernels (`reads`,
 `writes`). Ids that are arguments are checked before (`limits`), so these kernels only guard ids
 that a model computes.
 """

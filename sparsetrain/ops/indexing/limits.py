@@ -37,11 +37,11 @@ class Limit(NamedTuple):
 
 
 def limits(call: relax.Expr) -> list[Limit]:
-    """The limits of a call's ids; none if it reads by no ids."""
+    """The limits of a call's ids; empty if it does not read by ids."""
     name = name_of(call)
     if name not in _OF_TABLES | READS.keys() or shape_of(call.args[0]) is None:
         return []
-    if name in _OF_TABLES:  # where its rows are known, `compiler.arguments` checks ids in one pass
+    if name in _OF_TABLES:  # if its rows are known, `compiler.arguments` checks ids in one pass
         return [Limit(call.args[1], (call.args[0].ty.shape[0],), name, from_end=False)]
     read = read_of(None, call)
     return [Limit(ids, tuple(n), name) for ids, n in zip(read.ids, read.chosen, strict=False) if n]

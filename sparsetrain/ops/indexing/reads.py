@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that read by ids: the meaning of an id, the kernel, and the rows read.
 
-All have one form, ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes
-of x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
+All have the form ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes of
+x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
 `take` of float rows is a lookup (`embedding`); all other forms of it are here.
 
-As in NumPy a negative id counts from the end. An id that is still outside reads as NaN, as `False`
-for booleans, and as the lowest integer (of unsigned ones the highest): such a number is outside
-every axis when it is used as an id itself. This is what `jax.numpy` does.
+As in NumPy a negative id counts from the end. An id that is still out of range reads as NaN, as
+`False` for booleans, and as the lowest integer (the highest for unsigned ones): such a number, used
+as an id itself, is out of range for every axis. `jax.numpy` does the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _sure(index: Any) -> Place:
 
 
 def from_end(index: Any, extent: Any) -> Any:
-    """The place of an index along an axis: below 0 it counts from the end."""
+    """The place of an index along an axis; a negative index counts from the end."""
     return tirx.Select(index < 0, index + extent, index)
 
 
@@ -43,7 +43,7 @@ def _clip(index: Any, extent: Any) -> Any:
 
 
 def _wrap(index: Any, extent: Any) -> Any:
-    return tirx.floormod(index, tirx.max(extent, 1))  # 0 of an axis of no rows, as in `_clip`
+    return tirx.floormod(index, tirx.max(extent, 1))  # 0 for an axis without rows, as in `_clip`
 
 
 # Mode of `take` -> the place of an id.
@@ -60,7 +60,7 @@ def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast"
 
 
 class Read(NamedTuple):
-    """How a call goes by ids.
+    """How a call reads by ids.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Read(NamedTuple):
 
 
 def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """How a call of an operator of `READS` goes by ids.
+    """How a call of an operator of `READS` reads by ids.
 
     Without a builder the fields of a tuple variable are not found.
     """
@@ -143,7 +143,7 @@ def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") ->
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """The shape that all are repeated to: of each axis the extent that is not 1."""
+    """The broadcast shape: for each axis, the extent that is not 1."""
     rank = max(map(len, shapes))
     axes = [[shape[n] for shape in shapes if -n <= len(shape)] for n in range(-rank, 0)]
     return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
@@ -156,7 +156,7 @@ def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 
 
 def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.Expr]:
-    """The tensors of ids that an operator is given: one, a tuple written out or a variable."""
+    """An operator's tensors of ids: one tensor, a tuple, or a variable that holds a tuple."""
     if isinstance(ids.ty, relax.TensorType):
         return [ids]
     if isinstance(ids, relax.Tuple):
@@ -167,7 +167,7 @@ def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.E
 
 
 def _front(axis: Any, x: relax.Expr) -> int:
-    """An axis counted from the front; none given is the only one."""
+    """A non-negative axis; None for the only axis."""
     return int(axis or 0) % len(x.ty.shape)
 
 

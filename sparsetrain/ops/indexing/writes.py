@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that write by ids; with an id out of range TVM's kernels write over foreign memory.
+"""Operators that write by ids; TVM's kernels write out of bounds if an id is out of range.
 
-Each writes where an operator of `reads` with the same ids would read. The kernel is given rows and
-the row of each id: it copies, then writes in the order of the ids, so the last of equal ids wins. A
+Each writes where an operator of `reads` with the same ids would read. The kernel takes rows and the
+row of each id: it copies, then writes in the order of the ids, so the last of equal ids wins. A
 negative id counts from the end; one still out of range is skipped.
 """
 
@@ -77,7 +77,7 @@ def _reshaped(builder: relax.BlockBuilder, x: relax.Expr, shape: Any) -> relax.E
 
 
 def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """New values in the shape of the ones they replace."""
+    """New values in the shape of the values they replace."""
     if len(new.ty.shape) == len(shape) and not any(map(is_one, new.ty.shape)):
         return new
 

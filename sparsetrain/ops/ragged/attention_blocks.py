@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of keys, which kernels of attention within ragged rows go through.
+"""Blocks of keys, over which kernels of attention within ragged rows loop.
 
 A block's keys are transposed into a local array, so the products of a query with a block are a
 vector.
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     count: Any  # tokens
     first_query: Any
     queries: Any
-    places: Any = None  # array of each query's place within its row
+    places: Any = None  # array of each query's position within its row
 
 
 class Block(NamedTuple):
@@ -67,7 +67,7 @@ class Block(NamedTuple):
     row: Row
     head: Any
     start: Any  # within the row
-    transposed: list[Any]  # (size, BLOCK) of each array that was asked for
+    transposed: list[Any]  # (size, BLOCK) for each requested array
 
     @property
     def first(self) -> Any:
@@ -103,7 +103,7 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(of: Attention, chosen: bool, distances: int | None = None) -> Arguments:
-    """Declare q, k, v, perhaps a bias, ends and, of chosen queries, places and their ends."""
+    """Declare q, k, v, perhaps a bias, ends and, for chosen queries, places and their ends."""
     tokens, rows = extents(2)
     asked = extents(1)[0] if chosen else tokens
     lengths = zip("qkv", (asked, tokens, tokens), strict=True)
@@ -118,7 +118,7 @@ def arguments_of(of: Attention, chosen: bool, distances: int | None = None) -> A
 def each_block(
     of: Attention, row: Row, h: Any, keys: tuple[Any, ...], do: Callable[[Block], None]
 ) -> None:
-    """For each block of a row's keys, with copies of the `keys` arrays, which may be several."""
+    """Loop over blocks of a row's keys, with copies of the `keys` arrays."""
     first, count = row.first, row.count
     with T.serial(0, tirx.ceildiv(count, BLOCK)) as number:
         start = T.Bind(number * BLOCK)
@@ -227,7 +227,7 @@ def _copy_(of: Attention, block: Block, source: Any, target: Any, j: Any) -> Non
 
 
 def _token(block: Block, j: int) -> Any:
-    """Number of a key; beyond the row the last one, with weight 0."""
+    """Number of a key; past the row's end, its last key with weight 0."""
     return block.first + tirx.min(block.start + j, block.count - 1)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU kernels of attention within ragged rows, and its derivative.
 
-The largest score so far and the sum of exponentials go from block of keys to block (Milakov and
-Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass computes the scores again, so
-no array is longer than the tokens.
+The largest score so far and the sum of exponentials are carried from block to block of keys
+(Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass computes the
+scores again, so no array is longer than the tokens.
 
 What is parallel: rows. Blocks and sums are serial.
 """
@@ -79,8 +79,8 @@ def attention_cotangent_kernel(
     """Cotangents of q, k and v; see `attention_kernel`.
 
     Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv
-    (N, width), stats (N, 2 heads), which it works in. Of chosen queries out, cotangent, dq and
-    stats are of length M.
+    (N, width), stats (N, 2 heads), which it works in. For chosen queries, out, cotangent, dq and
+    stats have length M.
     """
     with kernel("ragged_attention_cotangent") as built:
         given = arguments_of(of, chosen)

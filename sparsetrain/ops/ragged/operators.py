@@ -83,7 +83,7 @@ last_cotangent = define_op(
     _legalize,
 )
 
-# Places (M,) int64 within rows, M in the B rows of `place_ends` -> (M, D); NaN outside of its row.
+# Places (M,) int64 within rows, divided into B rows by `place_ends` -> (M, D); NaN outside the row.
 ragged_take = define_op(
     "ragged_take",
     ("tokens", "ends", "places", "place_ends"),
@@ -123,7 +123,7 @@ _AT = "_at"  # suffix of operators with chosen queries
 
 
 def _given(call: Any) -> int:
-    """How many arguments come first: q, k, v, ends, and of chosen queries places and their ends."""
+    """Number of leading arguments: q, k, v, ends, and for chosen queries places and their ends."""
     return 6 if call.op.name.removesuffix("_cotangent").endswith(_AT) else 4
 
 
@@ -149,7 +149,7 @@ def _attention_type(call: Any) -> relax.Type:
 
 
 def _places(call: Any, factors: int) -> int | None:
-    """Places of the factors, if the call has them behind so many arguments."""
+    """Places of the factors, if the call has factors after this many arguments."""
     if len(call.args) <= factors:
         return None
     return _width(call.args[factors]) // int(call.attrs["heads"])
@@ -185,7 +185,7 @@ _attention = define_op("ragged_attention", _QKV, _attention_type, _attention_ker
 _scaled_attention = define_op(
     "ragged_scaled_attention", (*_QKV, "factors"), _attention_type, _attention_kernel
 )
-# Of M queries, at places (M,) within rows, M in the B rows of `place_ends`: q (M, D) -> (M, D).
+# For M queries at places (M,) within rows, divided into B rows by `place_ends`: q (M, D) -> (M, D).
 _CHOSEN = (*_QKV, "places", "place_ends")
 attention_at = define_op(f"ragged_attention{_AT}", _CHOSEN, _attention_type, _attention_kernel)
 scaled_attention_at = define_op(
@@ -214,12 +214,12 @@ def ragged_attention(
     ends : (B,) int64
         Where each row ends.
     factors : (N, heads places) float, optional
-        f, such as a mask of dropout; j counts within the row, and behind the last place the last
-        one counts. They get no gradient.
+        f, such as a dropout mask; j is the position within the row, and positions past the last
+        place use the last. They get no gradient.
     heads : int
         Divides D.
     causal : bool
-        A token sees itself and those before it alone.
+        A token attends only to itself and to tokens before it.
 
     Returns
     -------

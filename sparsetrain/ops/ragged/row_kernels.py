@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels over ragged sequences: N tokens in B rows, where row b ends before token ``ends[b]``.
 
-Preconditions (checked where data enters): `ends` rises, and its last entry is N. No kernel reads or
-writes padding, for there is none.
+Preconditions (checked where data enters): `ends` rises, and its last entry is N. There is no
+padding.
 
 What is parallel: rows, and on a device their columns. Every element has one writer, and sums run
 from the first token to the last, so the bits do not depend on the number of threads. What is
@@ -53,7 +53,7 @@ def put(array: Any, row: Any, column: Any, value: Any) -> None:
 
 @contextmanager
 def _kernel(name: str, width: int, dtype: str) -> Iterator[tuple[Any, Any, Any]]:
-    """Begin a kernel with its arguments tokens (N, width) and ends (B,); yields it and these."""
+    """Begin a kernel with arguments tokens (N, width) and ends (B,); yields the kernel and both."""
     with kernel(name) as built:
         tokens, rows = extents(2)
         values = buffer("values", (tokens, width), dtype)
@@ -115,7 +115,7 @@ def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
         out = buffer("out", (ends.shape[0], width), dtype)
 
         def larger(value: Any, top: Any) -> Any:
-            """NaN stays, wherever it is."""
+            """The larger number; NaN if either is NaN."""
             return tirx.Select(value <= top, top, tirx.Select(top == top, value, top))
 
         with _each_row_of(values, ends, loops) as (b, first, count, columns):
@@ -184,7 +184,7 @@ def last_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> 
 
 @contextmanager
 def _each_place(places: Any, place_ends: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    """For each place of a row its number, and the place."""
+    """For each place of a row, its number and the place."""
     begin = first_of(place_ends, b)
     with T.serial(0, place_ends[b] - begin) as m:
         number = T.Bind(begin + m)

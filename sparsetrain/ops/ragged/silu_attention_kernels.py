@@ -67,7 +67,7 @@ def silu_attention_cotangent_kernel(
     """Cotangents of q, k, v and bias; see `silu_attention_kernel`.
 
     Arguments: q, k, v (N, width), bias (N, distances), ends (B,), cotangent (N, width), dq, dk, dv
-    (N, width), dbias (N, distances). Of chosen queries cotangent, dq and dbias are of length M.
+    (N, width), dbias (N, distances). For chosen queries, cotangent, dq and dbias have length M.
     """
     with kernel("ragged_silu_attention_cotangent") as built:
         given = arguments_of(of, chosen, distances)
