@@ -6,6 +6,7 @@ Read `cotangent` (how two are added), `vjp_rules` (where sparsity begins), `reve
 
 from sparsetrain.ad.check import check_grads as check_grads
 from sparsetrain.ad.dense_rules import bce_with_logits as bce_with_logits
+from sparsetrain.ad.dense_rules import cross_entropy_ as cross_entropy_
 from sparsetrain.ad.dense_rules import linear_cross_entropy as linear_cross_entropy
 from sparsetrain.ad.dense_rules import tiled_cross_entropy as tiled_cross_entropy
 from sparsetrain.ad.dense_rules.batch_norm import batch_norm as batch_norm

@@ -12,6 +12,7 @@ from tvm.relax import op
 from tvm.relax.frontend import nn
 
 from sparsetrain.ad import bce_with_logits
+from sparsetrain.ad import cross_entropy_ as _cross_entropy_
 from sparsetrain.ad import linear_cross_entropy as _linear_cross_entropy
 from sparsetrain.ad import tiled_cross_entropy as _tiled_cross_entropy
 from sparsetrain.errors import ConfigError
@@ -89,7 +90,7 @@ def in_batch_softmax(
         scores = nn.wrap_nested(
             op.where(repeated._expr, _number(-1e9, scores), scores._expr), "scores"
         )
-    return softmax_cross_entropy(scores, rows)
+    return nn.wrap_nested(_cross_entropy_(scores._expr, rows._expr), "losses")
 
 
 def sampled_softmax(

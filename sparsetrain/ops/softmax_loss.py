@@ -21,20 +21,21 @@ LANES = 16
 
 @cache
 def softmax_loss_kernel(
-    width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
+    width: int | None, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> tirx.PrimFunc:
     """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
 
-    In parallel over rows; each is summed lane by lane, then over the lanes in order.
+    In parallel over rows; each is summed lane by lane, then over the lanes in order. Without a
+    `width` rows are as long as the scores of a call.
     """
-    whole, rest = divmod(width, LANES)
 
     def number(value: float) -> Any:
         return tirx.const(value, dtype)
 
     with kernel("softmax_loss") as built:
-        (rows,) = extents(1)
-        scores = buffer("scores", (rows, width), dtype)
+        rows, length = (*extents(1), width) if width else extents(2)
+        whole, rest = length // LANES, length % LANES
+        scores = buffer("scores", (rows, length), dtype)
         items = buffer("items", (rows,), id_dtype)
         loss = buffer("loss", (rows,), dtype)
 
@@ -45,7 +46,7 @@ def softmax_loss_kernel(
             with T.serial(0, whole) as v, loops.vector(LANES) as lane:
                 update(n, v * LANES + lane)
                 T.buffer_store(lanes, combine(lanes[lane], scores[n, v * LANES + lane]), [lane])
-            for lane in range(rest):
+            with T.serial(0, rest) as lane:
                 update(n, whole * LANES + lane)
                 value = combine(lanes[lane], scores[n, whole * LANES + lane])
                 T.buffer_store(lanes, value, [lane])
@@ -70,7 +71,7 @@ def softmax_loss_kernel(
             with T.serial(0, whole) as v, loops.vector(LANES) as lane:
                 at = v * LANES + lane
                 T.buffer_store(scores, scores[n, at] / total, [n, at])
-            for lane in range(rest):
+            with T.serial(0, rest) as lane:
                 at = whole * LANES + lane
                 T.buffer_store(scores, scores[n, at] / total, [n, at])
             T.buffer_store(scores, scores[n, item] - number(1), [n, item])

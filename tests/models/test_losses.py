@@ -127,6 +127,23 @@ def test_one_correction_of_two_is_refused():
         losses.sampled_softmax(None, None, log_q=1)
 
 
+@pytest.mark.parametrize("rows", [16, 37])
+def test_a_softmax_among_the_rows_of_a_batch_is_right_for_whole_vectors_and_a_rest(rows):
+    class Module(nn.Module):
+        def loss(self, q, x):
+            return losses.mean(losses.in_batch_softmax(q, x))
+
+    module, specs = Module(), [nn.spec.Tensor(["N", D], "float64")] * 2
+    method = nn.spec.MethodSpec(module.loss, ["q", "x"], specs, "plain", "plain")
+    exported, _ = module.export_tvm({"loss": method})
+    given = {name: RNG.normal(size=(rows, D)) for name in ("q", "x")}
+    program = st.value_and_grad(exported, "loss", list(given), target="cpu")
+    loss, _ = program(given, {})
+    wanted = softmax_loss(given["q"] @ given["x"].T, np.arange(rows)).mean()
+    assert float(loss.numpy()) == pytest.approx(wanted, rel=1e-12)
+    ad.check_grads(program, given, {}, directions=2)
+
+
 def test_a_tiled_softmax_over_many_rows_is_that_of_float64_on_any_threads():
     rows, width, count = 20_011, 24, 137  # no multiples of tiles, all parts and a second chunk
 

@@ -19,6 +19,7 @@ from sparsetrain.ad.dense_rules import (
     shapes,
 )
 from sparsetrain.ad.dense_rules.losses import bce_with_logits as bce_with_logits
+from sparsetrain.ad.dense_rules.losses import cross_entropy_ as cross_entropy_
 from sparsetrain.ad.dense_rules.losses import linear_cross_entropy as linear_cross_entropy
 from sparsetrain.ad.dense_rules.losses import tiled_cross_entropy as tiled_cross_entropy
 from sparsetrain.ad.vjp_rules import defvjp

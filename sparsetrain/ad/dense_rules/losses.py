@@ -109,10 +109,15 @@ def _loss_type(call: Any) -> relax.Type:
 def _loss_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     scores, items = (argument.ty for argument in call.args)
     made = current().kernel("linear_cross_entropy", softmax_loss_kernel)(
-        int(scores.shape[1]), str(scores.dtype), str(items.dtype)
+        _length(scores), str(scores.dtype), str(items.dtype)
     )
     place = builder.add_func(made, "softmax_loss")
     return op.call_tir_inplace(place, relax.Tuple(call.args), [-1, 0], list(call.ty.fields))
+
+
+def _length(matrix: Any) -> int | None:
+    """Length of the rows; None if it is the batch's."""
+    return int(matrix.shape[1]) if isinstance(matrix.shape[1], tirx.IntImm) else None
 
 
 def _scale_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
@@ -148,7 +153,14 @@ def linear_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) ->
         If a shape differs.
     """
     _require_matrices("linear_cross_entropy", x, table, items)
-    scores = emit(op.matmul(x, emit(op.permute_dims(table))))
+    return cross_entropy_(emit(op.matmul(x, emit(op.permute_dims(table)))), items)
+
+
+def cross_entropy_(scores: relax.Expr, items: relax.Expr) -> relax.Expr:
+    """``log sum_v exp(s[n, v]) - s[n, items[n]]`` (N,); overwrites the scores s (N, V).
+
+    Precondition: nothing else reads the scores.
+    """
     return relax.TupleGetItem(emit(_softmax_loss(scores, items)), 0)
 
 
@@ -212,9 +224,15 @@ def _tiled_softmax(output: relax.Var, call: Any, cotangent: Any, builder: Any) -
 
 
 def _softmax_cross_entropy(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: each row of ``softmax(s) - one_hot(y)`` times its cotangent."""
+    """Backward: each row of ``softmax(s) - one_hot(y)`` times its cotangent.
+
+    Scores with each other's rows are few: their product is fused with its readers.
+    """
     weights = emit(relax.TupleGetItem(output, 1))
-    return [_scale_rows(weights, emit(relax.TupleGetItem(emit(cotangent), 0))), None]
+    of_loss = emit(relax.TupleGetItem(emit(cotangent), 0))
+    if _length(weights.ty) is None:
+        return [op.multiply(weights, emit(op.expand_dims(of_loss, 1))), None]
+    return [_scale_rows(weights, of_loss), None]
 
 
 RULES = {

@@ -119,16 +119,22 @@ class CancelTranspose(Rewriter):
         original = transposed_source(inner)
         if original is not None:
             return self.visit_expr(original)
-        if inner is not None and _is_product(inner) and self.definitions.is_read_once(source):
+        if self._is_replaced(source):
             left, right = (self._transposed(operand) for operand in inner.args)
             return self.builder_.normalize(
                 relax.op.matmul(right, left, out_dtype=str(inner.ty.dtype))
             )
         return super().visit_call_(call)
 
+    def _is_replaced(self, source: relax.Expr) -> bool:
+        """Whether a transposed matrix is a product that is computed as its transpose alone."""
+        inner = self.definitions.of(source)
+        product = inner is not None and _is_product(inner)
+        return product and self.definitions.is_read_once(source)
+
     def _transposed(self, operand: relax.Expr) -> relax.Expr:
         source = transposed_source(self.definitions.of(operand))
-        if source is not None:
+        if source is not None and not self._is_replaced(source):
             return self.visit_expr(source)
         return self.builder_.emit(relax.op.permute_dims(self.visit_expr(operand)))
 

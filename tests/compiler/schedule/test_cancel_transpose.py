@@ -41,6 +41,25 @@ class SharedProduct:
         return z
 
 
+@I.ir_module
+class InBatch:
+    """A layer makes items, which queries are multiplied with: scores of all pairs."""
+
+    @R.function
+    def loss(
+        q: R.Tensor(("B", 5), "float32"),
+        x: R.Tensor(("B", 4), "float32"),
+        w: R.Tensor((5, 4), "float32"),
+        b: R.Tensor((5,), "float32"),
+    ) -> R.Tensor((), "float32"):
+        with R.dataflow():
+            items = R.add(R.matmul(x, R.permute_dims(w)), b)
+            scores = R.matmul(q, R.permute_dims(items))
+            s = R.sum(R.multiply(scores, scores))
+            R.output(s)
+        return s
+
+
 def operators(module, function):
     names = []
     relax.analysis.post_order_visit(
@@ -59,6 +78,12 @@ def test_no_transpose_is_left_in_the_gradient_of_a_linear_layer():
     module = FoldTransposeIntoMatmul()(CancelTranspose()(module))
     module = relax.transform.DeadCodeElimination(["loss_adjoint"])(module)
     assert "relax.permute_dims" not in operators(module, "loss_adjoint")
+
+
+def test_the_cotangent_of_items_is_one_product_however_many_read_it():
+    module = st.ad.gradient(InBatch, "loss", ["q", "x", "w", "b"]).module
+    module = relax.transform.DeadCodeElimination()(CancelTranspose()(module))
+    assert operators(module, "loss_adjoint").count("relax.matmul") == 6  # 2, and 2 cotangents each
 
 
 def test_gradients_of_a_linear_layer_are_right():
