@@ -223,7 +223,7 @@ def main() -> None:
             way = WAYS[name]
             encoder = st.data.Encoder.fit(
                 rows,
-                schema_file=st.data.with_buckets(schema, way.columns, keep=way.keep),
+                schema=st.data.with_buckets(schema, way.columns, keep=way.keep),
                 missing_flags=way.numbers != "scaled",
             )
             for model in options.models.split(","):
