@@ -158,7 +158,7 @@ class RankingModel(Model):
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
         """The negatives; one that the row's user is known to have chosen is drawn again, twice."""
-        if not self.prepared:
+        if "negative" not in self.prepared:
             return {}
         item = features["item"]
         if self.shared:

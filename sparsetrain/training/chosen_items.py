@@ -26,7 +26,7 @@ def chosen_items(model: Any, dataset: Dataset) -> csr_array:
 
     users, items = (model.rows_of(model.features[name]) for name in ("user", model.target))
     pairs = [_distinct(model, batch, items) for batch in dataset.batches(_ROWS)]
-    keys = np.unique(np.concatenate([*pairs, np.empty(0, np.int64)]))
+    keys = _each_once(np.concatenate([*pairs, np.empty(0, np.int64)]))
     known = model.item_range()
     keys = keys[(keys % items >= known.start) & (keys % items < known.stop)]
     offsets = np.searchsorted(keys // items, np.arange(users + 1))
@@ -48,4 +48,10 @@ def _distinct(model: Any, batch: Any, items: int) -> np.ndarray:
     for name in {model.target, model.seen} - {None}:
         lists = model.read(name, batch, whole=True)
         found.append(user[lists.rows()] * np.int64(items) + lists.ids)
-    return np.unique(np.concatenate(found))
+    return _each_once(np.concatenate(found))
+
+
+def _each_once(keys: np.ndarray) -> np.ndarray:
+    """As `numpy.unique`, which hashes whole numbers: some ten times the time of sorting them."""
+    keys = np.sort(keys)
+    return keys[np.diff(keys, prepend=-1) != 0]

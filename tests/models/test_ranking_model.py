@@ -210,6 +210,19 @@ def test_a_closed_form_has_the_scores_of_float64(made, split, tmp_path):
     assert all(values[i] not in row for own, row in zip(ids, seen, strict=True) for i in own)
 
 
+def test_two_towers_take_all_further_items_of_a_user_and_draw_no_negatives_for_a_batch(split):
+    trainer = trainer_for(TwoTowers, split, history_of="users")
+    trainer.learn_(trainer._dataset(split.train))
+    model, batch = trainer.model, trainer.encoder.encode(split.train, require_label=False)
+    features = {name: model.read(name, batch) for name in model.features}
+    made = model.prepare(features, Draws(seed=1, step=2))
+    assert [*made] == ["history"]
+    chosen = chosen_items(model, trainer._dataset(split.train))
+    for row, (user, item) in enumerate(zip(features["user"], features["item"], strict=True)):
+        further = [n for n in chosen[[user]].indices if n != item]
+        assert made["history"].take(np.array([row])).ids.tolist() == further
+
+
 def test_only_a_model_that_learns_from_all_rows_reads_them_before_the_first_step(split):
     for loss, learns in {"in_batch": False, "bpr": True}.items():
         trainer = trainer_for(TwoTowers, split, loss=loss)
