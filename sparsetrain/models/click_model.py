@@ -65,9 +65,9 @@ class ClickModel(Model):
         with a logit each.
     label_weights : mapping from str to float, optional
         Factors of the losses of labels; by default 1.
-    numbers : {"scaled", "piecewise", "periodic", "autodis"}
+    numbers : {"scaled", "piecewise", "binned", "periodic", "autodis"}
         "scaled": numbers are dense features alone. Otherwise each has a learnt vector too, a
-        further field of `embedded`; see `PiecewiseLinear`, `Periodic` and `AutoDis` in
+        further field of `embedded`; see `PiecewiseLinear`, `Binned`, `Periodic` and `AutoDis` in
         `models.numbers`.
     number_bins : sequence of N sequences of float, optional
         For each number, boundaries between its bins as the dense feature has them, rising; from an
@@ -110,7 +110,7 @@ class ClickModel(Model):
         share_embedding: Mapping[str, str] | None = None,
         labels: Mapping[str, Any] | None = None,
         label_weights: Mapping[str, float] | None = None,
-        numbers: Literal["scaled", "piecewise", "periodic", "autodis"] = "scaled",
+        numbers: Literal["scaled", "piecewise", "binned", "periodic", "autodis"] = "scaled",
         number_bins: Sequence[Sequence[float]] | None = None,
         missing_flags: bool = False,
     ) -> None:

@@ -27,7 +27,7 @@ class NumberEmbedding(nn.Module, ABC):
     Parameters
     ----------
     bins : sequence of N sequences of float
-        Bins of `PiecewiseLinear`; further encodings read N alone.
+        Boundaries of `PiecewiseLinear` and `Binned`; further encodings read N alone.
     width : int
         T.
     dim : int
@@ -91,9 +91,11 @@ class PiecewiseLinear(NumberEmbedding):
     Gorishniy et al. 2022, equation 1, https://arxiv.org/abs/2203.05556
     """
 
+    of_bin = 1  # features
+
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         width = max((len(each) for each in bins), default=0) + 1
-        super().__init__(bins, width, *rest)
+        super().__init__(bins, self.of_bin * width, *rest)
         laws = np.array([_bins(each, width) for each in bins], np.float32)  # (N, 4, T)
         self.starts, self.scales, self.lows, self.highs = (_given(laws[:, n]) for n in range(4))
 
@@ -101,6 +103,29 @@ class PiecewiseLinear(NumberEmbedding):
         """(B, N, 1) -> (B, N, T)."""
         shares = (x - self.starts) * self.scales
         return nn.op.maximum(nn.op.minimum(shares, self.highs), self.lows)
+
+
+class Binned(PiecewiseLinear):
+    """Piecewise linear encoding, and 1 for the bin that x is in: lines that jump between bins.
+
+    So it has both the rows of a table that a category of the bins would have, and slopes in them.
+    """
+
+    of_bin = 2
+
+    def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
+        super().__init__(bins, *rest)
+        width = int(self.starts.shape[1])
+        edges = np.full((len(bins), width + 1), _OPEN, np.float32)
+        for n, each in enumerate(bins):
+            edges[n, : len(each) + 1] = [-_OPEN, *each]
+        self.begins, self.ends = _given(edges[:, :-1]), _given(edges[:, 1:])
+
+    def features(self, x: nn.Tensor) -> nn.Tensor:
+        """(B, N, 1) -> (B, N, T)."""
+        reached = [op.greater_equal(x._expr, edge._expr) for edge in (self.begins, self.ends)]
+        begun, ended = (nn.wrap_nested(op.astype(each, x.dtype), "reached") for each in reached)
+        return nn.op.concat([super().features(x), begun - ended], dim=2)
 
 
 class Periodic(NumberEmbedding):
@@ -155,7 +180,12 @@ class AutoDis(NumberEmbedding):
         return nn.op.softmax((by_number(h, self.mix) + h * self.alpha) * self.tau, axis=-1)
 
 
-LEARNT = {"piecewise": PiecewiseLinear, "periodic": Periodic, "autodis": AutoDis}
+LEARNT = {
+    "piecewise": PiecewiseLinear,
+    "binned": Binned,
+    "periodic": Periodic,
+    "autodis": AutoDis,
+}
 
 
 def number_embedding(cls: str, config: dict[str, Any], deviation: float) -> NumberEmbedding | None:
@@ -176,10 +206,10 @@ def number_embedding(cls: str, config: dict[str, Any], deviation: float) -> Numb
         bins = [[]] * (inputs // (1 + flags))
     if not bins or len(bins) * (1 + flags) > inputs:
         raise ConfigError(f"{cls}: numbers={kind!r} with {inputs} dense inputs: there are too few")
-    if kind == "piecewise" and not all(bins):
+    if issubclass(LEARNT[kind], PiecewiseLinear) and not all(bins):
         raise ConfigError(
-            f"{cls}: numbers='piecewise' needs boundaries of every number: fit the encoder with "
-            "st.data.with_buckets(schema, 'piecewise')"
+            f"{cls}: numbers={kind!r} needs boundaries of every number: fit the encoder with "
+            f"st.data.with_buckets(schema, {kind!r})"
         )
     return LEARNT[kind](bins, config["dim"], flags, deviation)
 

@@ -7,6 +7,7 @@ import pytest
 
 import sparsetrain as st
 from sparsetrain.data import ColumnRule, Derived, Encoder, Schema, with_buckets
+from sparsetrain.data.schema.schema import Linear
 from sparsetrain.errors import ConfigError
 
 PLAIN = Schema(dense=("price",), categories=("site",))
@@ -44,6 +45,12 @@ def test_logarithms_are_powers_of_two(frame):
     values = [encoder.values("price bucket")[i] for i in ids[known]]
     wanted = np.floor(np.log2(1 + frame["price"][known]))
     assert [*map(float, values)] == wanted.tolist()
+
+
+def test_buckets_alone_need_no_scale():
+    schema = Schema(dense=("price",), categories=("site",), linear={"price": Linear(1.0, 2.0)})
+    assert with_buckets(schema, "quantiles").linear == schema.linear
+    assert with_buckets(schema, "quantiles", keep=False).linear == {}
 
 
 def test_columns_of_criteos_names_are_given():

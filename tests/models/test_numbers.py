@@ -61,8 +61,8 @@ def single(number):
     return np.float64(np.float32(number))
 
 
-def piecewise(params, i, x):
-    """Equation 1, of bins whose open ends are as wide as their neighbours."""
+def shares(i, x):
+    """Equation 1, of bins with open ends that are as wide as their neighbours."""
     cuts = BINS[i]
     first, last = (cuts[1] - cuts[0], cuts[-1] - cuts[-2]) if len(cuts) > 1 else (1.0, 1.0)
     edges = [cuts[0] - first, *cuts, cuts[-1] + last]
@@ -74,8 +74,20 @@ def piecewise(params, i, x):
         elif x >= edges[t] and t < len(edges) - 1:
             share = 1.0
         found.append(share)
-    width = len(found)
-    return found @ params["numbers.weight"][i][:width] + params["numbers.bias"][i]
+    return found
+
+
+def piecewise(params, i, x):
+    """Equation 1, and a linear layer."""
+    found = shares(i, x)
+    return found @ params["numbers.weight"][i][: len(found)] + params["numbers.bias"][i]
+
+
+def binned(params, i, x):
+    """The same, and a row of the weights for the bin."""
+    weight = params["numbers.weight"][i]
+    of_bin = weight[len(weight) // 2 + np.searchsorted(BINS[i], x, side="right")]
+    return piecewise(params, i, x) + of_bin
 
 
 def periodic(params, i, x):
@@ -94,7 +106,7 @@ def autodis(params, i, x):
     return shares / shares.sum() @ params["numbers.weight"][i]
 
 
-EQUATIONS = {"piecewise": piecewise, "periodic": periodic, "autodis": autodis}
+EQUATIONS = {"piecewise": piecewise, "binned": binned, "periodic": periodic, "autodis": autodis}
 
 
 @pytest.mark.parametrize("kind", LEARNT)
@@ -123,7 +135,7 @@ def test_its_gradients_are_central_differences(kind):
     check_grads(call, learnt, inputs, step=1e-6, rtol=1e-5, atol=1e-7)
 
 
-CONSTANTS = ("starts", "scales", "lows", "highs")
+CONSTANTS = ("starts", "scales", "lows", "highs", "begins", "ends")
 
 
 def table(rows=300, seed=0):
@@ -155,7 +167,7 @@ MODELS = {
 
 
 PAIRS = [("piecewise", "dlrm"), ("piecewise", "lr"), ("piecewise", "deepfm"), ("piecewise", "mmoe")]
-PAIRS += [("periodic", "dlrm"), ("autodis", "dlrm")]
+PAIRS += [("periodic", "dlrm"), ("autodis", "dlrm"), ("binned", "dlrm"), ("binned", "lr")]
 
 
 @pytest.mark.parametrize(("kind", "name"), slow_except(PAIRS[:2], PAIRS))
@@ -185,7 +197,7 @@ def test_boundaries_are_the_quantiles_as_inputs_have_them():
 
 def test_piecewise_without_boundaries_and_unknown_kinds_are_refused():
     with pytest.raises(ConfigError, match="needs boundaries of every number"):
-        st.models.LR([3], num_dense=2, numbers="piecewise")
+        st.models.LR([3], num_dense=2, numbers="binned")
     with pytest.raises(ConfigError, match="numbers is 'spline'; it is"):
         st.models.LR([3], num_dense=2, numbers="spline")
     with pytest.raises(ConfigError, match="there are too few"):

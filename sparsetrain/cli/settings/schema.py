@@ -51,7 +51,9 @@ _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time
 _NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
 _NOT_ENCODING |= {"numbers"}
 
-NumberKind = Literal["scaled", "quantiles", "logarithms", "piecewise", "periodic", "autodis"]
+NumberKind = Literal[
+    "scaled", "quantiles", "logarithms", "piecewise", "binned", "periodic", "autodis"
+]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
@@ -173,7 +175,7 @@ class DataSettings(Section):
     @property
     def embeds_numbers(self) -> bool:
         """Whether the model has learnt embeddings of numbers."""
-        return self.numbers in ("piecewise", "periodic", "autodis")
+        return self.numbers in ("piecewise", "binned", "periodic", "autodis")
 
     def problems(self) -> list[tuple[str, str]]:
         """Return the settings that would be ignored, each with the reason."""

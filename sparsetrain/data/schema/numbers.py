@@ -15,7 +15,7 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.errors import ConfigError
 
-Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise"]
+Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned"]
 # How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
 # logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
 _QUANTILES = Derived("", quantiles=32)
@@ -23,7 +23,9 @@ _RULES = {
     "quantiles": _QUANTILES,
     "logarithms": Derived("", log=2),
     "piecewise": _QUANTILES,
+    "binned": _QUANTILES,
 }
+_OF_MODELS = ("piecewise", "binned")  # no categories: the model has the boundaries
 
 
 def with_buckets(
@@ -39,10 +41,10 @@ def with_buckets(
     Parameters
     ----------
     schema : Schema
-    numbers : {"scaled", "quantiles", "logarithms", "piecewise"}
+    numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned"}
         32 buckets of about as many rows each, or one for each power of 2; "scaled" adds none.
-        "piecewise" has the quantiles learnt without categories made of them: they are the
-        boundaries of a model with ``numbers="piecewise"``.
+        "piecewise" and "binned" have the quantiles learnt without categories made of them: they are
+        the boundaries of a model with these `numbers`.
     dense, categories : sequence of str, optional
         Names of the columns, where they are Criteo's and the schema names none.
     keep : bool
@@ -65,13 +67,14 @@ def with_buckets(
     made = {f"{name} bucket": replace(_RULES[numbers], source=name) for name in own}
     if taken := [name for name in made if name in {*named, *schema.derived}]:
         raise ConfigError(f"numbers={numbers!r}: there is a column {taken[0]!r} already: rename it")
-    if numbers == "piecewise":
+    if numbers in _OF_MODELS:
         derived = {**schema.derived, **made}
         return replace(schema, dense=own, categories=named, derived=derived)
     every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
     return replace(
         schema,
         dense=own if keep else (),
+        linear=schema.linear if keep else {},
         categories=(*named, *made),
         derived={**schema.derived, **made},
         columns={**schema.columns, **every},
