@@ -160,7 +160,7 @@ def train(
     rows, test = cut
     found = []
     for rate in RATES[:1] if model == "lr" else RATES:
-        made = st.models.MODELS[model](**encoder.model_arguments, numbers=way.numbers)
+        made = st.models.MODELS[model].for_encoder(encoder, numbers=way.numbers)
         optimizer, epochs, batch = st.optim.adagrad(rate), 1, 128
         if model == "lr":  # the same objective: C times the sum of the losses, and half the squares
             group = st.optim.ParamGroup("*", weight_decay=1 / (penalty * rows.num_rows))

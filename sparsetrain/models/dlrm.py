@@ -22,6 +22,7 @@ from sparsetrain.models.interaction.selection import (
     make_interaction,
 )
 from sparsetrain.models.layers import MLP
+from sparsetrain.models.numbers import columns
 from sparsetrain.system.argument_checks import require_int
 
 
@@ -40,7 +41,8 @@ class DLRM(ClickModel):
         Hidden widths of the top MLP; its input and its output, one per label, are added.
     num_dense : int
         Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
-        is a learnt vector in the interaction.
+        is a learnt vector in the interaction. Learnt vectors of numbers are its input in place of
+        the numbers; in the interaction they would double the pairs, and are no better there.
     interaction : {"dot", "cross", "concat"}
         Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, cross
         layers (see `models.interaction.cross`), or none, all side by side.
@@ -81,10 +83,14 @@ class DLRM(ClickModel):
         given = {"bottom": bottom, "top": top}
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         # Parameters are in the order of their construction, in saved runs too.
-        self.bottom = MLP([max(num_dense, 1), *hidden["bottom"], dim], last_relu=True, **between)
+        self.bottom: nn.Module = nn.Module()
         super().__init__(rows, dim, num_dense, **rest)
+        self.num_vectors = self.numbers.count if self.numbers else 0
+        floats = num_dense - (self.numbers.inputs if self.numbers else 0)
+        widths = [max(floats + self.num_vectors * dim, 1), *hidden["bottom"], dim]
+        self.bottom = MLP(widths, last_relu=True, **between)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
-        features = self.num_embedded
+        features = self.num_embedded - self.num_vectors
         crossing = check_interaction(interaction, numbers, (features + 1) * dim)
         self.interaction, width = make_interaction(crossing, features, dim)
         self._config |= {**hidden, **crossing}
@@ -99,5 +105,13 @@ class DLRM(ClickModel):
         return f"<DLRM: {tables}, bottom {config['bottom']}, {crossing}top {config['top']}>"
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense) floats and (B, F, D) embeddings -> (B, T) logits."""
+        """(B, num_dense) floats and (B, N + F, D) embeddings -> (B, T) logits."""
+        if self.numbers:
+            count, width = self.num_vectors, int(embedded.shape[2])
+            vectors = columns(embedded, 0, count)
+            floats = [nn.op.reshape(vectors, (dense.shape[0], count * width))]  # (B, N D)
+            if self.numbers.inputs < int(dense.shape[1]):
+                floats.append(columns(dense, self.numbers.inputs, int(dense.shape[1])))
+            dense = nn.op.concat(floats, dim=1)
+            embedded = columns(embedded, count, int(embedded.shape[1]))  # (B, F, D)
         return self.top(self.interaction(self.bottom(dense), embedded))

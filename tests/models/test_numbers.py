@@ -184,6 +184,18 @@ def test_a_model_learns_with_them_and_loads_to_the_same_predictions(name, kind, 
     assert np.array_equal(again.predict(rows), trainer.predict(rows))
 
 
+def test_a_dlrms_numbers_go_through_its_bottom_alone():
+    rest = {"dim": 4, "bottom": (8,), "top": (8,)}
+    plain = st.models.DLRM([5, 6], num_dense=5, **rest)
+    made = st.models.DLRM([5, 6], num_dense=5, numbers="autodis", number_bins=[[], []], **rest)
+    widths = [
+        int(layer.weight.shape[1])
+        for m in (plain, made)
+        for layer in (m.bottom.layers[0], m.top.layers[0])
+    ]
+    assert widths == [5, 7, 2 * 4 + 3, 7]  # three inputs are no numbers
+
+
 def test_boundaries_are_the_quantiles_as_inputs_have_them():
     rows = table()
     arguments = encoder(rows, missing_flags=True).model_arguments
