@@ -109,6 +109,8 @@ class Binned(PiecewiseLinear):
     """Piecewise linear encoding, and 1 for the bin that x is in: lines that jump between bins.
 
     So it has both the rows of a table that a category of the bins would have, and slopes in them.
+    The shares are divided by the root of the number of bins: all below x are 1, and steps on all
+    of their weights would drown the one of the bin.
     """
 
     of_bin = 2
@@ -125,7 +127,8 @@ class Binned(PiecewiseLinear):
         """(B, N, 1) -> (B, N, T)."""
         reached = [op.greater_equal(x._expr, edge._expr) for edge in (self.begins, self.ends)]
         begun, ended = (nn.wrap_nested(op.astype(each, x.dtype), "reached") for each in reached)
-        return nn.op.concat([super().features(x), begun - ended], dim=2)
+        shares = super().features(x) * (1 / sqrt(int(self.starts.shape[1])))
+        return nn.op.concat([shares, begun - ended], dim=2)
 
 
 class Periodic(NumberEmbedding):

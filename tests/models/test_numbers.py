@@ -84,10 +84,12 @@ def piecewise(params, i, x):
 
 
 def binned(params, i, x):
-    """The same, and a row of the weights for the bin."""
-    weight = params["numbers.weight"][i]
-    of_bin = weight[len(weight) // 2 + np.searchsorted(BINS[i], x, side="right")]
-    return piecewise(params, i, x) + of_bin
+    """The same of shares divided by the root of the bins, and a row of the weights for the bin."""
+    weight, found = params["numbers.weight"][i], np.array(shares(i, x))
+    bins = len(weight) // 2
+    of_bin = weight[bins + np.searchsorted(BINS[i], x, side="right")]
+    scaled = found * single(1 / np.sqrt(bins))
+    return scaled @ weight[: len(found)] + params["numbers.bias"][i] + of_bin
 
 
 def periodic(params, i, x):
