@@ -108,8 +108,8 @@ class DataSettings(Section):
     numbers: NumberKind = setting(
         "scaled",
         "Further use of numbers, besides scaled inputs: quantile buckets or powers of 2, with a "
-        "table row each; or learnt vectors from piecewise linear, periodic or softly discretized "
-        "(AutoDis) features.",
+        "table row each; or learnt vectors from binned, piecewise linear, periodic or softly "
+        "discretized (AutoDis) features. Binned is best as a rule.",
         flag="--numbers",
     )
     weights: str | None = setting(
@@ -233,7 +233,7 @@ class ModelSettings(Section):
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
         """Construct the model for an encoder; one of one's own by its `for_encoder`."""
         if self.own_class is None:
-            return self.build(**encoder.model_arguments, **more, interactions=interactions)
+            return self.build(**{**encoder.model_arguments, **more}, interactions=interactions)
         options = self.model_dump(exclude={"name"}, exclude_unset=True) | more
         try:
             return self.own_class.for_encoder(encoder, **options)

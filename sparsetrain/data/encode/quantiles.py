@@ -67,12 +67,12 @@ def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> S
     learnt = dict(schema.derived)
     for name, rule in rules.items():
         values = samples[name].values()
-        if not len(values):
+        if not len(values) and rule.source not in schema.bins:
             raise Location(where, column=rule.source).error(
                 f"no number in it to learn quantiles of {name}; give boundaries, or leave it out"
             )
         assert rule.quantiles is not None
-        cuts = boundaries_of(values, rule.quantiles)
+        cuts = boundaries_of(values, rule.quantiles) if len(values) else (0.0,)  # any will do
         learnt[name] = replace(rule, quantiles=None, boundaries=cuts)
     return replace(schema, derived=learnt)
 

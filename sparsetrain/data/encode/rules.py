@@ -152,7 +152,10 @@ class Rules:
 
     @property
     def _of_numbers(self) -> dict[str, Any]:
-        """Arguments of numeric embeddings, if they differ from the defaults."""
+        """Arguments of numeric embeddings, if they differ from the defaults.
+
+        Numbers are binned where all have boundaries of which no categories are made.
+        """
         cuts = {
             rule.source: rule.boundaries
             for rule in self.schema.derived.values()
@@ -163,4 +166,6 @@ class Rules:
         if not numbers or not (flags or cuts):
             return {}
         bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]
-        return {"number_bins": bins, "missing_flags": flags}
+        all_binned = {column.name for column in numbers} <= self.schema.bins.keys()
+        kind = {"numbers": "binned"} if all_binned else {}
+        return {"number_bins": bins, "missing_flags": flags, **kind}

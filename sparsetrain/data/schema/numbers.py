@@ -79,3 +79,12 @@ def with_buckets(
         derived={**schema.derived, **made},
         columns={**schema.columns, **every},
     )
+
+
+def best_numbers(schema: Schema) -> Numbers:
+    """Return what is best for a schema as a rule: "binned", or "scaled" if it has its own buckets.
+
+    Measured in benchmarks/results/numbers.md.
+    """
+    bucketed = {rule.source for rule in schema.derived.values()}.intersection(schema.dense)
+    return "binned" if schema.dense and not bucketed else "scaled"

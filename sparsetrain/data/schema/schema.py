@@ -178,6 +178,12 @@ class Schema:
         return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
 
     @property
+    def bins(self) -> dict[str, Derived]:
+        """Source -> the derived column that cuts its numbers, of those without a category of it."""
+        own = {n: r for n, r in self.derived.items() if n not in (self.categories or ())}
+        return {r.source: r for r in own.values() if r.quantiles or r.boundaries is not None}
+
+    @property
     def wanted(self) -> frozenset[str]:
         """Every column of the data that this names."""
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time or "label"}
