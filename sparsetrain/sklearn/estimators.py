@@ -32,6 +32,8 @@ from sparsetrain.data.infer import name_columns
 from sparsetrain.errors import CheckpointError, ConfigError, DataWarning
 from sparsetrain.labels import Binary, Classes, Label, label_of
 from sparsetrain.labels.label_metrics import gains
+from sparsetrain.models import ClickModel
+from sparsetrain.models.arguments import is_own
 from sparsetrain.sklearn.eval_sets import eval_sets, validated
 from sparsetrain.sklearn.parameters import Trained, epochs_of
 from sparsetrain.sklearn.saved import (
@@ -79,6 +81,10 @@ class _Estimator(Trained, ABC):
         at least 8; from 51,200 rows on so many more that it has 400, and at most 512.
     schema : Schema or path, optional
         Roles of the columns; by default inferred. Its label does not count.
+    numbers : str or None
+        Use of numbers, as `numbers` of `data.with_buckets`; by default "binned", and "scaled" with
+        a model of one's own or a schema that has buckets. `partial_fit` learns the boundaries of
+        bins from the rows of its first call.
     min_count : int
         Values rarer than this in the training rows share a row of the table.
     max_rows : int, optional
@@ -114,6 +120,7 @@ class _Estimator(Trained, ABC):
     """
 
     schema: Any = None
+    numbers: Any = None
     min_count: int = 2
     max_rows: int | None = None
     patience: int | None = None
@@ -357,13 +364,18 @@ class _Estimator(Trained, ABC):
         return self
 
     def _encoder(self, rows: Any) -> data.Encoder:
+        made, _ = self._model()
+        knows_bins = is_own(made) and issubclass(made, ClickModel)
+        best = data.best_numbers(self.schema_) if knows_bins else "scaled"
+        schema = data.with_buckets(self.schema_, self.numbers or best)
         return data.Encoder.fit(
             rows,
             min_count=self.min_count,
             max_rows=self.max_rows,
             nan="missing",
             treat_as="raw",
-            schema=self.schema_,
+            missing_flags=bool(schema.bins),
+            schema=schema,
         )
 
     def _scores(self, X: Any) -> np.ndarray:
