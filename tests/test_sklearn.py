@@ -65,6 +65,20 @@ def test_a_classifier_is_searched_over_and_asked_for_importances():
     assert importances.argmax() == 0
 
 
+def test_numbers_are_binned_unless_asked_or_in_buckets_already():
+    X, y, _ = clicks(100)
+    own = st.data.Schema(dense=("noise",), categories=("site",))
+    for options, wanted in (
+        ({}, "binned"),
+        ({"numbers": "scaled"}, "scaled"),
+        ({"schema": own}, "binned"),
+        ({"schema": st.data.with_buckets(own, "quantiles")}, "scaled"),
+    ):
+        model = ClickClassifier(**SMALL, **options).fit(X, y)
+        assert model.trainer_.model.config()["numbers"] == wanted
+        assert clone(model).numbers == options.get("numbers")
+
+
 @pytest.mark.slow
 def test_what_is_saved_or_pickled_predicts_the_same_and_is_a_run_for_the_library(tmp_path):
     X, y, stars = clicks(100)

@@ -10,7 +10,7 @@ from tvm.relax.frontend import nn
 import sparsetrain as st
 from sparsetrain.ad import check_grads
 from sparsetrain.cli import main
-from sparsetrain.errors import ConfigError
+from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.models.numbers import LEARNT
 from sparsetrain.runtime import as_numpy
 from sparsetrain.verify.widen import widen_function
@@ -207,6 +207,25 @@ def test_boundaries_are_the_quantiles_as_inputs_have_them():
     assert len(bins) == 2 and len(bins[1]) == 31
     assert np.float32(np.log(ages[len(ages) // 2] + 3)) in np.float32(bins[1])
     assert [*encoder(rows).columns] == ["site"]
+
+
+def test_a_model_of_an_encoder_that_bins_all_numbers_is_binned():
+    rows = table()
+    schema = st.data.Schema(label="click", dense=("price", "age"), categories=("site",))
+    kinds = {"binned": "binned", "quantiles": "scaled", "scaled": "scaled"}
+    for numbers, wanted in kinds.items():
+        known = st.data.Encoder.fit(rows, schema=st.data.with_buckets(schema, numbers))
+        assert st.models.LR.for_encoder(known).config()["numbers"] == wanted
+    assert st.models.LR.for_encoder(encoder(rows), numbers="piecewise").config()["number_bins"]
+
+
+def test_a_column_without_numbers_can_be_binned_and_be_no_category():
+    rows = table().append_column("none", pa.nulls(300, pa.float64()))
+    schema = st.data.Schema(label="click", dense=("age", "none"), categories=("site",))
+    known = st.data.Encoder.fit(rows, schema=st.data.with_buckets(schema, "binned"))
+    assert [len(each) for each in known.model_arguments["number_bins"]] == [31, 1]
+    with pytest.raises(DataError, match="column none: no number in it to learn quantiles"):
+        st.data.Encoder.fit(rows, schema=st.data.with_buckets(schema, "quantiles"))
 
 
 def test_piecewise_without_boundaries_and_unknown_kinds_are_refused():
