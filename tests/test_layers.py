@@ -18,7 +18,7 @@ PACKAGE = ROOT / "sparsetrain"
 ONLY_FROM_AD = {
     "embedding": {"defvjp", "row_sparse_cotangent"},
     "models": {"defvjp", "batch_norm", "bce_with_logits", "densify", "dropout"}
-    | {"linear_cross_entropy", "tiled_cross_entropy"},
+    | {"cross_entropy_", "linear_cross_entropy", "tiled_cross_entropy"},
 }
 
 

@@ -28,13 +28,13 @@ PUBLIC = {
     ),
     "ad": (
         "GradientModule batch_norm bce_with_logits check_grads defvjp densify dropout gradient "
-        "linear_cross_entropy row_sparse_cotangent tiled_cross_entropy"
+        "cross_entropy_ linear_cross_entropy row_sparse_cotangent tiled_cross_entropy"
     ),
     "compare": ("ARMS Case Measurement measure sweep tables_of_data tables_of_rows tables_of_run"),
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
         "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "
-        "convert_files find_columns infer open_source profile read_encoder read_truth "
+        "best_numbers convert_files find_columns infer open_source profile read_encoder read_truth "
         "require_labels split_share split_time split_windows with_buckets"
     ),
     "embedding": (
