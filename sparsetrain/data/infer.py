@@ -29,7 +29,6 @@ from sparsetrain.data.column_sample import (
     values_of,
 )
 from sparsetrain.data.list_columns import separator_of, vector_width
-from sparsetrain.data.read.derived_columns import derive
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import require_kind
 from sparsetrain.data.schema.derived import Derived
@@ -273,7 +272,7 @@ class _Guess:
         for part, (divide, modulo) in parts.items():
             rule = Derived(name, divide, modulo)
             values: Any = seen.numbers if seen.moments is None else np.concatenate(seen.moments)
-            if len(np.unique(derive(values, rule))) > 1:
+            if len(np.unique(rule.part_of(values))) > 1:
                 self.derived[self._free(f"{name}_{part}")] = rule
                 made.append(part)
         self.time = self.time or name

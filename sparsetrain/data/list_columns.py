@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 
 from sparsetrain.data.column_sample import Pieces
 from sparsetrain.data.columns.vector import Vector
-from sparsetrain.data.read.derived_columns import RULES
+from sparsetrain.data.derived.separator import Separator
 from sparsetrain.data.schema.columns import require_vector
-from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import require_utf8
+from sparsetrain.data.values.location import Location
 
 _SEPARATORS = ("|", "^", ";")
 _SHARE = 0.25  # of rows, at least, that have several values
@@ -91,7 +91,7 @@ def _distinct(pieces: Pieces) -> tuple[Any, Array]:
 
 
 def _is_list(texts: Any, times: Array, mark: str, bracketed: bool) -> bool:
-    lists = RULES["separator"].make(Derived("", separator=mark), (texts, None))
+    lists = Separator("", mark).make((texts, Location("")))
     lengths = pc.list_value_length(lists).to_numpy()
     values = lists.flatten()
     coded = pc.dictionary_encode(values)

@@ -86,12 +86,12 @@ _FORMS = ("plain", "linear", "log")
 def _derivation(rules: Rules, name: str) -> Derived:
     """Return how the library in C derives a column; one that it takes has a divisor of 0."""
     rule = rules.schema.derived.get(name)
-    return rule if rule and rule.kind == "arithmetic" else Derived(name, divide=0)
+    return rule if rule and rule.of.is_native else Derived(name, divide=0)
 
 
 def derived_rules(rules: Rules, read: ModelInputs) -> dict[str, Any]:
     """Return the rules of derived columns that a model reads and the library in C takes."""
     wanted = {feature.column for feature in read.features}
     plain = rules.schema.to_dict().get("derived", {})
-    kinds = {name: rule.kind for name, rule in rules.schema.derived.items()}
-    return {n: rule for n, rule in plain.items() if n in wanted and kinds[n] != "arithmetic"}
+    made = {n for n, rule in rules.schema.derived.items() if n in wanted and not rule.of.is_native}
+    return {name: rule for name, rule in plain.items() if name in made}

@@ -16,6 +16,7 @@ import sparsetrain
 from sparsetrain.data import Derived, Encoder, Schema
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_source
+from sparsetrain.data.schema.derived import KINDS
 from sparsetrain.errors import ConfigError, DataError
 
 
@@ -23,6 +24,39 @@ def derived(rule, **columns):
     """What a rule makes of columns, as Python values."""
     part = with_derived(open_source(pa.table(columns)).parts[0], {"d": rule})
     return [value for _, piece in part.pieces(["d"]) for value in piece.column("d").to_pylist()]
+
+
+# Kind -> options, columns, and the values made of them.
+MADE = {
+    "boundaries": ({"boundaries": (0.0, 5.0)}, {"x": [-1, 0, 9, None]}, [0, 1, 2, None]),
+    "quantiles": ({"quantiles": 2}, {"x": [1.0, 2.0, 3.0, None]}, [0, 1, 1, None]),
+    "log": ({"log": 2.0}, {"x": [0, 3, -8, None]}, [0, 2, -3, None]),
+    "separator": ({"separator": "|"}, {"x": ["a|b", "", None]}, [["a", "b"], [], None]),
+    "cross": ({"cross": "y", "buckets": 9}, {"x": ["1", "1", ""], "y": [*"aba"]}, [5, 3, None]),
+    "arithmetic": ({"divide": 2, "modulo": 3}, {"x": [7, 8, None]}, [0, 1, None]),
+}
+
+
+def test_every_kind_has_values():
+    assert {kind.key for kind in KINDS} ^ {*MADE} == set()
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_kind_makes_these_values_wherever_its_rule_is_read_from(kind, tmp_path):
+    options, columns, values = MADE[kind]
+    rows = {"click": [0, 1, 0, 1][: len(values)], **columns}
+    path = tmp_path / "schema.toml"
+    given = Schema("click", categories=("d",), derived={"d": Derived("x", **options)})
+    path.write_text(given.to_toml())
+    encoder = Encoder.fit(rows, min_count=1, schema=path)
+    again = Encoder.from_state(*encoder.to_state())
+    assert derived(encoder.schema.derived["d"], **columns) == values
+    wanted = encoder.encode(rows).ids
+    for other in (pa.table(rows).to_pandas(), pa.table(rows).to_pylist()):
+        for mine, its in zip(wanted, again.encode(other).ids, strict=True):
+            for name in ("ids", "offsets") if again.has_bags else ():
+                np.testing.assert_array_equal(getattr(mine, name), getattr(its, name))
+            assert again.has_bags or (mine == its).all()
 
 
 def test_numbers_fall_between_boundaries_in_any_type():
@@ -187,7 +221,7 @@ BAD_TYPES = {
 @pytest.mark.parametrize("case", BAD_TYPES)
 def test_a_type_that_a_rule_does_not_take_is_refused_by_name(case):
     rule, array, type_ = BAD_TYPES[case]
-    with pytest.raises(DataError, match=f"column x: type {type_}.* is not for '{rule.kind}'"):
+    with pytest.raises(DataError, match=f"column x: type {type_}.* is not for '{rule.of.key}'"):
         derived(rule, x=array)
 
 

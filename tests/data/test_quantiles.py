@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from sparsetrain.data import Dataset, Derived, Encoder, Schema, convert_files
+from sparsetrain.data.derived.boundaries import boundaries_of
 from sparsetrain.data.encode import quantiles
-from sparsetrain.data.encode.quantiles import boundaries_of
 from sparsetrain.errors import ConfigError, DataError
 
 

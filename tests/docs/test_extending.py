@@ -101,6 +101,37 @@ def psv_parts(file: str, schema: Schema) -> list[Part]:
     """Open a file as text with this delimiter."""
     return text_parts(file, replace(schema, text=replace(schema.text, delimiter="|")))
 '''
+PREFIX = '''"""The first characters of text."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparsetrain.data.derived.kind import TEXTS, Column, Kind, Takes, check_counts
+from sparsetrain.data.values.arrow_types import as_plain
+
+
+@dataclass(frozen=True)
+class Prefix(Kind):
+    """So many characters."""
+
+    key: ClassVar[str] = "prefix"
+    type: ClassVar[pa.DataType] = pa.large_string()
+    takes: ClassVar[Takes] = TEXTS
+
+    prefix: int | None = None
+
+    def check(self, where: str) -> None:
+        """Refuse a number below 1."""
+        check_counts(where, self, ("prefix",))
+
+    def make(self, *columns: Column) -> pa.Array:
+        """Return text."""
+        ((array, _),) = columns
+        return pc.utf8_slice_codeunits(as_plain(array).cast(pa.large_string()), 0, self.prefix)
+'''
 SIGNUM_STEP = """def signum(w, g, s, t, lr, momentum=0.9):
     s["m"] = momentum * s["m"] + (1 - momentum) * g
     return w - lr * np.sign(s["m"])
@@ -147,6 +178,23 @@ RECIPES = {
             },
         },
     ),
+    "A column made of others": (
+        "prefix",
+        {
+            "sparsetrain/data/derived/prefix.py": PREFIX,
+            "sparsetrain/data/schema/derived.py": {
+                "from sparsetrain.data.derived.separator": (
+                    "from sparsetrain.data.derived.prefix import Prefix\n"
+                ),
+                "    Separator,\n": "    Prefix,\n",
+            },
+            "tests/data/test_derived.py": {
+                '    "separator": (': (
+                    '    "prefix": ({"prefix": 2}, {"x": ["abc", "a", None]}, ["ab", "a", None]),\n'
+                ),
+            },
+        },
+    ),
     "A file format": (
         "psv",
         {
@@ -169,6 +217,7 @@ RECIPES = {
 MISSING = {
     "tests/optim/test_references.py": "test_every_optimizer_has_a_reference",
     "tests/models/test_field_models.py": "test_every_model_has_an_equation",
+    "tests/data/test_derived.py": "test_every_kind_has_values",
     "tests/data/test_formats.py": "test_every_suffix_has_a_writer",
 }
 # Others that are made of the tables; each also runs on what is added, by its name.
@@ -186,7 +235,7 @@ OTHERS = {
 def files_of(recipe: str) -> list[str]:
     """Files of the recipe's numbered list, each the first name of its item."""
     page = (ROOT / "docs" / "extending.md").read_text()
-    (text,) = re.findall(rf"^\*\*{recipe}\.\*\*(.*?)(?=^\*\*|\Z)", page, re.DOTALL | re.MULTILINE)
+    (text,) = re.findall(rf"^\*\*{recipe}\.?\*\*(.*?)(?=^\*\*|\Z)", page, re.DOTALL | re.MULTILINE)
     return re.findall(r"^\d\. `([\w/<>]+\.py)`", text, re.MULTILINE)
 
 

@@ -30,7 +30,7 @@ from sparsetrain.data.conversion.strict_reader import (
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.quantiles import Numbers, learn_boundaries, numbers_in
 from sparsetrain.data.encode.reader import Reader
-from sparsetrain.data.read.derived_columns import numbers_of
+from sparsetrain.data.read.derived_columns import learnt_numbers
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.stream.threads import ordered_map
 from sparsetrain.errors import DataError, ResourceError
@@ -86,7 +86,7 @@ def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
     rules = job.blank.schema.quantiles
     if not rules or job.known is not None:
         return job
-    reads = [(name, partial(numbers_of, rule)) for name, rule in rules.items()]
+    reads = [(name, partial(learnt_numbers, rule)) for name, rule in rules.items()]
     only = StrictReader(tuple(rules), reads)
 
     def read(chunk: Chunk) -> tuple[int, float, list[Numbers]]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.read.derived_columns import check_sources, numbers_of, stored_names
+from sparsetrain.data.read.derived_columns import check_sources, learnt_numbers, stored_names
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import Schema
@@ -54,7 +54,7 @@ def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Numbe
 
 def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location) -> Numbers:
     """Return the numbers of a piece that each rule puts into buckets."""
-    return {name: numbers_of(rule, piece, location) for name, rule in rules.items()}
+    return {name: learnt_numbers(rule, piece, location) for name, rule in rules.items()}
 
 
 def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:
@@ -71,22 +71,8 @@ def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> S
             raise Location(where, column=rule.source).error(
                 f"no number in it to learn quantiles of {name}; give boundaries, or leave it out"
             )
-        assert rule.quantiles is not None
-        cuts = boundaries_of(values, rule.quantiles) if len(values) else (0.0,)  # any will do
-        learnt[name] = replace(rule, quantiles=None, boundaries=cuts)
+        learnt[name] = replace(rule, **rule.learnt(values))
     return replace(schema, derived=learnt)
-
-
-def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
-    """Return boundaries that cut numbers (n,) into `count` buckets, fewer if many are equal.
-
-    The least number is below them all, unless there is no other.
-    """
-    above = values[values > values.min()]
-    if not len(above):
-        return (float(values[0]),)
-    cuts = np.quantile(values, np.arange(1, count) / count, method="higher")
-    return tuple(np.unique(np.maximum(cuts, above.min())).tolist())
 
 
 class _Sample:

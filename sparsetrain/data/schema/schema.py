@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sparsetrain.data.schema.derived import Derived, check_counts, check_derived
+from sparsetrain.data.derived.kind import check_counts
+from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
@@ -175,7 +176,7 @@ class Schema:
     @property
     def quantiles(self) -> dict[str, Derived]:
         """The derived columns with boundaries still to be learnt."""
-        return {name: rule for name, rule in self.derived.items() if rule.quantiles is not None}
+        return {name: rule for name, rule in self.derived.items() if rule.of.learns}
 
     @property
     def bins(self) -> dict[str, Derived]:
@@ -305,7 +306,7 @@ def _check(schema: Schema) -> None:
         if not math.isfinite(law.center) or not math.isfinite(law.scale):
             raise ConfigError(f"linear.{name}: center and scale must be finite")
     for name, rule in schema.derived.items():
-        check_derived(f"derived.{name}", rule)
+        rule.check(f"derived.{name}")
     for name, rule in schema.columns.items():
         check_counts(f"columns.{name}", rule, ("min_count", "max_rows", "max_length"))
         if rule.keep not in KEEP:

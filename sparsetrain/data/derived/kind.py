@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Kind`: a way to make a column of other columns of a row.
+
+A kind has options, by which a schema chooses it, and checks them. It tells which columns it takes
+and what it makes of them. Missing values stay missing; so does NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, TEXT, kind_of
+from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import NanRule, read_numbers
+from sparsetrain.system.argument_checks import require_int
+
+Column = tuple[pa.Array, Location]
+# Arrow types that a kind takes, beside nulls, and their name; without types the kind tells itself.
+Takes = tuple[tuple[str, ...], str]
+ANY: Takes = (), "anything"
+NUMBERS: Takes = (INTEGER, FLOAT, TEXT), "numbers"
+TEXTS: Takes = (TEXT,), "text"
+NAMES: Takes = (INTEGER, TEXT), "whole numbers or text"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of derived column; its fields are options, which have defaults.
+
+    Attributes
+    ----------
+    key : str
+        The option that chooses it.
+    others : tuple of str
+        Options that name a further source each.
+    type : pyarrow.DataType
+        Of the column made.
+    takes : Takes
+    learns : bool
+        Whether some of it is learnt from the training data; see `learnt`.
+    is_native : bool
+        Whether the library in C of an exported model computes it.
+    """
+
+    key: ClassVar[str]
+    others: ClassVar[tuple[str, ...]] = ()
+    type: ClassVar[pa.DataType] = pa.int64()
+    takes: ClassVar[Takes] = ANY
+    learns: ClassVar[bool] = False
+    is_native: ClassVar[bool] = False
+
+    source: str = field(metadata={"alias": "from"})
+
+    @classmethod
+    def given(cls, rule: Any) -> str:
+        """Return the options of this kind that a rule has, in words; none are an empty text."""
+        return cls.key if getattr(rule, cls.key) is not None else ""
+
+    def check(self, where: str) -> None:
+        """Refuse options that cannot hold for any data; they may be those of no rule."""
+
+    def make(self, *columns: Column) -> pa.Array:
+        """Return the column made of its sources."""
+        raise NotImplementedError
+
+    def learnt(self, numbers: Array) -> dict[str, Any]:
+        """Return the options in place of those that are learnt, from numbers (n,) without NaN."""
+        raise NotImplementedError
+
+
+def require_source(column: Column, kind: type[Kind]) -> Column:
+    """Return a column, if a kind takes its type."""
+    array, location = column
+    types, words = kind.takes
+    is_bool = pa.types.is_boolean(array.type)
+    if types and (is_bool or kind_of(array.type) not in (*types, EMPTY)):
+        raise location.error(f"type {array.type} is not for {kind.key!r}: it takes {words}")
+    return column
+
+
+def numbers_of(column: Column) -> tuple[Array, Array]:
+    """Return numbers (n,) float64, 0 where missing, and which are missing (n,) bool."""
+    return read_numbers(column[0], NanRule("missing"), column[1])
+
+
+def as_buckets(buckets: Array, missing: Array) -> pa.Array:
+    """Return numbers of buckets as a column."""
+    return pa.array(buckets.astype(np.int64), pa.int64(), mask=missing)
+
+
+def check_counts(where: str, rule: Any, keys: Sequence[str]) -> None:
+    """Refuse values other than None and whole numbers of 1 or more, by path."""
+    for key in keys:
+        if (value := getattr(rule, key)) is not None:
+            require_int(f"{where}.{key}", value)
