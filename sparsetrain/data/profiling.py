@@ -17,8 +17,9 @@ from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.counts import ValueCounts, kind_of_column, of_kind
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST
-from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.reader import Reader, label_names
+from sparsetrain.data.encode.learn import blank_encoder, read_converted
+from sparsetrain.data.encode.reader import Reader, bind, label_names
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
@@ -134,10 +135,10 @@ def profile(
     schema = Schema.read(schema)
     source = open_rows(data, schema)
     first = source.parts[0]
-    encoder = Encoder.read_converted(first) or Encoder.blank(first, Settings(nan="missing"), schema)
-    wanted = label_names(encoder.schema) if first.is_converted else encoder.labels
+    encoder = read_converted(first) or blank_encoder(first, Settings(nan="missing"), schema)
+    wanted = label_names(encoder.schema) if first.is_converted else encoder.schema.all_labels.kinds
     there = {name.lower() for name in first.schema.names}
-    bound = encoder.bind(source.parts, require_label=there >= {name.lower() for name in wanted})
+    bound = bind(encoder, source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)
     pieces = ((each, *item) for part, each in bound for item in part.pieces(each.names))
     for reader, location, piece in pieces:
@@ -151,7 +152,7 @@ def profile(
 class _Seen:
     """Accumulated counts of the rows read."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Rules) -> None:
         self._encoder = encoder
         self.rows = 0
         self.positive: int | None = None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.data.encode.reader import Reader
+from sparsetrain.data.encode.reader import Reader, bind
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import stored_names
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
@@ -72,14 +72,14 @@ class Chunk:
         return part.pieces(names), parsed.bad
 
 
-def open_inputs(files: Sequence[str], encoder: Encoder, label: bool) -> list[Chunk]:
+def open_inputs(files: Sequence[str], encoder: Rules, label: bool) -> list[Chunk]:
     """Return a chunk for each file as a whole: its location and its columns."""
     opened = [tuple(file_parts(file, encoder.schema)) for file in files]
     first = [
         parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
         for file, parts in zip(files, opened, strict=True)
     ]
-    bound = encoder.bind(first, require_label=label)
+    bound = bind(encoder, first, require_label=label)
     return [
         _whole(part, parts, reader)
         for part, parts, (_, reader) in zip(first, opened, bound, strict=True)

@@ -21,9 +21,11 @@ from sparsetrain.data.conversion.job import Job, Progress
 from sparsetrain.data.conversion.learn import BASE, QUARANTINE, WORKER, check_memory, learn
 from sparsetrain.data.conversion.strict_reader import POLICIES
 from sparsetrain.data.conversion.write_files import write_files
-from sparsetrain.data.encode.encoder import Encoder, read_encoder
-from sparsetrain.data.encode.encoder_state import ENCODER_FILE, write_encoder
-from sparsetrain.data.encode.reader import check_converted_names
+from sparsetrain.data.encode.encoder import Encoder
+from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file, write_file
+from sparsetrain.data.encode.learn import blank_encoder
+from sparsetrain.data.encode.reader import bind, check_converted_names
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.files import file_parts, list_files
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.parquet import DATASET_FILE
@@ -134,20 +136,20 @@ def _inputs(paths: Any, out: Path) -> list[str]:
     return files
 
 
-def _known(encoder: Encoder | str | Path | None) -> Encoder | None:
+def _known(encoder: Encoder | str | Path | None) -> Rules | None:
     if encoder is None or isinstance(encoder, Encoder):
         return encoder
     path = Path(encoder)
-    return read_encoder(path / ENCODER_FILE if path.is_dir() else path)
+    return Rules(**read_file(path / ENCODER_FILE if path.is_dir() else path))
 
 
-def _blank(files: list[str], settings: Settings, schema: Schema) -> Encoder:
+def _blank(files: list[str], settings: Settings, schema: Schema) -> Rules:
     opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
     part = opened.parts[0]
     require_row_weights(part.schema.names, schema, part.location)
-    blank = Encoder.blank(part, settings, schema)
-    part, reader = blank.bind(opened.parts[:1], require_label=False)[0]
+    blank = blank_encoder(part, settings, schema)
+    part, reader = bind(blank, opened.parts[:1], require_label=False)[0]
     if blank.encoded:
         settings.check_encoded(schema.linear)
         reader.check_dense(part)
@@ -227,11 +229,11 @@ def _convert(job: Job, state: dict[str, Any]) -> None:
     (job.out / DATASET_FILE).unlink(missing_ok=True)  # of a result that lost files
     inputs = open_inputs(job.files, job.blank, job.label)
     if "files" in state:
-        encoder = job.known or read_encoder(job.out / ENCODER_FILE)
+        encoder = job.known or Rules(**read_file(job.out / ENCODER_FILE))
         check_memory(job, encoder)
     else:
         encoder, learnt = learn(job, inputs)
-        write_encoder(job.out / ENCODER_FILE, encoder)
+        write_file(job.out / ENCODER_FILE, encoder.fields)
         write_json(job.state, learnt)
         state.update(learnt)
     write_files(job, encoder, inputs, state)

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.encoder_state import write_manifest
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.file_systems import is_url, size_and_time
 from sparsetrain.data.read.parquet import DATASET_FILE
 
@@ -33,8 +33,8 @@ class Job:
 
     files: list[str]
     out: Path
-    blank: Encoder
-    known: Encoder | None
+    blank: Rules
+    known: Rules | None
     label: bool
     bad_rows: str
     memory: int
@@ -54,10 +54,12 @@ class Job:
     @cached_property
     def plan(self) -> str:
         """A digest of everything the result depends on."""
+        known, blank = self.known, self.blank
+        encoder = known.fingerprint if known else write_manifest(**blank.fields)
         plan = {
             "version": 3,
             "inputs": _identity(self.files),
-            "encoder": self.known.fingerprint if self.known else write_manifest(self.blank),
+            "encoder": encoder,
             "label": self.label,
             "bad_rows": self.bad_rows,
         }

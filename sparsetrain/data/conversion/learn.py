@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from sparsetrain.data.atomic_write import atomic_write
-from sparsetrain.data.columns.category import Category, Values
+from sparsetrain.data.columns.category import Category, Values, with_values
 from sparsetrain.data.columns.counts import Counted, ValueCounts
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import Chunk, split_chunks
@@ -27,9 +27,9 @@ from sparsetrain.data.conversion.strict_reader import (
     read_good_rows,
     strict_reader,
 )
-from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.quantiles import Numbers, learn_boundaries, numbers_in
 from sparsetrain.data.encode.reader import Reader
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import learnt_numbers
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.stream.threads import ordered_map
@@ -51,7 +51,7 @@ class _Found(NamedTuple):
     input_bytes: float
 
 
-def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
+def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     """Read all rows; return the encoder, and `dataset.json` without files.
 
     Its `chunks`, the rows of each, are for the second pass alone.
@@ -73,7 +73,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Encoder, dict[str, Any]]:
         "fingerprint": encoder.fingerprint,
         "layout": encoder.layout,
         "schema": encoder.schema.to_dict(),
-        "labels": encoder.labels,
+        "labels": encoder.schema.all_labels.kinds,
         "bad_row_examples": [fault["reason"] for fault in found.bad],
         "categories": _categories(encoder, distinct),
         "files": [],
@@ -157,7 +157,7 @@ def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
     return _Found(seen, bad, chunk.input_bytes)
 
 
-def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]]:
+def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:
     """Give ids to the values of each table; return also how many distinct ones each had."""
     blank = job.blank
     learned = dict[str, Values]()
@@ -176,10 +176,10 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Encoder, dict[str, int]
         sizes[column.name] = _bytes_of(table)
         _check_sizes(job, sizes)
         job.progress("counting values", 0, len(distinct) / len(tables))
-    return blank.with_values(learned), distinct
+    return replace(blank, features=with_values(blank.features, learned)), distinct
 
 
-def check_memory(job: Job, encoder: Encoder) -> None:
+def check_memory(job: Job, encoder: Rules) -> None:
     """Refuse an encoder that would not fit in the memory."""
     tables = {column.owner: column.values for column in encoder.features}
     _check_sizes(job, {owner: _bytes_of(values) for owner, values in tables.items()})
@@ -205,7 +205,7 @@ def _bytes_of(values: Values) -> int:
     return _VALUE * len(values.numbers) + texts
 
 
-def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
+def _rows(encoder: Rules, found: Statistics) -> dict[str, Any]:
     bad = {name: n for (what, name), n in sorted(found.items()) if what == "bad"}
     return {
         "rows": found["rows", ""],
@@ -219,7 +219,7 @@ def _rows(encoder: Encoder, found: Statistics) -> dict[str, Any]:
     }
 
 
-def _categories(encoder: Encoder, distinct: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+def _categories(encoder: Rules, distinct: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return the facts about each category column; the second pass counts its ids."""
     reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
     found = {}

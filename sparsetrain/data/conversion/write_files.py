@@ -24,9 +24,9 @@ from sparsetrain.data.conversion.chunks import Chunk, split_chunks
 from sparsetrain.data.conversion.job import Job
 from sparsetrain.data.conversion.strict_reader import read_good_rows, strict_reader
 from sparsetrain.data.encode.encoded_rows import Rows, regroup
-from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.id_shares import ShareMeter
 from sparsetrain.data.encode.reader import Reader, label_names, weight_names
+from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.ids import as_columns
 from sparsetrain.data.read.derived_columns import derive_columns
 from sparsetrain.data.read.parquet import footer_checksum, read_footer
@@ -40,7 +40,7 @@ GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
 _DICTIONARY = 1 << 8  # largest table with ids stored by a dictionary
 
 
-def write_files(job: Job, encoder: Encoder, inputs: Sequence[Chunk], state: dict[str, Any]) -> None:
+def write_files(job: Job, encoder: Rules, inputs: Sequence[Chunk], state: dict[str, Any]) -> None:
     """Write the files that `state`, from `learn`, does not name yet, and add them to it."""
     groups = [*_group_chunks(state["chunks"])]
     done = len(state["files"])
@@ -82,7 +82,7 @@ def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield chunks, total
 
 
-def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
+def _encode(job: Job, encoder: Rules, chunk: Chunk) -> Iterable[Rows]:
     """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
     reader = Reader.of(encoder, chunk.reader.found)
 
@@ -96,7 +96,7 @@ def _encode(job: Job, encoder: Encoder, chunk: Chunk) -> Iterable[Rows]:
 
 
 def _write(
-    encoder: Encoder, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ShareMeter
+    encoder: Rules, schema: pa.Schema, pieces: Iterable[Rows], path: Path, meter: ShareMeter
 ) -> int:
     """Write one file, and return its rows."""
     count = 0
@@ -114,7 +114,7 @@ def _write(
     return count
 
 
-def _schema(encoder: Encoder, reader: Reader) -> pa.Schema:
+def _schema(encoder: Rules, reader: Reader) -> pa.Schema:
     labels = label_names(encoder.schema) if reader.labels else ()
     factors = (name for name, _ in reader.weights)
     names = (*labels, *factors, *input_names(encoder.dense))
@@ -129,7 +129,7 @@ def _schema(encoder: Encoder, reader: Reader) -> pa.Schema:
     return pa.schema(fields, metadata={MARK: encoder.fingerprint})
 
 
-def _encodings(schema: pa.Schema, encoder: Encoder) -> dict[str, Any]:
+def _encodings(schema: pa.Schema, encoder: Rules) -> dict[str, Any]:
     """Return arguments of the writer: ids of large tables are split by bytes.
 
     The rest have a dictionary; with more ids it takes more time and disk.

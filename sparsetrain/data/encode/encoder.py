@@ -7,49 +7,24 @@ scored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.category import Values, blank_categories, with_values
-from sparsetrain.data.columns.dense import dense_columns
-from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.encode.encoded_rows import concat_rows
-from sparsetrain.data.encode.encoder_state import (
-    ENCODER_FILE,
-    State,
-    fingerprint_of,
-    read_rules,
-    read_state,
-    write_state,
-)
+from sparsetrain.data.encode.encoder_state import State, read_file, read_state, write_state
 from sparsetrain.data.encode.learn import Sizes, extend, learn
-from sparsetrain.data.encode.quantiles import read_boundaries
-from sparsetrain.data.encode.reader import Reader, match
+from sparsetrain.data.encode.reader import bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.blank_columns import with_blanks
-from sparsetrain.data.read.derived_columns import with_derived
-from sparsetrain.data.read.open_source import open_rows
-from sparsetrain.data.read.source import Part, encoder_fingerprint
-from sparsetrain.data.read.tables import as_table, names_in, table_parts
-from sparsetrain.data.schema.columns import (
-    check_row_weights,
-    check_same_row_weights,
-    find_columns,
-    require_row_weights,
-)
+from sparsetrain.data.read.tables import as_table, table_parts
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.html import escape, table
 
 
@@ -71,11 +46,6 @@ class Encoder(Rules):
         rows = [(c.name, c.values.kind or "ids", c.rows, c.owner) for c in learned]
         head = ("category", "kind", "rows", "table")
         return f"<b>{escape(repr(self))}</b>\n{table(rows, head)}"
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A digest of everything that decides a row's encoding."""
-        return fingerprint_of(self)
 
     @classmethod
     def fit(
@@ -135,66 +105,7 @@ class Encoder(Rules):
             If a setting is out of range or does not go with the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        schema = Schema.read(schema, weights)
-        opened = open_rows(source, schema)
-        known = cls.read_converted(opened.parts[0])
-        if known is not None:
-            known._check_asked(settings, schema)
-        for part in opened.parts if schema.weights else ():
-            names = names_in(source) or part.schema.names  # not only the columns that can matter
-            require_row_weights(names, schema, part.location)
-        if known is not None:
-            known.bind(opened.parts, require_label=False)
-            return known
-        if schema.quantiles:
-            schema = read_boundaries(schema, opened.parts)
-        blank = cls.blank(opened.parts[0], settings, schema)
-        parts = blank.bind(opened.parts, require_label=False)
-        parts[0][1].warn_of_floor(parts[0][0])
-        return replace(blank, features=learn(blank.features, parts, settings, schema, sizes))
-
-    def _check_asked(self, settings: Settings, schema: Schema) -> None:
-        """Refuse settings that differ from the data's conversion."""
-        settings.check_converted(self.settings)
-        check_row_weights(schema, self.schema, "the data are converted", "convert the raw data")
-        asked = schema.share_embedding
-        if asked and asked != self.share_embedding:
-            raise ConfigError(
-                f"share_embedding is {asked}, but the data are converted with "
-                f"{self.share_embedding or 'a table for each column'}; leave it out, or convert "
-                "the raw data again"
-            )
-
-    @classmethod
-    def read_converted(cls, part: Part) -> Encoder | None:
-        """Return the encoder in the folder of a converted file; None for other data."""
-        path = Path(part.location.name).with_name(ENCODER_FILE)
-        return read_encoder(path) if part.is_converted and path.is_file() else None
-
-    @classmethod
-    def blank(cls, part: Part, settings: Settings, schema: Schema) -> Encoder:
-        """Return an encoder that knows the columns of a part and has learned nothing yet."""
-        if schema.derived:
-            part = with_derived(part, schema.derived)
-        first = find_columns(
-            part.schema,
-            part.location.name,
-            label=False,
-            treat_as=settings.treat_as,
-            described=schema,
-        )
-        if schema.share_embedding:
-            owners_of(first.categories, schema.share_embedding)  # refused before anything is read
-        values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
-        features = blank_categories(first, part.schema, schema, values)
-        dense = dense_columns(first.dense, first.encoded, settings, schema)
-        made = cls(settings, first.encoded, dense, features, first.layout, schema)
-        made._matched[False, None] = part.schema, Reader(made, first)
-        return made
-
-    def with_values(self, learned: Mapping[str, Values]) -> Encoder:
-        """Return this encoder with the values of each table, by the column it is named after."""
-        return replace(self, features=with_values(self.features, learned))
+        return cls(**learn(source, settings, Schema.read(schema, weights), sizes).fields)
 
     def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
         """Return an encoder that knows the values of newer data too.
@@ -218,18 +129,7 @@ class Encoder(Rules):
         ConfigError
             If `min_count` is not a whole number of 1 or more.
         """
-        settings = self.settings
-        if min_count is not None:
-            settings = replace(settings, min_count=require_int("min_count", min_count))
-        opened = open_rows(source, self.schema)
-        for part in opened.parts:
-            if part.is_converted:
-                raise DataError(
-                    f"{part.location.name}: it was converted, which left new values out; give the "
-                    "raw data"
-                )
-        parts = self.bind(opened.parts, require_label=False)
-        return replace(self, settings=settings, features=extend(self.features, parts, settings))
+        return extend(self, source, min_count)
 
     def values(self, column: str) -> list[int | str | None]:
         """Return the value of each row of a column's table.
@@ -268,60 +168,6 @@ class Encoder(Rules):
         pairs = zip(self.features, other.features, strict=True)
         return all(column.extends(known) for column, known in pairs)
 
-    def bind(
-        self,
-        parts: Sequence[Part],
-        *,
-        require_label: bool = True,
-        read_weights: bool = True,
-        optional: Collection[str] = (),
-    ) -> list[tuple[Part, Reader]]:
-        """Pair every part with a reader of it; weights of rows are read only with their labels.
-
-        Each file's schema is looked at once; converted files have their derived columns already.
-        Absent `optional` columns are missing values.
-
-        Raises
-        ------
-        DataError
-            If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
-        """
-        weights = self.schema.weights if require_label and read_weights else None
-        readers: dict[str, Reader] = {}
-        bound = []
-        for part in parts:
-            where = part.location.name
-            if optional:
-                blank = 0 if self.encoded or part.is_converted else None
-                part = with_blanks(part, optional, blank)
-            if self.schema.derived and not part.is_converted:
-                part = with_derived(part, self.schema.derived)
-            if where not in readers:
-                readers[where] = self._reader(part, require_label, weights)
-            bound.append((part, readers[where]))
-        if len(readers) > 1:
-            check_same_row_weights({where: reader.found for where, reader in readers.items()})
-        return bound
-
-    def _reader(self, part: Part, require_label: bool, weights: str | None) -> Reader:
-        """Return a reader of a part; the last schema's is cached."""
-        known = self._matched.get((require_label, weights))
-        if known is None or not known[0].equals(part.schema, check_metadata=True):
-            fingerprint = encoder_fingerprint(part.schema)
-            if fingerprint is not None and fingerprint != self.fingerprint:
-                raise DataError(
-                    f"{part.location.name}: converted with a different encoder than this one; "
-                    "convert the raw data with this one (convert --encoder), or train on this data"
-                )
-            known = part.schema, match(self, part, require_label, weights)
-            self._matched[require_label, weights] = known
-        return known[1]
-
-    @cached_property
-    def _matched(self) -> dict[tuple[bool, str | None], tuple[pa.Schema, Reader]]:
-        """Whether labels and which weights were read -> the last schema, and its reader."""
-        return {}
-
     def encode(self, table: Any, *, require_label: bool = True, where: str = "table") -> Batch:
         """Encode all rows of a table.
 
@@ -352,7 +198,7 @@ class Encoder(Rules):
             )
         if not arrow.num_rows:
             raise DataError(f"{where}: no rows")
-        bound = self.bind([*table_parts(arrow, where)], require_label=require_label)
+        bound = bind(self, [*table_parts(arrow, where)], require_label=require_label)
         rows = [
             reader.encode(piece, location)
             for part, reader in bound
@@ -360,9 +206,72 @@ class Encoder(Rules):
         ]
         return concat_rows(rows).batch()
 
+    @property
+    def tables(self) -> dict[str, int]:
+        """Rows of each table, once where columns share it, by the column that it is named after."""
+        if self.is_blank:
+            return {}
+        return {column.name: column.rows for column in self.features if column.has_table}
+
+    @property
+    def share_embedding(self) -> dict[str, str]:
+        """From each column without a table of its own to its table's owner."""
+        return self.schema.share_embedding
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """For each category column, the position of its table's owner."""
+        return owners_of(self.columns, self.share_embedding)
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """The name of each label and its kind in plain words, as in a schema."""
+        return self.schema.all_labels.kinds
+
+    @property
+    def rare_shares(self) -> list[float | None]:
+        """For each category column, which share of its training values was rare, if known."""
+        return [column.values.rare_share for column in self.features]
+
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments of a `ClickModel` that depend on the batches."""
+        weighted = any(column.rule.weights for column in self.features)
+        bags = {"pooling": "sum", "weighted": weighted} if self.has_bags else {}
+        return {
+            "rows": self.rows,
+            "names": self.columns,
+            "num_dense": self.num_dense,
+            "row_weights": self.schema.weights is not None,
+            "share_embedding": self.share_embedding,
+            "labels": self.labels,
+            **bags,
+            **self._of_numbers,
+        }
+
+    @property
+    def _of_numbers(self) -> dict[str, Any]:
+        """Arguments of numeric embeddings, if they differ from the defaults.
+
+        Numbers are binned where all have boundaries of which no categories are made.
+        """
+        cuts = {
+            rule.source: rule.boundaries
+            for rule in self.schema.derived.values()
+            if rule.boundaries is not None
+        }
+        flags = not self.encoded and self.settings.missing_flags
+        numbers = [column for column in self.dense if not isinstance(column, Vector)]
+        if not numbers or not (flags or cuts):
+            return {}
+        bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]
+        all_binned = {column.name for column in numbers} <= self.schema.bins.keys()
+        kind = {"numbers": "binned"} if all_binned else {}
+        return {"number_bins": bins, "missing_flags": flags, **kind}
+
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""
-        return write_state(self)
+        return write_state(self.fields)
 
     @classmethod
     def from_state(cls, manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Encoder:
@@ -373,7 +282,7 @@ class Encoder(Rules):
         CheckpointError
             If anything is missing or inconsistent; nothing in it is trusted.
         """
-        return cls(**read_state(manifest, arrays).fields)
+        return cls(**read_state(manifest, arrays))
 
 
 def read_encoder(path: Path) -> Encoder:
@@ -384,4 +293,4 @@ def read_encoder(path: Path) -> Encoder:
     CheckpointError
         If the file is missing, damaged or of a different kind.
     """
-    return Encoder(**read_rules(path).fields)
+    return Encoder(**read_file(path))

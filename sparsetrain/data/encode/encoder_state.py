@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
-from sparsetrain.data.columns.dense import dense_columns
+from sparsetrain.data.columns.dense import Dense, dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.saved_vocabularies import (
     expect,
@@ -35,7 +36,6 @@ from sparsetrain.data.columns.saved_vocabularies import (
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
 from sparsetrain.data.encode.older_state import of_version_2
-from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
 from sparsetrain.data.shared_tables import owners_of
@@ -44,6 +44,7 @@ from sparsetrain.errors import CheckpointError, ConfigError, first_line
 from sparsetrain.parsing.identity import KINDS, WHOLE
 
 State = tuple[dict[str, Any], dict[str, Array]]
+Fields = dict[str, Any]  # arguments of an encoder
 
 _FORMAT, _VERSION, _OLDER = "sparsetrain.encoder", 3, 2
 
@@ -70,52 +71,62 @@ class _Manifest:
 _OF_COLUMNS = ("rows", "bags", "rare_shares")
 
 
-def write_state(rules: Rules) -> State:
-    """Return (manifest, arrays); already encoded data needs no arrays."""
-    features = rules.features
-    described = {
-        "rare_shares": rules.rare_shares,
-        "unsigned": [column.name for column in features if column.is_unsigned],
-    }
-    return write_manifest(rules) | described, _write_arrays(rules)
-
-
-def write_manifest(rules: Rules) -> dict[str, Any]:
+def write_manifest(
+    settings: Settings,
+    encoded: bool,
+    dense: Sequence[Dense],
+    features: Sequence[Category],
+    layout: str,
+    schema: Schema,
+) -> dict[str, Any]:
     """Return everything that decides a row's encoding except the columns' values."""
-    known = [] if rules.is_blank else [column.values for column in rules.features]
+    known = [column.values for column in features] if all(c.rows for c in features) else []
     return {
         "format": _FORMAT,
         "version": _VERSION,
-        "settings": asdict(rules.settings),
-        "encoded": rules.encoded,
-        "dense_columns": [n for n in rules.dense_columns if n not in rules.schema.vectors],
-        "columns": list(rules.columns),
+        "settings": asdict(settings),
+        "encoded": encoded,
+        "dense_columns": [c.name for c in dense if c.name not in schema.vectors],
+        "columns": [column.name for column in features],
         "rows": [values.rows for values in known],
-        "layout": rules.layout,
-        "schema": rules.schema.to_dict(),
-        "bags": [column.is_bag for column in rules.features],
+        "layout": layout,
+        "schema": schema.to_dict(),
+        "bags": [column.is_bag for column in features],
         "kinds": [values.kind for values in known],
     }
 
 
-def _write_arrays(rules: Rules) -> dict[str, Array]:
-    """Return the values of each table, of a column that shares one none."""
-    features = () if rules.encoded else rules.features
-    tables: Any = [c.values if c.has_table else Vocabulary.blank(c.values.nan) for c in features]
+def _write_arrays(features: Sequence[Category]) -> dict[str, Array]:
+    """Return the values of each table, of a column that shares one none; ids need no arrays."""
+    tables = [
+        column.values if column.has_table else Vocabulary.blank(column.values.nan)
+        for column in features
+        if isinstance(column.values, Vocabulary)
+    ]
     return save_vocabularies(tables) if tables else {}
 
 
-def fingerprint_of(rules: Rules) -> str:
+def write_state(fields: Fields) -> State:
+    """Return (manifest, arrays) of an encoder."""
+    features = fields["features"]
+    described = {
+        "rare_shares": [column.values.rare_share for column in features],
+        "unsigned": [column.name for column in features if column.is_unsigned],
+    }
+    return write_manifest(**fields) | described, _write_arrays(features)
+
+
+def fingerprint_of(fields: Fields) -> str:
     """Return a digest of everything that decides a row's encoding."""
-    manifest, arrays = write_manifest(rules), _write_arrays(rules)
+    manifest, arrays = write_manifest(**fields), _write_arrays(fields["features"])
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
     return digest.hexdigest()[:32]
 
 
-def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rules:
-    """Return the rules that were written."""
+def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
+    """Return the arguments of the encoder that was written."""
     expect(
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
@@ -136,20 +147,27 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Rule
         )
     )
     dense = dense_columns(read.dense_columns, read.encoded, read.settings, read.schema)
-    return Rules(read.settings, read.encoded, dense, features, read.layout, read.schema)
+    return {
+        "settings": read.settings,
+        "encoded": read.encoded,
+        "dense": dense,
+        "features": features,
+        "layout": read.layout,
+        "schema": read.schema,
+    }
 
 
 def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:
     """Return the manifest, and for each column the owner of its table."""
     known = {
-        field.name: manifest[field.name] for field in fields(_Manifest) if field.name in manifest
+        field.name: manifest[field.name] for field in fields_of(_Manifest) if field.name in manifest
     }
     try:
         read = fill(known, _Manifest, "manifest")
         owners = owners_of(read.columns, read.schema.share_embedding)
     except ConfigError as error:
         raise CheckpointError(f"the saved encoder: {error}; take it from a finished run") from None
-    expect(len(known["settings"]) == len(fields(Settings)), "lacks a setting")
+    expect(len(known["settings"]) == len(fields_of(Settings)), "lacks a setting")
     expect(bool(read.columns), "has no columns")
     is_older = manifest["version"] == _OLDER
     expect(not (is_older and read.kinds), "has kinds, which its version did not know")
@@ -198,10 +216,10 @@ _SCHEMA = pa.schema([("name", pa.string()), ("dtype", pa.string()), ("data", pa.
 _CHUNK = 1 << 24  # bytes of an array in one row
 
 
-def write_encoder(path: Path, rules: Rules) -> None:
+def write_file(path: Path, fields: Fields) -> None:
     """Write an encoder; the file appears whole or not at all."""
-    manifest, arrays = write_state(rules)
-    described = json.dumps({"manifest": manifest, "fingerprint": fingerprint_of(rules)})
+    manifest, arrays = write_state(fields)
+    described = json.dumps({"manifest": manifest, "fingerprint": fingerprint_of(fields)})
     schema = _SCHEMA.with_metadata({_KEY: described})
     with (
         atomic_write(path) as file,
@@ -219,8 +237,14 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
         yield {"name": name, "dtype": array.dtype.name, "data": part}
 
 
-def read_rules(path: Path) -> Rules:
-    """Read a file of `write_encoder`."""
+def read_file(path: Path) -> Fields:
+    """Return the arguments of the encoder in a file of `write_file`.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is missing, damaged or of a different kind.
+    """
     try:
         with (
             open(path, "rb") as file,
@@ -231,8 +255,8 @@ def read_rules(path: Path) -> Rules:
         arrays = {name: _joined(rows, name) for name in dict.fromkeys(r["name"] for r in rows)}
         if described["manifest"]["version"] == _OLDER:
             raise CheckpointError(f"{path}: written by an older version; convert the data again")
-        rules = read_state(described["manifest"], arrays)
-        whole = fingerprint_of(rules) == described["fingerprint"]
+        fields = read_state(described["manifest"], arrays)
+        whole = fingerprint_of(fields) == described["fingerprint"]
     except FileNotFoundError:
         raise CheckpointError(
             f"{path}: no such file; `convert` writes the encoder to its output folder"
@@ -241,7 +265,7 @@ def read_rules(path: Path) -> Rules:
         raise CheckpointError(f"{path}: not a whole encoder file ({first_line(error)})") from None
     if not whole:
         raise CheckpointError(f"{path}: the encoder is damaged; convert the data again")
-    return rules
+    return fields
 
 
 def _joined(rows: list[dict[str, Any]], name: str) -> Array:

@@ -116,10 +116,11 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
 
 def _are_own(names: Iterable[Any], rules: Rules) -> bool:
     """Whether the encoder's columns are there, and no alternatives to them."""
-    others = rules.names.symmetric_difference(names)
+    own = {*rules.dense_columns, *rules.columns}
+    others = own.symmetric_difference(names)
     if not others:
         return True
-    if not others.isdisjoint(rules.names):
+    if not others.isdisjoint(own):
         return False
     texts = [name for name in others if isinstance(name, str)]
     return rules.schema.categories is not None or not {

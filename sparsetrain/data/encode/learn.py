@@ -9,52 +9,130 @@ rows after the existing ones, so no known value changes its row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
-from sparsetrain.data.columns.category import Category, with_values
+from sparsetrain.data.columns.category import Category, blank_categories, with_values
 from sparsetrain.data.columns.counts import ValueCounts
+from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.encode.reader import Reader
+from sparsetrain.data.columns.vocabulary import Vocabulary
+from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
+from sparsetrain.data.encode.quantiles import read_boundaries
+from sparsetrain.data.encode.reader import Reader, bind
+from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.tables import names_in
+from sparsetrain.data.schema.columns import check_row_weights, find_columns, require_row_weights
 from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError, DataError
+from sparsetrain.system.argument_checks import require_int
 
+Known = TypeVar("Known", bound=Rules)
 Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 
 
-def learn(
-    features: Sequence[Category],
-    parts: Bound,
-    settings: Settings,
-    schema: Schema,
-    sizes: Sizes | None,
-) -> tuple[Category, ...]:
+def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) -> Rules:
+    """Return the encoder of training data: learnt from them, or the one they were converted by."""
+    opened = open_rows(source, schema)
+    first = opened.parts[0]
+    known = read_converted(first)
+    if known is not None:
+        _check_asked(known, settings, schema)
+    for part in opened.parts if schema.weights else ():
+        names = names_in(source) or part.schema.names  # not only the columns that can matter
+        require_row_weights(names, schema, part.location)
+    if known is not None:
+        bind(known, opened.parts, require_label=False)
+        return known
+    if schema.quantiles:
+        schema = read_boundaries(schema, opened.parts)
+    made = blank_encoder(first, settings, schema)
+    parts = bind(made, opened.parts, require_label=False)
+    parts[0][1].warn_of_floor(parts[0][0])
+    return replace(made, features=_learnt(made, parts, sizes))
+
+
+def read_converted(part: Part) -> Rules | None:
+    """Return the encoder in the folder of a converted file; None for other data."""
+    path = Path(part.location.name).with_name(ENCODER_FILE)
+    return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
+
+
+def _check_asked(known: Rules, settings: Settings, schema: Schema) -> None:
+    """Refuse settings that differ from the data's conversion."""
+    settings.check_converted(known.settings)
+    check_row_weights(schema, known.schema, "the data are converted", "convert the raw data")
+    asked, shared = schema.share_embedding, known.schema.share_embedding
+    if asked and asked != shared:
+        raise ConfigError(
+            f"share_embedding is {asked}, but the data are converted with "
+            f"{shared or 'a table for each column'}; leave it out, or convert the raw data again"
+        )
+
+
+def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
+    """Return an encoder that knows the columns of a part and has learned nothing yet."""
+    if schema.derived:
+        part = with_derived(part, schema.derived)
+    first = find_columns(
+        part.schema,
+        part.location.name,
+        label=False,
+        treat_as=settings.treat_as,
+        described=schema,
+    )
+    if schema.share_embedding:
+        owners_of(first.categories, schema.share_embedding)  # refused before anything is read
+    values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
+    features = blank_categories(first, part.schema, schema, values)
+    dense = dense_columns(first.dense, first.encoded, settings, schema)
+    made = Rules(settings, first.encoded, dense, features, first.layout, schema)
+    made.known_readers[False, None] = part.schema, Reader(made, first)
+    return made
+
+
+def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, ...]:
     """Return blank columns after they have learnt from the training data."""
-    is_plain = parts[0][1].is_plain
-    if is_plain:
-        settings.check_encoded(schema.linear)
-    if sizes is not None and not is_plain:
+    features, settings = blank.features, blank.settings
+    if blank.encoded:
+        settings.check_encoded(blank.schema.linear)
+    if sizes is not None and not blank.encoded:
         raise ConfigError(
             "sizes is for already encoded data, this is raw; leave it out or use treat_as='encoded'"
         )
     if sizes is not None:
         return with_values(features, check_sizes(features, sizes))
-    counts, is_criteo = count_columns(features, parts, settings), schema.categories is None
+    counts, is_criteo = count_columns(features, parts), blank.schema.categories is None
     return with_values(
         features, {c.name: c.learnt(n.total, settings, is_criteo) for c, n in counts.items()}
     )
 
 
-def extend(features: Sequence[Category], parts: Bound, settings: Settings) -> tuple[Category, ...]:
-    """Return columns that also give rows to the values of `parts`."""
-    counts = count_columns(features, parts, settings)
-    return with_values(features, {c.name: c.grown(n.total, settings) for c, n in counts.items()})
+def extend(known: Known, source: Any, min_count: int | None) -> Known:
+    """Return an encoder that also gives rows to the values of newer data."""
+    settings = known.settings
+    if min_count is not None:
+        settings = replace(settings, min_count=require_int("min_count", min_count))
+    opened = open_rows(source, known.schema)
+    for part in opened.parts:
+        if part.is_converted:
+            raise DataError(
+                f"{part.location.name}: it was converted, which left new values out; give the raw "
+                "data"
+            )
+    counts = count_columns(known.features, bind(known, opened.parts, require_label=False))
+    grown = {column.name: column.grown(n.total, settings) for column, n in counts.items()}
+    return replace(known, settings=settings, features=with_values(known.features, grown))
 
 
-def count_columns(
-    features: Sequence[Category], parts: Bound, settings: Settings
-) -> dict[Category, ValueCounts]:
+def count_columns(features: Sequence[Category], parts: Bound) -> dict[Category, ValueCounts]:
     """Count the values of every table, by the column that it is named after."""
     parts[0][1].check_dense(parts[0][0])
     counts = {column.owner: ValueCounts() for column in features}

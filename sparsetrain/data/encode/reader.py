@@ -13,7 +13,7 @@ one pass over each column, nothing per row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,11 +29,14 @@ from sparsetrain.data.columns.dense import FLAG, Dense, Number, input_names
 from sparsetrain.data.columns.plain import plain_floats
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.source import Part
+from sparsetrain.data.read.blank_columns import with_blanks
+from sparsetrain.data.read.derived_columns import with_derived
+from sparsetrain.data.read.source import Part, encoder_fingerprint
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import (
     AUTO,
     Columns,
+    check_same_row_weights,
     describe_labels,
     find_columns,
     with_row_weights,
@@ -166,6 +169,58 @@ class Reader:
 
 
 _LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
+
+
+def bind(
+    rules: Rules,
+    parts: Sequence[Part],
+    *,
+    require_label: bool = True,
+    read_weights: bool = True,
+    optional: Collection[str] = (),
+) -> list[tuple[Part, Reader]]:
+    """Pair every part with a reader of it; weights of rows are read only with their labels.
+
+    Each file's schema is looked at once; converted files have their derived columns already.
+    Absent `optional` columns are missing values.
+
+    Raises
+    ------
+    DataError
+        If one is missing, or the data is encoded and the encoder for raw data, or the reverse.
+    """
+    weights = rules.schema.weights if require_label and read_weights else None
+    readers: dict[str, Reader] = {}
+    bound = []
+    for part in parts:
+        where = part.location.name
+        if optional:
+            blank = 0 if rules.encoded or part.is_converted else None
+            part = with_blanks(part, optional, blank)
+        if rules.schema.derived and not part.is_converted:
+            part = with_derived(part, rules.schema.derived)
+        if where not in readers:
+            readers[where] = _reader(rules, part, require_label, weights)
+        bound.append((part, readers[where]))
+    if len(readers) > 1:
+        check_same_row_weights({where: reader.found for where, reader in readers.items()})
+    return bound
+
+
+def _reader(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:
+    """Return a reader of a part; the last schema's is cached."""
+    known = rules.known_readers.get((require_label, weights))
+    if known is None or not known[0].equals(part.schema, check_metadata=True):
+        fingerprint = encoder_fingerprint(part.schema)
+        if fingerprint is not None and fingerprint != rules.fingerprint:
+            raise DataError(
+                f"{part.location.name}: converted with a different encoder than this one; "
+                "convert the raw data with this one (convert --encoder), or train on this data"
+            )
+        known = part.schema, match(rules, part, require_label, weights)
+        rules.known_readers[require_label, weights] = known
+    reader: Reader = known[1]
+    return reader
 
 
 def match(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:

@@ -27,7 +27,7 @@ from sparsetrain.data.columns.bags import with_distinct
 from sparsetrain.data.encode.encoded_rows import PermutedRows, Rows, first_rows, regroup, skip_rows
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.encode.id_shares import Share, ShareMeter, warn_of_unknown
-from sparsetrain.data.encode.reader import Reader
+from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
 from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
@@ -128,7 +128,7 @@ class Dataset:
         self._encoder = encoder
         self.absent: frozenset[str] = frozenset()
         self._parts: list[tuple[Part, Reader]] = []
-        self._meter = ShareMeter(encoder.reserving if encoder else ())
+        self._meter = ShareMeter(() if encoder is None or encoder.encoded else encoder.columns)
         if isinstance(self._source, BatchSource):
             return
         if encoder is None:
@@ -137,8 +137,12 @@ class Dataset:
             )
         parts = self._source.parts
         self.absent = frozenset(n for n in optional for p in parts if n not in p.schema.names)
-        self._parts = encoder.bind(
-            parts, require_label=require_label, read_weights=read_weights, optional=optional
+        self._parts = bind(
+            encoder,
+            parts,
+            require_label=require_label,
+            read_weights=read_weights,
+            optional=optional,
         )
         check_ranges(self._parts)
 
