@@ -60,14 +60,14 @@ AXES = {
         23,
     ),
     "bags": Axis(
-        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 24
+        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 18
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',
         r"^labels/",
         5,
     ),
-    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 18),
+    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 17),
     "weights of rows": Axis(r"row_weights|with_weights", r"^$", 13),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
@@ -75,7 +75,7 @@ AXES = {
     "encoded data": Axis(
         r"\.encoded\b|is_converted|treat_as|read_converted",
         r"conversion/|columns/plain",
-        21,
+        20,
     ),
     "several processes": Axis(
         r"\b(self|asked|trainer|predictor)\.parallel\b|\bparallel: Any|\bparallel=[_a-z]"

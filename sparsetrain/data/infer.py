@@ -182,7 +182,7 @@ class _Guess:
 
     def as_category(self, name: str, pieces: Pieces) -> None:
         """Take a column for a category."""
-        require_kind(pieces[0][1].type, pieces[0][0], bags=True)
+        require_kind(pieces[0][1].type, pieces[0][0], lists=True)
         self._category(name, values_of(pieces))
 
     def as_dense(self, name: str, pieces: Pieces) -> None:

@@ -185,7 +185,7 @@ class _Seen:
 
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
         """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
-        has_ids = not (self._encoder.is_blank or self._encoder.encoded)
+        has_ids = all(column.rows and column.reserves for column in self._encoder.features)
         dense = list(self._dense.values())
         if has_ids:
             dense = [column._replace(missing=None, negative=None) for column in dense]

@@ -55,11 +55,6 @@ class Texts:
         np.fromiter(map(len, texts), np.int64, len(texts)).cumsum(out=ends[1:])
         return cls(np.frombuffer(b"".join(texts), np.uint8), ends)
 
-    @property
-    def count(self) -> int:
-        """Texts, n."""
-        return len(self.offsets) - 1
-
 
 class Values(NamedTuple):
     """The values of a column that have a row, and its kind; each value occurs once."""

@@ -57,7 +57,7 @@ class Lookup:
             column[1:3] = short.add(numbers[fits], numbers[fits] << 32 | ids[fits])
             column[3:5] = long.add(numbers[~fits], numbers[~fits], ids[~fits])
             texts = Texts.of(values.texts)
-            places = texts.offsets + 4 * np.arange(texts.count + 1)
+            places = texts.offsets + 4 * np.arange(len(texts.offsets))
             hashes, entries = hashes_of(texts), size + places[:-1]
             column[5:] = text.add(hashes, entries, hashes << 32 | values.text_ids)
             pool.append(_behind_lengths(texts, places))
@@ -74,7 +74,7 @@ class Lookup:
 
         `asked` is their column, or columns (m,) that take turns.
         """
-        tables, ids = self._tables, empty((texts.count,), "int32")
+        tables, ids = self._tables, empty((len(texts.offsets) - 1,), "int32")
         _text_ids(texts.offsets.dtype.name, not isinstance(asked, int))(
             *_texts(texts), _columns(asked), *tables, ids
         )
@@ -140,14 +140,15 @@ def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
 
 def keys_of(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
     """Return the key of each text (n,) int64, and its form (n,) uint8: see `keys`."""
-    found, what = empty((texts.count,), "int64"), empty((texts.count,), "uint8")
+    shape = (len(texts.offsets) - 1,)
+    found, what = empty(shape, "int64"), empty(shape, "uint8")
     _keys(texts.offsets.dtype.name)(*_texts(texts), found, what)
     return as_numpy(found, writable=True), as_numpy(what)
 
 
 def hashes_of(texts: Texts) -> np.ndarray:
     """Return the hash of each text (n,) int64."""
-    found = empty((texts.count,), "int64")
+    found = empty((len(texts.offsets) - 1,), "int64")
     _hashes(texts.offsets.dtype.name)(*_texts(texts), found)
     return as_numpy(found)
 
@@ -163,7 +164,7 @@ def _column(asked: int) -> Any:
 
 def _texts(texts: Texts) -> tuple[Any, Any, Any]:
     data, offsets = _kept("data", texts.data, padded=True), _kept("offsets", texts.offsets)
-    return data, offsets, _mask(texts.missing, texts.count)
+    return data, offsets, _mask(texts.missing, len(texts.offsets) - 1)
 
 
 def _mask(missing: np.ndarray | None, count: int) -> Any:

@@ -66,6 +66,21 @@ class Category:
         return self.owner == self.name
 
     @property
+    def shares(self) -> dict[str, str]:
+        """The column whose table it shares, by the key of a schema; none where it has its own."""
+        return {} if self.has_table else {"share_embedding": self.owner}
+
+    @property
+    def reserves(self) -> bool:
+        """Whether it has ids for missing and for rare values."""
+        return self.values.first > 0
+
+    @property
+    def takes_values(self) -> bool:
+        """Whether a value of Python's has one id, by the key kernel."""
+        return self.reserves and not self.is_bag
+
+    @property
     def rows(self) -> int:
         """Rows of its table; for raw data the two reserved ones included."""
         return self.values.rows
@@ -85,6 +100,8 @@ class Category:
 
     def count(self, array: Any, location: Location) -> Counted:
         """Count its values, of lists or not."""
+        if not is_bag(array.type):
+            return self.values.count(array, location)
         return read_values(array, self.values.count, location)[0]
 
     def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:

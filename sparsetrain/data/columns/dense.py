@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Number:
     linear: Linear | None = None
     fill: float = 0.0
     nan: NanRule = field(default_factory=NanRule)
+    takes_values: ClassVar[bool] = True  # a number of Python's has its inputs
 
     @property
     def inputs(self) -> dict[int, str]:

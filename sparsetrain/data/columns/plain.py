@@ -88,6 +88,7 @@ class PlainNumber:
 
     name: str
     place: int
+    takes_values: ClassVar[bool] = False
 
     @property
     def inputs(self) -> dict[int, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparsetrain.data.columns.vocabulary import MIN_CAP
-from sparsetrain.data.schema.columns import check_treat_as
+from sparsetrain.data.schema.columns import AUTO, check_treat_as
 from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError
@@ -40,6 +40,11 @@ class Settings:
         _ = self.nan_rule
         if not math.isfinite(self.dense_fill):
             raise ConfigError(f"dense_fill is {self.dense_fill}; it must be a finite number")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether types tell if data is encoded already."""
+        return self.treat_as == AUTO
 
     @property
     def nan_rule(self) -> NanRule:

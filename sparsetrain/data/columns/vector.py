@@ -8,7 +8,7 @@ or an empty list, is zeros. Cost: a copy of each piece.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ class Vector:
     name: str
     place: int
     length: int
+    takes_values: ClassVar[bool] = False
 
     @property
     def inputs(self) -> dict[int, str]:

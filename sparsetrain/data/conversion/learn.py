@@ -221,10 +221,9 @@ def _rows(encoder: Rules, found: Statistics) -> dict[str, Any]:
 
 def _categories(encoder: Rules, distinct: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     """Return the facts about each category column; the second pass counts its ids."""
-    reserved = {} if encoder.encoded else {"missing": 0, "rare": 0}
     found = {}
     for column in encoder.features:
+        reserved = {"missing": 0, "rare": 0} if column.reserves else {}
         counted = {"distinct": distinct[column.owner]} if reserved and distinct else {}
-        whose = {} if column.has_table else {"share_embedding": column.owner}
-        found[column.name] = {"rows": column.rows, "ids": 0, **reserved, **counted, **whose}
+        found[column.name] = {"rows": column.rows, "ids": 0, **reserved, **counted, **column.shares}
     return found

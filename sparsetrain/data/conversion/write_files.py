@@ -119,9 +119,8 @@ def _schema(encoder: Rules, reader: Reader) -> pa.Schema:
     factors = (name for name, _ in reader.weights)
     names = (*labels, *factors, *input_names(encoder.dense))
     columns = dict.fromkeys(names, pa.float32())
-    ids = pa.list_(pa.int32()) if encoder.has_bags else pa.int32()
     for name, weights in zip(encoder.columns, weight_names(encoder), strict=True):
-        columns[name] = ids
+        columns[name] = encoder.id_type
         if weights:
             columns[weights] = pa.list_(pa.float32())
     # Columns that may hold nulls say of each value whether it is one, and take longer to read.

@@ -14,7 +14,6 @@ from typing import Any
 
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.encode.encoded_rows import concat_rows
 from sparsetrain.data.encode.encoder_state import State, read_file, read_state, write_state
 from sparsetrain.data.encode.learn import Sizes, extend, learn
@@ -22,7 +21,6 @@ from sparsetrain.data.encode.reader import bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.tables import as_table, table_parts
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.html import escape, table
@@ -160,7 +158,7 @@ class Encoder(Rules):
         """Return whether this encodes like `other`, except for values that `other` lacks."""
         same = (
             replace(self.schema, weights=None) == replace(other.schema, weights=None)
-            and (self.dense, self.encoded) == (other.dense, other.encoded)
+            and self.dense == other.dense
             and len(self.features) == len(other.features)
         )
         if not same:
@@ -205,69 +203,6 @@ class Encoder(Rules):
             for location, piece in part.pieces(reader.names)
         ]
         return concat_rows(rows).batch()
-
-    @property
-    def tables(self) -> dict[str, int]:
-        """Rows of each table, once where columns share it, by the column that it is named after."""
-        if self.is_blank:
-            return {}
-        return {column.name: column.rows for column in self.features if column.has_table}
-
-    @property
-    def share_embedding(self) -> dict[str, str]:
-        """From each column without a table of its own to its table's owner."""
-        return self.schema.share_embedding
-
-    @property
-    def owners(self) -> tuple[int, ...]:
-        """For each category column, the position of its table's owner."""
-        return owners_of(self.columns, self.share_embedding)
-
-    @property
-    def labels(self) -> dict[str, str | int]:
-        """The name of each label and its kind in plain words, as in a schema."""
-        return self.schema.all_labels.kinds
-
-    @property
-    def rare_shares(self) -> list[float | None]:
-        """For each category column, which share of its training values was rare, if known."""
-        return [column.values.rare_share for column in self.features]
-
-    @property
-    def model_arguments(self) -> dict[str, Any]:
-        """Arguments of a `ClickModel` that depend on the batches."""
-        weighted = any(column.rule.weights for column in self.features)
-        bags = {"pooling": "sum", "weighted": weighted} if self.has_bags else {}
-        return {
-            "rows": self.rows,
-            "names": self.columns,
-            "num_dense": self.num_dense,
-            "row_weights": self.schema.weights is not None,
-            "share_embedding": self.share_embedding,
-            "labels": self.labels,
-            **bags,
-            **self._of_numbers,
-        }
-
-    @property
-    def _of_numbers(self) -> dict[str, Any]:
-        """Arguments of numeric embeddings, if they differ from the defaults.
-
-        Numbers are binned where all have boundaries of which no categories are made.
-        """
-        cuts = {
-            rule.source: rule.boundaries
-            for rule in self.schema.derived.values()
-            if rule.boundaries is not None
-        }
-        flags = not self.encoded and self.settings.missing_flags
-        numbers = [column for column in self.dense if not isinstance(column, Vector)]
-        if not numbers or not (flags or cuts):
-            return {}
-        bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]
-        all_binned = {column.name for column in numbers} <= self.schema.bins.keys()
-        kind = {"numbers": "binned"} if all_binned else {}
-        return {"number_bins": bins, "missing_flags": flags, **kind}
 
     def to_state(self) -> State:
         """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""

@@ -15,12 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.dense import Number, inputs_of_numbers
+from sparsetrain.data.columns.dense import inputs_of_numbers
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
 from sparsetrain.data.schema.column_names import candidate_columns
-from sparsetrain.data.schema.columns import AUTO
 from sparsetrain.data.values.numeric import EXACT
 from sparsetrain.parsing.identity import Texts
 
@@ -35,9 +34,8 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 
     None where columns must tell.
     """
-    if rules.encoded or rules.has_bags or rules.schema.derived:
-        return None
-    if not all(isinstance(column, Number) for column in rules.dense):
+    columns = (*rules.dense, *rules.features)
+    if rules.schema.derived or not all(column.takes_values for column in columns):
         return None
     try:
         return _encode(rules, _as_rows(data, rules))
@@ -130,7 +128,7 @@ def _are_own(names: Iterable[Any], rules: Rules) -> bool:
 
 def _may_be_encoded(rows: Sequence[Mapping[str, Any]], rules: Rules) -> bool:
     """Whether types could say that the rows, with Criteo's names, are encoded already."""
-    if rules.schema.categories is not None or rules.settings.treat_as != AUTO:
+    if rules.schema.categories is not None or not rules.settings.guesses:
         return False
     if any(type(row.get(name)) in (str, float) for row in rows for name in rules.columns):
         return False

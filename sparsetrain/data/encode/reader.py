@@ -34,7 +34,6 @@ from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.source import Part, encoder_fingerprint
 from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.columns import (
-    AUTO,
     Columns,
     check_same_row_weights,
     describe_labels,
@@ -137,7 +136,7 @@ class Reader:
     def check_dense(self, part: Part) -> None:
         """Refuse to guess when "already encoded" floats are whole numbers too large for logs."""
         names = self.found.dense
-        if not self.is_plain or self.rules.settings.treat_as != AUTO or not names:
+        if not self.is_plain or not self.rules.settings.guesses or not names:
             return
         for location, piece in islice(part.pieces(names), 1):
             columns = [plain_floats(piece.column(n), location.of_column(n)) for n in names]

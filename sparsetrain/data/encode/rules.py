@@ -7,13 +7,17 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import Dense, input_names
 from sparsetrain.data.columns.plain import PlainIds, PlainNumber
 from sparsetrain.data.columns.settings import Settings
+from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
 from sparsetrain.data.encode.encoder_state import Fields, fingerprint_of
 from sparsetrain.data.schema.schema import Schema
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 
 
@@ -82,6 +86,11 @@ class Rules:
         """Whether nothing was learned yet."""
         return not all(self.rows)
 
+    @property
+    def id_type(self) -> pa.DataType:
+        """The type of a column of ids in converted data."""
+        return pa.list_(pa.int32()) if self.has_bags else pa.int32()
+
     @cached_property
     def plain(self) -> Rules:
         """Itself, of data that it converted, or the like: columns are used as they are."""
@@ -100,6 +109,69 @@ class Rules:
     def has_bags(self) -> bool:
         """Whether batches hold `Ragged` bags rather than one id per feature."""
         return any(column.is_bag for column in self.features)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Rows of each table, once where columns share it, by the column that it is named after."""
+        if self.is_blank:
+            return {}
+        return {column.name: column.rows for column in self.features if column.has_table}
+
+    @property
+    def share_embedding(self) -> dict[str, str]:
+        """From each column without a table of its own to its table's owner."""
+        return self.schema.share_embedding
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """For each category column, the position of its table's owner."""
+        return owners_of(self.columns, self.share_embedding)
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """The name of each label and its kind in plain words, as in a schema."""
+        return self.schema.all_labels.kinds
+
+    @property
+    def rare_shares(self) -> list[float | None]:
+        """For each category column, which share of its training values was rare, if known."""
+        return [column.values.rare_share for column in self.features]
+
+    @property
+    def model_arguments(self) -> dict[str, Any]:
+        """Arguments of a `ClickModel` that depend on the batches."""
+        weighted = any(column.rule.weights for column in self.features)
+        bags = {"pooling": "sum", "weighted": weighted} if self.has_bags else {}
+        return {
+            "rows": self.rows,
+            "names": self.columns,
+            "num_dense": self.num_dense,
+            "row_weights": self.schema.weights is not None,
+            "share_embedding": self.share_embedding,
+            "labels": self.labels,
+            **bags,
+            **self._of_numbers,
+        }
+
+    @property
+    def _of_numbers(self) -> dict[str, Any]:
+        """Arguments of numeric embeddings, if they differ from the defaults.
+
+        Numbers are binned where all have boundaries of which no categories are made.
+        """
+        cuts = {
+            rule.source: rule.boundaries
+            for rule in self.schema.derived.values()
+            if rule.boundaries is not None
+        }
+        flags = not self.encoded and self.settings.missing_flags
+        numbers = [column for column in self.dense if not isinstance(column, Vector)]
+        if not numbers or not (flags or cuts):
+            return {}
+        bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]
+        all_binned = {column.name for column in numbers} <= self.schema.bins.keys()
+        kind = {"numbers": "binned"} if all_binned else {}
+        return {"number_bins": bins, "missing_flags": flags, **kind}
 
     @cached_property
     def known_readers(self) -> dict[Any, Any]:

@@ -100,15 +100,15 @@ class Part:
 def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
     """Refuse codes that their dictionary does not have; Arrow checks them only when asked."""
     for name, column in zip(piece.schema.names, piece.columns, strict=True):
-        bags = hasattr(column, "value_parent_indices")  # of a list: a row of each value
-        array = column.flatten() if bags else column
+        is_list = hasattr(column, "value_parent_indices")  # of a list: a row of each value
+        array = column.flatten() if is_list else column
         if not pa.types.is_dictionary(array.type):
             continue
         extremes = pc.min_max(array.indices).as_py()
         for code in (extremes["min"], extremes["max"]):
             if code is not None and not 0 <= code < len(array.dictionary):
                 row = pc.index(array.indices, code).as_py()
-                row = column.value_parent_indices()[row].as_py() if bags else row
+                row = column.value_parent_indices()[row].as_py() if is_list else row
                 raise location.of_column(name).error(
                     f"code {code} is outside its dictionary of {len(array.dictionary)} values; "
                     "write the data again",

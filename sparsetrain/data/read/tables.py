@@ -320,8 +320,8 @@ def _converted(values: Any, nan_is_null: bool) -> Any:
     try:
         return pa.array(values, from_pandas=nan_is_null)
     except OverflowError:
-        bags = any(isinstance(value, (list, tuple, np.ndarray)) for value in values)
-        type_ = pa.list_(pa.uint64()) if bags else pa.uint64()
+        lists = any(isinstance(value, (list, tuple, np.ndarray)) for value in values)
+        type_ = pa.list_(pa.uint64()) if lists else pa.uint64()
         return pa.array(values, type_, from_pandas=nan_is_null)
 
 

@@ -128,7 +128,7 @@ def find_columns(
     labels = find_labels(schema.names, described, location) if label else ()
     weights = tuple(_weights(schema, described, name, location) for name in categories)
     kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
-    kinds |= {name: _kind(schema, name, location, bags=True) for name in categories}
+    kinds |= {name: _kind(schema, name, location, lists=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, location)
     for name in described.vectors:
         require_vector(schema.field(name).type, location.of_column(name))
@@ -219,13 +219,13 @@ def _weights(schema: pa.Schema, described: Schema, name: str, location: Location
     return weights
 
 
-def _kind(schema: pa.Schema, name: str, location: Location, bags: bool = False) -> str:
-    return require_kind(schema.field(name).type, location.of_column(name), bags)
+def _kind(schema: pa.Schema, name: str, location: Location, lists: bool = False) -> str:
+    return require_kind(schema.field(name).type, location.of_column(name), lists)
 
 
-def require_kind(type_: pa.DataType, location: Location, bags: bool = False) -> str:
+def require_kind(type_: pa.DataType, location: Location, lists: bool = False) -> str:
     """Return the kind of a type, or of the values of its lists; refuse one that is not read."""
-    kind = kind_of(element(type_) if bags else type_)
+    kind = kind_of(element(type_) if lists else type_)
     if kind is None:
         raise location.error(
             f"type {type_} cannot be used; store integers, floats, text or timestamps"

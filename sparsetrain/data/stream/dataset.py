@@ -20,6 +20,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch, Position
@@ -30,7 +31,7 @@ from sparsetrain.data.encode.id_shares import Share, ShareMeter, warn_of_unknown
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.source import HELD_ROWS, BatchSource, Part
-from sparsetrain.data.stream.shuffle import part_order, shuffled, skip_parts, windows
+from sparsetrain.data.stream.shuffle import shuffled, windows
 from sparsetrain.data.stream.threads import ordered_map, prefetched
 from sparsetrain.data.values.checksum import crc32_of
 from sparsetrain.errors import ConfigError, DataError
@@ -128,7 +129,9 @@ class Dataset:
         self._encoder = encoder
         self.absent: frozenset[str] = frozenset()
         self._parts: list[tuple[Part, Reader]] = []
-        self._meter = ShareMeter(() if encoder is None or encoder.encoded else encoder.columns)
+        self._meter = ShareMeter(
+            [c.name for c in encoder.features if c.reserves] if encoder else ()
+        )
         if isinstance(self._source, BatchSource):
             return
         if encoder is None:
@@ -287,10 +290,10 @@ class Dataset:
 
     def _encoded(self, plan: _Plan) -> Iterator[Rows]:
         """Yield encoded pieces in the order of the epoch, from the row at which it begins."""
-        order = part_order(len(self._parts), plan.seed, plan.start.epoch)
+        order = _part_order(len(self._parts), plan.seed, plan.start.epoch)
         sizes = [part.num_rows for part, _ in self._parts]
         rows = None if self.num_rows is None else plan.stretch.rows(self.num_rows)
-        order, skip = skip_parts(order, sizes, plan.first_row + (rows.start if rows else 0))
+        order, skip = _skip_parts(order, sizes, plan.first_row + (rows.start if rows else 0))
         if plan.workers == 1 or any(size is None or size > HELD_ROWS for size in sizes):
             pieces = (piece for index in order for piece in self._part(index))
         else:
@@ -305,3 +308,26 @@ class Dataset:
             rows = reader.encode(piece, location)
             self._meter.add(rows)
             yield rows
+
+
+def _part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
+    """Return the numbers of the parts in the order in which they are read."""
+    if seed is None:
+        return range(num_parts)
+    order: list[int] = np.random.default_rng([seed, epoch]).permutation(num_parts).tolist()
+    return order
+
+
+def _skip_parts(
+    order: Sequence[int], num_rows: Sequence[int | None], row: int
+) -> tuple[Sequence[int], int]:
+    """Return the rest of `order` after `row` rows, and rows to skip in the first part left.
+
+    A part of unknown length is never skipped whole: its rows have to be read to be counted.
+    """
+    for index, part in enumerate(order):
+        rows = num_rows[part]
+        if rows is None or row < rows:
+            return order[index:], row
+        row -= rows
+    return [], row

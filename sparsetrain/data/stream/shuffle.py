@@ -22,29 +22,6 @@ from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.values.arrays import Array
 
 
-def part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
-    """Return the numbers of the parts in the order in which they are read."""
-    if seed is None:
-        return range(num_parts)
-    order: list[int] = np.random.default_rng([seed, epoch]).permutation(num_parts).tolist()
-    return order
-
-
-def skip_parts(
-    order: Sequence[int], num_rows: Sequence[int | None], row: int
-) -> tuple[Sequence[int], int]:
-    """Return the rest of `order` after `row` rows, and rows to skip in the first part left.
-
-    A part of unknown length is never skipped whole: its rows have to be read to be counted.
-    """
-    for index, part in enumerate(order):
-        rows = num_rows[part]
-        if rows is None or row < rows:
-            return order[index:], row
-        row -= rows
-    return [], row
-
-
 def shuffled(
     windows: Iterable[Rows], key: Sequence[int], first_window: int = 0
 ) -> Iterator[PermutedRows]:

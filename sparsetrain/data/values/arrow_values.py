@@ -94,7 +94,7 @@ def texts_of(array: Any) -> Texts:
 def as_binary(texts: Texts) -> Any:
     """Return the Arrow array (n,) of bytes that texts of int64 offsets are, in their memory."""
     buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), texts.count, buffers)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(texts.offsets) - 1, buffers)
 
 
 def _from_digits(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
