@@ -98,7 +98,17 @@ def _modules_of(names: set[str], modules: dict[str, Path]) -> set[str]:
 # Folders and files of `data` in the order of the pipeline: each imports only those before it.
 PIPELINE_ORDER = [
     *("shared_tables", "atomic_write", "values", "ragged", "ids", "batch", "derived"),
-    *("schema", "read", "columns", "encode", "stream", "synthetic", "conversion", "profiling"),
+    *(
+        "dense",
+        "schema",
+        "read",
+        "columns",
+        "encode",
+        "stream",
+        "synthetic",
+        "conversion",
+        "profiling",
+    ),
     *("column_sample", "list_columns", "infer", "interactions"),
 ]
 

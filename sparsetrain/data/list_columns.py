@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsetrain.data.column_sample import Pieces
-from sparsetrain.data.columns.vector import Vector
+from sparsetrain.data.dense.vector import Vector
 from sparsetrain.data.derived.separator import Separator
-from sparsetrain.data.schema.columns import require_vector
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import require_utf8
@@ -40,7 +39,7 @@ def vector_width(pieces: Pieces) -> int:
         If they have several lengths, or hold something else than finite numbers.
     """
     for location, piece in pieces:
-        require_vector(piece.type, location)
+        Vector("").check_type(piece.type, location)
     found = [piece for _, piece in pieces if arrow_types.is_bag(piece.type)]
     each = (pc.unique(pc.list_value_length(piece)).to_pylist() for piece in found)
     lengths = {length for lengths in each for length in lengths}
@@ -53,7 +52,7 @@ def vector_width(pieces: Pieces) -> int:
         raise location.error(f"{first.type}{words}")
     (width,) = lengths
     for location, piece in pieces:
-        Vector("", 0, width).read(piece, location)
+        Vector("", length=width).read(piece, location)
     return int(width)
 
 

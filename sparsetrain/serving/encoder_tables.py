@@ -11,7 +11,6 @@ import numpy as np
 from sparsetrain.data.columns.vocabulary import Vocabulary, pool_of
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.schema.derived import Derived
-from sparsetrain.data.schema.schema import Linear
 from sparsetrain.serving.manifest import Record, float_bits
 from sparsetrain.serving.model_inputs import ModelInputs
 
@@ -33,17 +32,18 @@ def signature(rules: Rules, read: ModelInputs) -> Record:
     """Return a program's arguments and their data; see `native/internal.h`."""
     apart = any(record[2] != -1 for record in read.records)
     has_ends = apart or any(record[1] == "offsets" for record in read.records)
-    flags = len(read.dense) if read.flags else 0
-    width = len(read.dense) + flags + sum(read.vectors.values())
-    is_encoded, nan_is_missing = rules.encoded, rules.settings.nan == "missing"
-    return tuple(map(int, (has_ends, apart, max(width, 1), flags, is_encoded, nan_is_missing)))
+    flags = sum(column.has_flag for column in read.dense)
+    width = sum(len(column.inputs) for column in read.dense)
+    encoded = not any(column.reserves for column in rules.features)
+    nan_is_missing = rules.settings.nan == "missing"
+    return tuple(map(int, (has_ends, apart, max(width, 1), flags, encoded, nan_is_missing)))
 
 
 def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
     """Yield the records of the columns of an encoder that a model reads."""
     categories = [feature.column for feature in read.features]
     weights = [rules.schema.rule(name).weights for name in categories]
-    named = [*read.dense, *read.vectors, *categories, *filter(None, weights)]
+    named = [*(column.name for column in read.dense), *categories, *filter(None, weights)]
     columns = list(dict.fromkeys(_derivation(rules, name).source for name in named))
     yield from (("column", name) for name in columns)
 
@@ -51,22 +51,10 @@ def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
         rule = _derivation(rules, name)
         return name, columns.index(rule.source), rule.divide, rule.modulo or 0
 
-    for place, name in enumerate(read.dense):
-        linear = rules.schema.linear.get(name)
-        law, form = linear or Linear(), "plain" if rules.encoded else "linear" if linear else "log"
-        numbers = (law.center if linear else rules.settings.dense_fill, law.center, law.scale)
-        yield "dense", *source(name), place, 0, _FORMS.index(form), *map(float_bits, numbers)
-    place = len(read.dense) * (1 + read.flags)
-    for name, size in read.vectors.items():
-        yield (
-            "dense",
-            *source(name),
-            place,
-            size,
-            _FORMS.index("plain"),
-            *map(float_bits, (0, 0, 1)),
-        )
-        place += size
+    for dense in read.dense:
+        form, *numbers, size = dense.law
+        bits = map(float_bits, numbers)
+        yield "dense", *source(dense.name), dense.place, size, _FORMS.index(form), *bits
     known = {column.name: column for column in rules.features}
     tables: dict[Any, int] = {v: at for at, v in enumerate(_vocabularies(rules, read))}
     for feature, factors in zip(read.features, weights, strict=True):

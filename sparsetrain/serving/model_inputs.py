@@ -7,9 +7,11 @@ own, with the ends of rows where they are lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
+from sparsetrain.data.dense.kind import Dense as Column
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Dense, Feature, Ids, Sequence, column_of
@@ -51,19 +53,13 @@ class ModelInputs(NamedTuple):
     records : list of Record
         For each input its kind, and the number of its feature, -1 for all together.
     features : list of ReadFeature
-    dense : list of str
-        Dense columns in the program's order.
-    flags : bool
-        Whether flags of missing values follow.
-    vectors : dict
-        From columns of vectors, which come last, to their lengths.
+    dense : list of Dense
+        Dense columns, with their places among the program's inputs.
     """
 
     records: list[Record]
     features: list[ReadFeature]
-    dense: list[str]
-    flags: bool
-    vectors: Mapping[str, int]
+    dense: list[Column]
 
 
 def function_of(model: Model) -> str:
@@ -97,14 +93,11 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
     ConfigError
         If one is not a feature, or the model has several `Dense` features.
     """
-    flags, vectors = encoder.settings.missing_flags, encoder.schema.vectors
-    dense = [name for name in encoder.dense_columns if name not in vectors]
+    dense: list[Column] = [*encoder.dense]
     if model.all_fields is not None:
         places = zip(encoder.columns, model.all_fields.first_rows, strict=True)
         features = [ReadFeature(column, first) for column, first in places]
-        return ModelInputs(
-            [("input", name, -1) for name in arguments], features, dense, flags, vectors
-        )
+        return ModelInputs([("input", name, -1) for name in arguments], features, dense)
     found: dict[str, tuple[int, ReadFeature]] = {}
     records: list[Record] = []
     numbers = [n for n, f in model.features.items() if isinstance(f, Dense)]
@@ -117,15 +110,22 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
                     f"{', '.join(numbers)}; an export reads one"
                 )
             if feature.columns is not None:
-                dense, flags, vectors = list(feature.columns), False, {}
+                dense = [_alone(encoder, name, at) for at, name in enumerate(feature.columns)]
             records.append(("input", "dense", -1))
             continue
         if name not in found:
             found[name] = len(found), _read(name, feature, found)
         records.append(("input", kind, found[name][0]))
     if not any(record[1] == "dense" for record in records):
-        dense, flags, vectors = [], False, {}
-    return ModelInputs(records, [read for _, read in found.values()], dense, flags, vectors)
+        dense = []
+    return ModelInputs(records, [read for _, read in found.values()], dense)
+
+
+def _alone(encoder: Encoder, name: str, place: int) -> Column:
+    """Return a column of numbers at a place, without its flag."""
+    column = encoder.dense[encoder.dense_columns.index(name)]
+    changes = {"place": place, "flag": None} if column.has_flag else {"place": place}
+    return replace(column, **changes)
 
 
 def _feature_of(model: Model, argument: str) -> tuple[str, Feature, str]:

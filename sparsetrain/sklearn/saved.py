@@ -120,7 +120,7 @@ def require_names_of(
         raise CheckpointError(f"{folder}: {constant!r:.60} is not its constant column")
     if names is None:
         return
-    missing = sorted({*schema.dense, *schema.vectors, *stored} - {*names, constant})
+    missing = sorted({*schema.dense, *schema.inputs, *stored} - {*names, constant})
     if len(names) != kept["n_features_in_"] or missing:
         raise CheckpointError(
             f"{folder}: its {len(names)} features do not match its encoder"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,9 @@ from sparsetrain.data.schema.schema import ColumnRule
 from sparsetrain.data.values import arrow_types
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_values import texts_of
-from sparsetrain.data.values.location import Location, RowError
+from sparsetrain.data.values.lists import flat, read_values
+from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
-
-Read = TypeVar("Read")
 
 
 def read_bags(
@@ -64,33 +63,6 @@ def as_list_column(array: Any, nan: NanRule) -> Any:
     return pa.LargeListArray.from_arrays(offsets, array.filter(there))
 
 
-def read_values(
-    array: Any, read: Callable[[Any, Location], Read], location: Location
-) -> tuple[Read, Array]:
-    """Return the result of `read` on the flat values of all bags, and the number in each row.
-
-    An error of `read` about a value gets the row of its bag.
-    """
-    values, lengths = _flat(array)
-    if values is array:
-        return read(array, location), lengths
-    try:
-        numbers = np.repeat(location.row_numbers(len(lengths)), lengths)
-        return read(values, location.numbered(numbers)), lengths
-    except RowError as error:
-        if error.row is not None:
-            error.row = int(np.searchsorted(np.cumsum(lengths), error.row, side="right"))
-        raise
-
-
-def _flat(array: Any) -> tuple[Any, Array]:
-    """Return the concatenated values of all bags, and the size of each."""
-    if not arrow_types.is_bag(array.type):
-        return array, np.ones(len(array), dtype=np.int64)
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
-    return array.flatten(), lengths
-
-
 def with_distinct(part: Part, column: str, weights: str | None) -> Part:
     """Return a part with the duplicates in a column's lists removed, keeping the first."""
     return replace(part, read=partial(_read_distinct, part, column, weights))
@@ -106,18 +78,18 @@ def _read_distinct(
 
 
 def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.RecordBatch:
-    values, lengths = _flat(piece.column(column))
+    values, lengths = flat(piece.column(column))
     values = arrow_types.as_plain(values)  # a dictionary may hold a value twice
     codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths)), lengths)
     first = np.sort(np.unique(rows * (len(codes) + 1) + codes, return_index=True)[1])
     bags = Ragged(first, offsets_of(np.bincount(rows[first], minlength=len(lengths))))
-    flat = {column: values}
+    arrays = {column: values}
     if weights is not None:
-        flat[weights], found = _flat(piece.column(weights))
+        arrays[weights], found = flat(piece.column(weights))
         if (found != lengths).any():
             return piece  # which the encoder refuses
-    for name, array in flat.items():
+    for name, array in arrays.items():
         made = bags.as_lists(array.take(pa.array(first)))
         piece = piece.set_column(piece.schema.get_field_index(name), name, made)
     return piece
@@ -125,7 +97,7 @@ def _distinct(piece: pa.RecordBatch, column: str, weights: str | None) -> pa.Rec
 
 def _weights(factors: Any, lengths: Array, rule: ColumnRule, location: Location) -> Array:
     here = location.of_column(rule.weights or "weights")
-    _, found = _flat(factors)
+    _, found = flat(factors)
     here.refuse(found != lengths, lambda row: f"{found[row]} weights for {lengths[row]} ids")
     return read_values(factors, _read_weights, here)[0]
 

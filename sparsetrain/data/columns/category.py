@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import as_list_column, read_bags, read_values
+from sparsetrain.data.columns.bags import as_list_column, read_bags
 from sparsetrain.data.columns.counts import Counted, of_kind
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.columns.settings import Settings
@@ -25,6 +25,7 @@ from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag, is_unsigned
+from sparsetrain.data.values.lists import read_values
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule
 from sparsetrain.errors import ConfigError, DataWarning

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparsetrain.data.columns.bags import read_values
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import DIGITS, as_plain, kind_of, require_utf8
 from sparsetrain.data.values.arrow_values import (
@@ -29,6 +28,7 @@ from sparsetrain.data.values.arrow_values import (
     texts_of,
     values_of,
 )
+from sparsetrain.data.values.lists import read_values
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls
 from sparsetrain.parsing.identity import (

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sparsetrain.data.columns.plain import PlainNumber
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vector import Vector
+from sparsetrain.data.dense.kind import Dense, Law
 from sparsetrain.data.schema.schema import Linear, Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
@@ -38,7 +38,7 @@ def log_transform(values: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Dense):
     """A raw column of numbers.
 
     Attributes
@@ -55,13 +55,24 @@ class Number:
     nan : NanRule
     """
 
-    name: str
-    place: int
     flag: int | None = None
     linear: Linear | None = None
     fill: float = 0.0
     nan: NanRule = field(default_factory=NanRule)
-    takes_values: ClassVar[bool] = True  # a number of Python's has its inputs
+    takes_values: ClassVar[bool] = True
+    is_number: ClassVar[bool] = True
+
+    @property
+    def has_flag(self) -> bool:
+        """Whether one of the inputs flags missing values."""
+        return self.flag is not None
+
+    @property
+    def law(self) -> Law:
+        """Its inputs in an exported model."""
+        if self.linear is None:
+            return Law("log", self.fill)
+        return Law("linear", self.linear.center, self.linear.center, self.linear.scale)
 
     @property
     def inputs(self) -> dict[int, str]:
@@ -140,14 +151,11 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
     return np.hstack([dense, missing], dtype=np.float32) if has_flags else dense
 
 
-Dense = Number | PlainNumber | Vector
-
-
 def dense_columns(
     names: Sequence[str], encoded: bool, settings: Settings, schema: Schema
 ) -> tuple[Dense, ...]:
-    """Return the columns of numbers of these names, by the settings, and the schema's vectors."""
-    numbers = [name for name in names if name not in schema.vectors]
+    """Return the columns of numbers of these names, then the schema's of kinds of their own."""
+    numbers = [name for name in names if name not in schema.inputs]
     found: list[Dense] = []
     for place, name in enumerate(numbers):
         if encoded:
@@ -157,9 +165,9 @@ def dense_columns(
         law, fill = schema.linear.get(name), float(settings.dense_fill)
         found.append(Number(name, place, flag, law, fill, settings.nan_rule))
     place = sum(len(column.inputs) for column in found)
-    for name, length in schema.vectors.items():
-        found.append(Vector(name, place, length))
-        place += length
+    for column in schema.inputs.values():
+        found.append(replace(column, place=place))
+        place += len(column.inputs)
     return tuple(found)
 
 

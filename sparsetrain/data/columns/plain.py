@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow.types as pt
 
 from sparsetrain.data.columns.counts import Counted
+from sparsetrain.data.dense.kind import Dense, Law
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import as_plain
 from sparsetrain.data.values.location import Location
-from sparsetrain.data.values.numeric import NanRule, fill_nulls, read_numbers
+from sparsetrain.data.values.numeric import NanRule, fill_nulls, plain_floats
 
 # No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
 LIMIT = 1 << 31
 
 _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
-_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,15 @@ def plain_ids(array: Any, location: Location) -> Array:
 
 
 @dataclass(frozen=True)
-class PlainNumber:
+class PlainNumber(Dense):
     """An already encoded column: floats as they are, none missing."""
 
-    name: str
-    place: int
-    takes_values: ClassVar[bool] = False
+    is_number: ClassVar[bool] = True
+
+    @property
+    def law(self) -> Law:
+        """Its inputs in an exported model."""
+        return Law()
 
     @property
     def inputs(self) -> dict[int, str]:
@@ -100,27 +101,6 @@ class PlainNumber:
         values = plain_floats(array, location)
         return values, np.zeros(len(values), bool)
 
-    def as_inputs(self, values: Sequence[float]) -> list[float]:
-        """Return the inputs of rising numbers, each once."""
-        return np.unique(np.array(values, np.float32)).tolist()
-
     def write(self, array: Any, location: Location, dense: Array) -> None:
         """Write its input, a row of `dense` (F_dense, n) float32."""
         dense[self.place] = plain_floats(array, location)
-
-
-def plain_floats(array: Any, location: Location, kind: str = _ENCODED) -> Array:
-    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
-    if pt.is_float32(array.type) and not array.null_count:
-        stored: Array = array.to_numpy()
-        if np.isfinite(stored).all():
-            return stored
-    values, missing = read_numbers(array, NanRule("missing"), location)
-    with np.errstate(over="ignore"):
-        values = values.astype(np.float32)
-    words = {True: "null or NaN", False: "too large for float32"}
-    location.refuse(
-        missing | ~np.isfinite(values),
-        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
-    )
-    return values

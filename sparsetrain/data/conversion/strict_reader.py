@@ -19,9 +19,9 @@ import pyarrow as pa
 from sparsetrain.data.columns.bags import read_bags
 from sparsetrain.data.columns.category import Category, Values
 from sparsetrain.data.columns.counts import Counted
-from sparsetrain.data.columns.dense import Dense
 from sparsetrain.data.columns.plain import PlainIds
 from sparsetrain.data.conversion.chunks import Chunk, Pieces
+from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.read.derived_columns import derived_column
 from sparsetrain.data.read.source import keep_rows

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values
-from sparsetrain.data.columns.dense import Dense, dense_columns
+from sparsetrain.data.columns.dense import dense_columns
 from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.saved_vocabularies import (
     expect,
@@ -35,6 +35,7 @@ from sparsetrain.data.columns.saved_vocabularies import (
 )
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
+from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
@@ -86,7 +87,7 @@ def write_manifest(
         "version": _VERSION,
         "settings": asdict(settings),
         "encoded": encoded,
-        "dense_columns": [c.name for c in dense if c.name not in schema.vectors],
+        "dense_columns": [c.name for c in dense if c.name not in schema.inputs],
         "columns": [column.name for column in features],
         "rows": [values.rows for values in known],
         "layout": layout,

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
+from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import inputs_of_numbers
+from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
@@ -34,7 +36,7 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 
     None where columns must tell.
     """
-    columns = (*rules.dense, *rules.features)
+    columns: list[Dense | Category] = [*rules.dense, *rules.features]
     if rules.schema.derived or not all(column.takes_values for column in columns):
         return None
     try:

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from sparsetrain.data import ids as ids_of
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.dense import FLAG, Dense, Number, input_names
-from sparsetrain.data.columns.plain import plain_floats
+from sparsetrain.data.columns.dense import FLAG, Number, input_names
+from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.blank_columns import with_blanks
@@ -45,6 +45,7 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag
 from sparsetrain.data.values.label_values import read_labels, read_row_weights
 from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.errors import ConfigError, DataError
 
 Read = Callable[[Any, Location], Array]  # of an array (n,) and its location, (n,) float32

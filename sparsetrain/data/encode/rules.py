@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from sparsetrain.data.columns.category import Category
-from sparsetrain.data.columns.dense import Dense, input_names
+from sparsetrain.data.columns.dense import input_names
 from sparsetrain.data.columns.plain import PlainIds, PlainNumber
 from sparsetrain.data.columns.settings import Settings
-from sparsetrain.data.columns.vector import Vector
 from sparsetrain.data.columns.vocabulary import Pool, Vocabulary, pool
+from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoder_state import Fields, fingerprint_of
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.shared_tables import owners_of
@@ -30,8 +30,8 @@ class Rules:
     settings : Settings
     encoded : bool
         Whether it was fitted on already encoded data.
-    dense : tuple of Number, PlainNumber or Vector
-        The dense columns, of numbers and then of vectors.
+    dense : tuple of Dense
+        The dense columns, of numbers and then of kinds of their own.
     features : tuple of Category
         The category columns; if any held lists, batches hold bags for all of them.
     layout : str
@@ -165,7 +165,7 @@ class Rules:
             if rule.boundaries is not None
         }
         flags = not self.encoded and self.settings.missing_flags
-        numbers = [column for column in self.dense if not isinstance(column, Vector)]
+        numbers = [column for column in self.dense if column.is_number]
         if not numbers or not (flags or cuts):
             return {}
         bins = [column.as_inputs(cuts.get(column.name, ())) for column in numbers]

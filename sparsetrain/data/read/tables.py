@@ -162,7 +162,7 @@ def as_table(data: Any, schema: Schema, optional: Collection[str] = ()) -> pa.Ta
         nan_is_null = not isinstance(data, Mapping)
         names = _names(data, schema, optional)
         require_columns(names, names, "given", Location("table"))
-        columns = {n: _lists(data[n]) if n in schema.vectors else data[n] for n in names}
+        columns = {n: _lists(data[n]) if n in schema.inputs else data[n] for n in names}
         return _from_columns(columns, nan_is_null)
     return _imported(data) if _is_arrow(data) else None
 
@@ -219,7 +219,7 @@ def _names(data: Any, schema: Schema, optional: Collection[str]) -> list[str]:
         ]
     made = {*schema.derived, *optional}
     stored = [name for name in schema.categories if name not in made]
-    require_columns(texts, (*schema.dense, *schema.vectors), "dense", Location("table"))
+    require_columns(texts, (*schema.dense, *schema.inputs), "dense", Location("table"))
     require_columns(texts, stored, "category", Location("table"))
     wanted = schema.wanted
     return [name for name in texts if name in wanted]

@@ -121,7 +121,7 @@ def find_columns(
         categories = numbered(schema.names, CATEGORIES, num_categories, "category", location)
     else:
         dense, categories = described.dense, described.categories
-        require_columns(schema.names, (*dense, *described.vectors), "dense", location)
+        require_columns(schema.names, (*dense, *described.inputs), "dense", location)
         require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
             treat_as = RAW  # without Criteo's names there is no custom that types would tell of
@@ -130,16 +130,17 @@ def find_columns(
     kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
     kinds |= {name: _kind(schema, name, location, lists=True) for name in categories}
     encoded = _is_encoded(dense, categories, kinds, treat_as, location)
-    for name in described.vectors:
-        require_vector(schema.field(name).type, location.of_column(name))
+    inputs = described.inputs
+    for name, column in inputs.items():
+        column.check_type(schema.field(name).type, location.of_column(name))
     lists = sum(is_bag(schema.field(name).type) for name in categories)
     layout = _describe(described, dense, categories, kinds, encoded)
     layout += f", {lists} of them lists" if lists else ""
-    share, vectors = described.share_embedding, described.vectors
-    layout += "".join(f", {width} numbers in {name}" for name, width in vectors.items())
+    share = described.share_embedding
+    layout += "".join(f", {column.describe()}" for column in inputs.values())
     layout += "".join(f", {line}" for line in describe_sharing(categories, share)) if share else ""
     layout += describe_labels(labels)
-    return Columns((*dense, *vectors), categories, labels, encoded, layout, weights)
+    return Columns((*dense, *inputs), categories, labels, encoded, layout, weights)
 
 
 def find_labels(
@@ -231,14 +232,6 @@ def require_kind(type_: pa.DataType, location: Location, lists: bool = False) ->
             f"type {type_} cannot be used; store integers, floats, text or timestamps"
         )
     return kind
-
-
-def require_vector(type_: pa.DataType, location: Location) -> None:
-    """Refuse a type that is not of lists of numbers, nor of nothing but nulls."""
-    inside = element(type_)
-    is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
-    if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):
-        raise location.error(f"type {type_} is not for a vector: it takes lists of numbers")
 
 
 def _is_encoded(

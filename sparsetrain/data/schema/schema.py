@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sparsetrain.data.dense.kind import Dense, Kind
+from sparsetrain.data.dense.vector import Vectors
 from sparsetrain.data.derived.kind import check_counts
 from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema_file import as_toml, fill, parse
@@ -21,7 +23,7 @@ from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError
 from sparsetrain.labels.labels import Labels, click
 from sparsetrain.parsing.identity import KINDS
-from sparsetrain.system.argument_checks import as_float, is_number, require_int, require_type
+from sparsetrain.system.argument_checks import as_float, is_number, require_type
 from sparsetrain.system.html import describe
 
 KEEP = ("first", "last")
@@ -102,7 +104,9 @@ class TextFormat:
 
 
 @dataclass(frozen=True)
-class Schema:
+class Schema(
+    Vectors,
+):
     """Roles and rules of columns; without `categories`, columns have Criteo's names.
 
     Attributes
@@ -147,7 +151,6 @@ class Schema:
     weights: str | None = None
     linear: Mapping[str, Linear] = field(default_factory=dict)
     labels: Mapping[str, str | int] = field(default_factory=dict)
-    vectors: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("dense", "categories"):
@@ -155,8 +158,10 @@ class Schema:
         if self.labels:
             object.__setattr__(self, "labels", Labels(self.labels).kinds)
         _check(self)
-        widths = {name: int(width) for name, width in self.vectors.items()}
-        object.__setattr__(self, "vectors", widths)
+        for kind in DENSE_KINDS:
+            options = getattr(self, kind.key).items()
+            plain = {name: kind.checked(f"{kind.key}.{name}", option) for name, option in options}
+            object.__setattr__(self, kind.key, plain)
 
     def rule(self, column: str) -> ColumnRule:
         """Return the rule of a category column."""
@@ -166,6 +171,12 @@ class Schema:
     def all_labels(self) -> Labels:
         """Each label by its name; of the only one it is `label` by default."""
         return Labels(self.labels) if self.labels else click(self.label or "label")
+
+    @cached_property
+    def inputs(self) -> dict[str, Dense]:
+        """The columns of dense inputs of a kind of their own, by name."""
+        each = ((kind, getattr(self, kind.key)) for kind in DENSE_KINDS)
+        return {n: kind.column(n, option) for kind, named in each for n, option in named.items()}
 
     @property
     def share_embedding(self) -> dict[str, str]:
@@ -189,7 +200,7 @@ class Schema:
         """Every column of the data that this names."""
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time or "label"}
         sources = {source for derived in self.derived.values() for source in derived.sources}
-        weights = (*self.vectors, self.weights, *(rule.weights for rule in self.columns.values()))
+        weights = (*self.inputs, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
     @classmethod
@@ -280,7 +291,7 @@ def _check(schema: Schema) -> None:
         require_type(key, of_columns, Mapping, f"a dict, of columns to a {kind.__name__} each")
         for name, rule in of_columns.items():
             require_type(f"{key}.{name}", rule, kind, f"a {kind.__name__}")
-    _check_vectors(schema)
+    _check_inputs(schema)
     if schema.labels and schema.label is not None:
         raise ConfigError("label and labels are both given; drop label")
     named = [*(schema.categories or ()), *schema.dense]
@@ -320,22 +331,20 @@ def _check(schema: Schema) -> None:
         raise ConfigError(f"text.delimiter is {schema.text.delimiter!r}; it must be one character")
 
 
-def _check_vectors(schema: Schema) -> None:
-    """Refuse vectors of no length, and columns that are something else too."""
-    require_type("vectors", schema.vectors, Mapping, "a dict, of columns to their lengths")
-    if not schema.vectors:
-        return
+def _check_inputs(schema: Schema) -> None:
+    """Refuse columns of a kind of their own that are something else too."""
     others = {*(schema.categories or ()), *schema.dense, *schema.all_labels, *schema.derived}
-    for name, width in schema.vectors.items():
-        require_type("vectors", name, str, "the name of a column")
-        require_int(f"vectors.{name}", width, 1, _LONGEST)
-        if name in others or name == schema.weights:
-            raise ConfigError(f"vectors: {name!r} is named as another column too; drop one")
-    if schema.categories is None:
-        raise ConfigError("vectors is given without categories; name both")
-
-
-_LONGEST = 1 << 16
+    others.add(schema.weights or "")
+    for kind in DENSE_KINDS:
+        named = getattr(schema, kind.key)
+        require_type(kind.key, named, Mapping, "a dict, of columns to an option each")
+        for name in named:
+            require_type(kind.key, name, str, "the name of a column")
+            if name in others:
+                raise ConfigError(f"{kind.key}: {name!r} is named as another column too; drop one")
+        others |= {*named}
+        if named and schema.categories is None:
+            raise ConfigError(f"{kind.key} is given without categories; name both")
 
 
 def _check_sharing(schema: Schema) -> None:
@@ -356,3 +365,6 @@ def _check_sharing(schema: Schema) -> None:
                     f"columns.{name}: {key} is {own}, but it shares the table of {owner!r}, "
                     f"which has {its or 'none of its own'}; set it there alone"
                 )
+
+
+DENSE_KINDS: tuple[type[Kind], ...] = Schema.__bases__

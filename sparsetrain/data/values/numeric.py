@@ -107,6 +107,26 @@ def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, A
     return nan.split(array, location)
 
 
+_ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
+
+
+def plain_floats(array: Any, location: Location, kind: str = _ENCODED) -> Array:
+    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
+    if pt.is_float32(array.type) and not array.null_count:
+        stored: Array = array.to_numpy()
+        if np.isfinite(stored).all():
+            return stored
+    values, missing = read_numbers(array, NanRule("missing"), location)
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+    words = {True: "null or NaN", False: "too large for float32"}
+    location.refuse(
+        missing | ~np.isfinite(values),
+        lambda row: f"the value is {words[bool(missing[row])]} {kind}",
+    )
+    return values
+
+
 def exact_integers(array: Any) -> tuple[Array, Array] | None:
     """Return integers (n,), 0 where missing, and a mask of missing ones; None if not integers.
 

@@ -1,37 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vector columns: lists of one length, such as precomputed embeddings, as dense inputs.
 
-Numbers go to the model as they are, in float32, after all other dense inputs and flags. A null row,
-or an empty list, is zeros. Cost: a copy of each piece.
+Numbers go to the model as they are, in float32. A null row, or an empty list, is zeros. Cost: a
+copy of each piece.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from sparsetrain.data.columns.bags import read_values
-from sparsetrain.data.columns.plain import plain_floats
+from sparsetrain.data.dense.kind import Dense, Kind, Law
 from sparsetrain.data.values.arrays import Array
+from sparsetrain.data.values.arrow_types import EMPTY, FLOAT, INTEGER, element, is_bag, kind_of
+from sparsetrain.data.values.lists import read_values
 from sparsetrain.data.values.location import Location
+from sparsetrain.data.values.numeric import plain_floats
+from sparsetrain.system.argument_checks import require_int
+
+_LONGEST = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors(Kind):
+    """Columns of vectors, and their lengths."""
+
+    key: ClassVar[str] = "vectors"
+
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def checked(where: str, option: Any) -> int:
+        """Return a length, of 1 to 65,536."""
+        return int(require_int(where, option, 1, _LONGEST))
+
+    @staticmethod
+    def column(name: str, option: int) -> Vector:
+        """Return a column of vectors of this length."""
+        return Vector(name, length=option)
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(Dense):
     """A column of lists of `length` numbers, with inputs from `place` on."""
 
-    name: str
-    place: int
-    length: int
-    takes_values: ClassVar[bool] = False
+    length: int = 1
 
     @property
     def inputs(self) -> dict[int, str]:
         """The place of each input, and its name in converted data."""
         return {self.place + each: f"{self.name}_{each}" for each in range(self.length)}
+
+    @property
+    def law(self) -> Law:
+        """Its inputs in an exported model."""
+        return Law(size=self.length)
+
+    def check_type(self, type_: pa.DataType, location: Location) -> None:
+        """Refuse a type that is not of lists of numbers, nor of nothing but nulls."""
+        inside = element(type_)
+        is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
+        if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):
+            raise location.error(f"type {type_} is not for a vector: it takes lists of numbers")
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
         """Return the numbers (n, length) float32, and which rows have none (n,) bool."""
