@@ -140,12 +140,12 @@ def profile(
     there = {name.lower() for name in first.schema.names}
     bound = bind(encoder, source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)
-    pieces = ((each, *item) for part, each in bound for item in part.pieces(each.names))
+    pieces = ((each, *item) for part, each in bound for item in part.pieces(each.found.names))
     for reader, location, piece in pieces:
         seen.add(location, piece, reader)
         if seen.rows >= max_rows:
             break
-    layout = bound[0][1].layout
+    layout = bound[0][1].found.layout
     return Profile(source.name, layout, seen.rows, source.num_rows, seen.positive, *seen.columns())
 
 

@@ -125,6 +125,14 @@ def test_what_is_converted_has_the_columns_of_its_folders(folder, tmp_path):
     np.testing.assert_array_equal(converted.ids, raw.ids)
 
 
+def test_converted_data_in_a_folder_named_like_a_column_keep_their_encoder(tmp_path):
+    folder = write_log(tmp_path / "log", ["month=01", "month=12"])
+    out = tmp_path / "run=1" / "out"
+    convert_files(folder, out, schema=MONTHS, min_count=1)
+    assert set(Encoder.fit(out).values("month")[2:]) == {1, 12}
+    assert open_source(out).parts[0].is_converted
+
+
 def test_a_column_of_the_file_goes_before_that_of_its_path(tmp_path):
     (tmp_path / "user=9").mkdir()
     pq.write_table(pa.table({"user": [1, 2]}), tmp_path / "user=9" / "0.parquet")

@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
+from sparsetrain.data.read.constant_columns import Constants
 from sparsetrain.data.read.derived_columns import stored_names
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
-from sparsetrain.data.read.hive_partitions import WithPartitions, with_partitions
+from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block
@@ -89,8 +90,8 @@ def open_inputs(files: Sequence[str], encoder: Rules, label: bool) -> list[Chunk
 def _whole(first: Part, parts: tuple[Part, ...], reader: Reader) -> Chunk:
     full = tuple(part for part in parts if part.num_rows != 0)
     rows = sum(part.num_rows or 0 for part in full)
-    has_partitions = isinstance(first.read, WithPartitions)
-    read = first.read.inner if isinstance(first.read, WithPartitions) else first.read
+    has_partitions = isinstance(first.read, Constants)
+    read = first.read.inner if isinstance(first.read, Constants) else first.read
     dialect = read.dialect if isinstance(read, TextRows) else None
     location = Location(first.location.name, unit=first.location.unit)
     return Chunk(location, reader, full, None, dialect, rows, has_partitions)

@@ -29,7 +29,7 @@ from sparsetrain.data.columns.dense import FLAG, Number, input_names
 from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.encoded_rows import Rows
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.blank_columns import with_blanks
+from sparsetrain.data.read.constant_columns import with_constants
 from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.source import Part, encoder_fingerprint
 from sparsetrain.data.schema.column_names import require_columns
@@ -69,16 +69,6 @@ class Reader:
     def of(cls, rules: Rules, found: Columns) -> Reader:
         """Return a reader; columns of data that the encoder converted are read as they are."""
         return cls(rules.plain if found.encoded else rules, found)
-
-    @property
-    def layout(self) -> str:
-        """One line that says which columns were found."""
-        return self.found.layout
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Every column to be read."""
-        return self.found.names
 
     @property
     def is_plain(self) -> bool:
@@ -195,8 +185,8 @@ def bind(
     for part in parts:
         where = part.location.name
         if optional:
-            blank = 0 if rules.encoded or part.is_converted else None
-            part = with_blanks(part, optional, blank)
+            blank = pa.scalar(0 if rules.encoded or part.is_converted else None)
+            part = with_constants(part, dict.fromkeys(optional, blank))
         if rules.schema.derived and not part.is_converted:
             part = with_derived(part, rules.schema.derived)
         if where not in readers:

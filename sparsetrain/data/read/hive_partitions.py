@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sparsetrain.data.read.constant_columns import with_constants
 from sparsetrain.data.read.file_systems import plain_path
-from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
+from sparsetrain.data.read.source import Part
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _is_whole = re.compile("-?[0-9]+").fullmatch
@@ -27,12 +26,8 @@ _is_whole = re.compile("-?[0-9]+").fullmatch
 
 def with_partitions(part: Part) -> Part:
     """Return a part of a file that has the partition columns too."""
-    values = {n: v for n, v in _named(part.location.name) if n not in part.schema.names}
-    if not values:
-        return part
-    fields = [pa.field(name, pa.string()) for name in values]
-    read = WithPartitions(part.read, part.schema.names[0], values)
-    return replace(part, schema=pa.schema([*part.schema, *fields]), read=read)
+    values = _named(part.location.name)
+    return with_constants(part, {name: pa.scalar(value, pa.string()) for name, value in values})
 
 
 def _named(file: str) -> Iterator[tuple[str, str | None]]:
@@ -43,26 +38,3 @@ def _named(file: str) -> Iterator[tuple[str, str | None]]:
             plain = unquote(value)
             plain = str(int(plain)) if _is_whole(plain) else plain
             yield unquote(name), None if value in ("", _NULL) else plain
-
-
-@dataclass(frozen=True)
-class WithPartitions:
-    """Reads columns of a file, and the columns in its path."""
-
-    inner: Any  # reads the file
-    first: str  # some column of the file, which tells how many rows there are
-    values: Mapping[str, str | None]
-
-    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield record batches; see `Part.pieces`."""
-        stored = [name for name in names if name not in self.values] or [self.first]
-        for piece in self.inner(stored, [name for name in coded if name not in self.values]):
-            arrays = [
-                pa.repeat(pa.scalar(self.values[name], pa.string()), piece.num_rows)
-                if name in self.values
-                else piece.column(name)
-                for name in names
-            ]
-            made = pa.RecordBatch.from_arrays(arrays, names=[*names])
-            numbered = piece.schema.names[-1] == ROW_NUMBERS
-            yield with_numbers(made, piece.column(ROW_NUMBERS).to_numpy()) if numbered else made

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of one value: blank ones for data that lack them, and those in the path of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
+
+
+def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
+    """Return a part that has a column of each of these values too, where it lacks one."""
+    own = {name: value for name, value in values.items() if name not in part.schema.names}
+    if not own:
+        return part
+    fields = [pa.field(name, value.type) for name, value in own.items()]
+    schema = pa.schema([*part.schema, *fields], metadata=part.schema.metadata)
+    return replace(part, schema=schema, read=Constants(part.read, part.schema.names[:1], own))
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Reads columns of a file, and constant ones."""
+
+    inner: Any  # reads the file
+    first: Sequence[str]  # some column of the file, which tells how many rows there are
+    values: Mapping[str, pa.Scalar]
+
+    def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield record batches; see `Part.pieces`."""
+        stored = [name for name in names if name not in self.values] or self.first
+        for piece in self.inner(stored, [name for name in coded if name not in self.values]):
+            arrays = [
+                pa.repeat(self.values[name], piece.num_rows)
+                if name in self.values
+                else piece.column(name)
+                for name in names
+            ]
+            made = pa.RecordBatch.from_arrays(arrays, names=[*names])
+            numbered = piece.schema.names[-1:] == [ROW_NUMBERS]
+            yield with_numbers(made, piece.column(ROW_NUMBERS).to_numpy()) if numbered else made
