@@ -140,7 +140,7 @@ def profile(
     there = {name.lower() for name in first.schema.names}
     bound = bind(encoder, source.parts, require_label=there >= {name.lower() for name in wanted})
     seen = _Seen(encoder)
-    pieces = ((each, *item) for part, each in bound for item in part.pieces(each.found.names))
+    pieces = ((each, *item) for part, each in bound for item in part.pieces(each.names))
     for reader, location, piece in pieces:
         seen.add(location, piece, reader)
         if seen.rows >= max_rows:

@@ -74,7 +74,7 @@ def strict_reader(reader: Reader) -> StrictReader:
         add(_dense, dense, name)
     for name, factors, category in reader.categories:
         add(_category, category, name, factors)
-    return StrictReader(reader.found.names, found)
+    return StrictReader(reader.names, found)
 
 
 def _label(read: Callable[[Any, Location], Array], array: Any, location: Location) -> Statistics:

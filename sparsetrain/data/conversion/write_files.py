@@ -88,7 +88,7 @@ def _encode(job: Job, encoder: Rules, chunk: Chunk) -> Iterable[Rows]:
 
     def encode(piece: pa.RecordBatch, location: Location) -> Rows:
         if encoder.schema.derived:
-            piece = derive_columns(piece, encoder.schema.derived, reader.found.names, location)
+            piece = derive_columns(piece, encoder.schema.derived, reader.names, location)
         return reader.encode(piece, location)
 
     rows, _ = read_good_rows(chunk, strict_reader(reader), job.bad_rows, encode)

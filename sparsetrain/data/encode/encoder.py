@@ -200,7 +200,7 @@ class Encoder(Rules):
         rows = [
             reader.encode(piece, location)
             for part, reader in bound
-            for location, piece in part.pieces(reader.found.names)
+            for location, piece in part.pieces(reader.names)
         ]
         return concat_rows(rows).batch()
 

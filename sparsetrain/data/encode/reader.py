@@ -70,6 +70,11 @@ class Reader:
         """Return a reader; columns of data that the encoder converted are read as they are."""
         return cls(rules.plain if found.encoded else rules, found)
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every column to be read."""
+        return self.found.names
+
     @property
     def is_plain(self) -> bool:
         """Whether ids and numbers are used as they are."""

@@ -185,7 +185,7 @@ class Dataset:
         """Checksum of all values of the columns that are read; costs a pass over them."""
         found = 0
         for part, reader in self._parts:
-            table = pa.Table.from_batches([piece for _, piece in part.pieces(reader.found.names)])
+            table = pa.Table.from_batches([piece for _, piece in part.pieces(reader.names)])
             for column in table.columns:
                 found = crc32_of(column, found)
         return found
@@ -304,7 +304,7 @@ class Dataset:
 
     def _part(self, index: int) -> Iterator[Rows]:
         part, reader = self._parts[index]
-        for location, piece in part.pieces(reader.found.names, reader.found.categories):
+        for location, piece in part.pieces(reader.names, reader.found.categories):
             rows = reader.encode(piece, location)
             self._meter.add(rows)
             yield rows
