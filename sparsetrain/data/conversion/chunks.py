@@ -15,11 +15,10 @@ import pyarrow as pa
 
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
-from sparsetrain.data.read.constant_columns import Constants
+from sparsetrain.data.read.constant_columns import Constants, with_partitions
 from sparsetrain.data.read.derived_columns import stored_names
 from sparsetrain.data.read.file_systems import size_and_time
 from sparsetrain.data.read.files import file_parts
-from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import Block, Dialect, read_blocks
 from sparsetrain.data.read.text_rows import BadLine, TextRows, parse_block

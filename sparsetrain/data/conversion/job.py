@@ -55,7 +55,7 @@ class Job:
     def plan(self) -> str:
         """A digest of everything the result depends on."""
         known, blank = self.known, self.blank
-        encoder = known.fingerprint if known else write_manifest(**blank.fields)
+        encoder = known.fingerprint if known else write_manifest(blank.fields)
         plan = {
             "version": 3,
             "inputs": _identity(self.files),

@@ -35,7 +35,6 @@ from sparsetrain.data.columns.saved_vocabularies import (
 )
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import FIRST, Vocabulary
-from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.older_state import of_version_2
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.schema.schema_file import fill
@@ -72,25 +71,19 @@ class _Manifest:
 _OF_COLUMNS = ("rows", "bags", "rare_shares")
 
 
-def write_manifest(
-    settings: Settings,
-    encoded: bool,
-    dense: Sequence[Dense],
-    features: Sequence[Category],
-    layout: str,
-    schema: Schema,
-) -> dict[str, Any]:
+def write_manifest(fields: Fields) -> dict[str, Any]:
     """Return everything that decides a row's encoding except the columns' values."""
+    schema, features = fields["schema"], fields["features"]
     known = [column.values for column in features] if all(c.rows for c in features) else []
     return {
         "format": _FORMAT,
         "version": _VERSION,
-        "settings": asdict(settings),
-        "encoded": encoded,
-        "dense_columns": [c.name for c in dense if c.name not in schema.inputs],
+        "settings": asdict(fields["settings"]),
+        "encoded": fields["encoded"],
+        "dense_columns": [c.name for c in fields["dense"] if c.name not in schema.inputs],
         "columns": [column.name for column in features],
         "rows": [values.rows for values in known],
-        "layout": layout,
+        "layout": fields["layout"],
         "schema": schema.to_dict(),
         "bags": [column.is_bag for column in features],
         "kinds": [values.kind for values in known],
@@ -114,12 +107,12 @@ def write_state(fields: Fields) -> State:
         "rare_shares": [column.values.rare_share for column in features],
         "unsigned": [column.name for column in features if column.is_unsigned],
     }
-    return write_manifest(**fields) | described, _write_arrays(features)
+    return write_manifest(fields) | described, _write_arrays(features)
 
 
 def fingerprint_of(fields: Fields) -> str:
     """Return a digest of everything that decides a row's encoding."""
-    manifest, arrays = write_manifest(**fields), _write_arrays(fields["features"])
+    manifest, arrays = write_manifest(fields), _write_arrays(fields["features"])
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
     for name in sorted(arrays):
         digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
@@ -148,14 +141,8 @@ def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fiel
         )
     )
     dense = dense_columns(read.dense_columns, read.encoded, read.settings, read.schema)
-    return {
-        "settings": read.settings,
-        "encoded": read.encoded,
-        "dense": dense,
-        "features": features,
-        "layout": read.layout,
-        "schema": read.schema,
-    }
+    same = {name: getattr(read, name) for name in ("settings", "encoded", "layout", "schema")}
+    return {**same, "dense": dense, "features": features}
 
 
 def _read_manifest(manifest: Mapping[str, Any]) -> tuple[_Manifest, tuple[int, ...]]:

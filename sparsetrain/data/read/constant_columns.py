@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of one value: blank ones for data that lack them, and those in the path of a file."""
+"""Columns of one value: blank ones for data that lack them, and partition columns.
+
+These are values in the path of a file, such as `dt=2024-05-01/`, for all its rows. They are text,
+as in a text file, but a whole number loses the zeros before it, which say nothing for Spark and
+pyarrow either. That is settled for each value alone: whatever files are read beside, one stays the
+same. `__HIVE_DEFAULT_PARTITION__` and an empty value are missing. A column of the same name in the
+file goes before.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sparsetrain.data.read.file_systems import plain_path
 from sparsetrain.data.read.source import ROW_NUMBERS, Part, with_numbers
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_is_whole = re.compile("-?[0-9]+").fullmatch
 
 
 def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
@@ -43,3 +57,19 @@ class Constants:
             made = pa.RecordBatch.from_arrays(arrays, names=[*names])
             numbered = piece.schema.names[-1:] == [ROW_NUMBERS]
             yield with_numbers(made, piece.column(ROW_NUMBERS).to_numpy()) if numbered else made
+
+
+def with_partitions(part: Part) -> Part:
+    """Return a part of a file that has the partition columns too."""
+    values = _named(part.location.name)
+    return with_constants(part, {name: pa.scalar(value, pa.string()) for name, value in values})
+
+
+def _named(file: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the names and values in the path of a file."""
+    for folder in os.path.dirname(plain_path(file)).split(os.sep):
+        name, equals, value = folder.partition("=")
+        if name and equals:
+            plain = unquote(value)
+            plain = str(int(plain)) if _is_whole(plain) else plain
+            yield unquote(name), None if value in ("", _NULL) else plain

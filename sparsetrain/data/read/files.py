@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from sparsetrain.data.read.constant_columns import with_partitions
 from sparsetrain.data.read.file_systems import (
     escaped,
     files_in,
@@ -25,7 +26,6 @@ from sparsetrain.data.read.file_systems import (
     plain_path,
     suffix_of,
 )
-from sparsetrain.data.read.hive_partitions import with_partitions
 from sparsetrain.data.read.parquet import is_parquet, parquet_parts
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.text_blocks import DELIMITERS, is_text

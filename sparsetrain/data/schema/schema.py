@@ -333,18 +333,20 @@ def _check(schema: Schema) -> None:
 
 def _check_inputs(schema: Schema) -> None:
     """Refuse columns of a kind of their own that are something else too."""
-    others = {*(schema.categories or ()), *schema.dense, *schema.all_labels, *schema.derived}
-    others.add(schema.weights or "")
-    for kind in DENSE_KINDS:
-        named = getattr(schema, kind.key)
-        require_type(kind.key, named, Mapping, "a dict, of columns to an option each")
-        for name in named:
-            require_type(kind.key, name, str, "the name of a column")
-            if name in others:
-                raise ConfigError(f"{kind.key}: {name!r} is named as another column too; drop one")
-        others |= {*named}
-        if named and schema.categories is None:
-            raise ConfigError(f"{kind.key} is given without categories; name both")
+    named = {kind.key: getattr(schema, kind.key) for kind in DENSE_KINDS}
+    for key, names in named.items():
+        require_type(key, names, Mapping, "a dict, of columns to an option each")
+        if names and schema.categories is None:
+            raise ConfigError(f"{key} is given without categories; name both")
+    if not any(named.values()):
+        return
+    used = [*(schema.categories or ()), *schema.dense, *schema.all_labels, *schema.derived]
+    used += [schema.weights or "", *(name for names in named.values() for name in names)]
+    for key, names in named.items():
+        for name in names:
+            require_type(key, name, str, "the name of a column")
+            if used.count(name) > 1:
+                raise ConfigError(f"{key}: {name!r} is named as another column too; drop one")
 
 
 def _check_sharing(schema: Schema) -> None:
