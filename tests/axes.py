@@ -67,8 +67,8 @@ AXES = {
         r"^labels/",
         5,
     ),
-    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 17),
-    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 13),
+    "shared tables": Axis(r"share_embedding|\bowners\b|owners_of", r"shared_tables|/sharing", 16),
+    "weights of rows": Axis(r"row_weights|with_weights", r"^$", 12),
     "text that is a number": Axis(
         r"hexadecimal|\bHEXADECIMAL\b|\bDigits\b|\bhexes\b", r"parsing/", 9
     ),

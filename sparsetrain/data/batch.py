@@ -19,8 +19,8 @@ import numpy.typing as npt
 from sparsetrain.data import ids as ids_of
 from sparsetrain.data.ids import Ids
 from sparsetrain.data.ragged import Ragged
-from sparsetrain.data.values.arrays import Array, to_dense, to_row_weights
-from sparsetrain.data.values.label_values import to_labels
+from sparsetrain.data.values.arrays import Array, to_dense
+from sparsetrain.data.values.label_values import to_labels, to_row_weights
 from sparsetrain.errors import CheckpointError, DataError
 
 

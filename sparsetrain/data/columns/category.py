@@ -23,6 +23,7 @@ from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.ragged import Ragged
 from sparsetrain.data.schema.columns import Columns
 from sparsetrain.data.schema.schema import ColumnRule, Schema
+from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.arrow_types import is_bag, is_unsigned
 from sparsetrain.data.values.lists import read_values
@@ -166,6 +167,8 @@ def blank_categories(
 ) -> tuple[Category, ...]:
     """Return the category columns that were found in a file, by the rules of a schema."""
     share, rule = schema.share_embedding, schema.rule
+    if share:
+        owners_of(found.categories, share)  # refused before anything is read
     types = {name: data.field(name).type for name in found.categories}
     return tuple(
         Category(name, share.get(name, name), blank, rule(name), is_bag(type_), is_unsigned(type_))

@@ -27,9 +27,8 @@ from sparsetrain.data.read.derived_columns import with_derived
 from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
-from sparsetrain.data.schema.columns import check_row_weights, find_columns, require_row_weights
+from sparsetrain.data.schema.columns import check_converted, find_columns, require_row_weights
 from sparsetrain.data.schema.schema import Schema
-from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
 
@@ -44,7 +43,8 @@ def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) 
     first = opened.parts[0]
     known = read_converted(first)
     if known is not None:
-        _check_asked(known, settings, schema)
+        settings.check_converted(known.settings)
+        check_converted(schema, known.schema)
     for part in opened.parts if schema.weights else ():
         names = names_in(source) or part.schema.names  # not only the columns that can matter
         require_row_weights(names, schema, part.location)
@@ -65,18 +65,6 @@ def read_converted(part: Part) -> Rules | None:
     return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
 
 
-def _check_asked(known: Rules, settings: Settings, schema: Schema) -> None:
-    """Refuse settings that differ from the data's conversion."""
-    settings.check_converted(known.settings)
-    check_row_weights(schema, known.schema, "the data are converted", "convert the raw data")
-    asked, shared = schema.share_embedding, known.schema.share_embedding
-    if asked and asked != shared:
-        raise ConfigError(
-            f"share_embedding is {asked}, but the data are converted with "
-            f"{shared or 'a table for each column'}; leave it out, or convert the raw data again"
-        )
-
-
 def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
     """Return an encoder that knows the columns of a part and has learned nothing yet."""
     if schema.derived:
@@ -88,8 +76,6 @@ def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
         treat_as=settings.treat_as,
         described=schema,
     )
-    if schema.share_embedding:
-        owners_of(first.categories, schema.share_embedding)  # refused before anything is read
     values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
     features = blank_categories(first, part.schema, schema, values)
     dense = dense_columns(first.dense, first.encoded, settings, schema)

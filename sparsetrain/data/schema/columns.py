@@ -203,6 +203,17 @@ def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
         )
 
 
+def check_converted(asked: Schema, known: Schema) -> None:
+    """Refuse weights and shared tables other than those of the encoder of converted data."""
+    check_row_weights(asked, known, "the data are converted", "convert the raw data")
+    if asked.share_embedding and asked.share_embedding != known.share_embedding:
+        raise ConfigError(
+            f"share_embedding is {asked.share_embedding}, but the data are converted with "
+            f"{known.share_embedding or 'a table for each column'}; leave it out, or convert the "
+            "raw data again"
+        )
+
+
 def check_treat_as(treat_as: str) -> None:
     """Raise `ConfigError` unless `treat_as` is one of the three words."""
     if treat_as not in (AUTO, RAW, ENCODED):

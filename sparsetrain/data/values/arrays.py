@@ -64,31 +64,6 @@ def to_dense(value: object) -> Array:
     return as_readonly(dense)
 
 
-def to_row_weights(value: object, num_rows: int) -> Array:
-    """Return the weights of rows as (B,) float32, all finite and 0 or more."""
-    array = as_array(value, "weights")
-    if array.shape != (num_rows,):
-        raise DataError(
-            f"weights must be ({num_rows},) as dense has it, their shape is {array.shape}"
-        )
-    weights = to_float32(array, "weights")
-    row = first_bad_weight(weights)
-    if row is not None:
-        raise DataError(f"weights: row {row}: {describe_bad_weight(array[row])}")
-    return as_readonly(weights)
-
-
-def first_bad_weight(weights: Array) -> int | None:
-    """Return the first row with a weight that is not finite or below 0, or None."""
-    bad = ~((weights >= 0) & np.isfinite(weights))
-    return int(np.argmax(bad)) if bad.any() else None
-
-
-def describe_bad_weight(shown: object) -> str:
-    """Describe the error in a row's weight."""
-    return f"the weight is {shown}; it must be a finite number of 0 or more"
-
-
 def to_ids(value: object, what: str, ndim: int) -> Array:
     """Return integer ids as int64; their sign is for the caller to check with `first_negative`."""
     array = as_array(value, what)

@@ -11,8 +11,6 @@ from sparsetrain.data.values.arrays import (
     Array,
     as_array,
     as_readonly,
-    describe_bad_weight,
-    first_bad_weight,
     to_float32,
 )
 from sparsetrain.data.values.location import Location
@@ -66,17 +64,42 @@ def _bad(labels: Array, label: Label, missing: bool) -> Array:
     return bad & ~np.isnan(labels) if missing else bad
 
 
+def to_row_weights(value: object, num_rows: int) -> Array:
+    """Return the weights of rows as (B,) float32, all finite and 0 or more."""
+    array = as_array(value, "weights")
+    if array.shape != (num_rows,):
+        raise DataError(
+            f"weights must be ({num_rows},) as dense has it, their shape is {array.shape}"
+        )
+    weights = to_float32(array, "weights")
+    row = _first_bad_weight(weights)
+    if row is not None:
+        raise DataError(f"weights: row {row}: {_describe_bad_weight(array[row])}")
+    return as_readonly(weights)
+
+
 def read_row_weights(array: Any, location: Location) -> Array:
     """Return (n,) float32 from integers, floats or texts of numbers."""
     values = _numbers(array, location)
     with np.errstate(over="ignore"):
         weights = values.astype(np.float32)
-    row = first_bad_weight(weights)
+    row = _first_bad_weight(weights)
     if row is None:
         return weights
     if np.isnan(values[row]):
         raise location.error("the weight is null or NaN; drop the row or give it one", row)
-    raise location.error(describe_bad_weight(f"{values[row]:g}"), row)
+    raise location.error(_describe_bad_weight(f"{values[row]:g}"), row)
+
+
+def _first_bad_weight(weights: Array) -> int | None:
+    """Return the first row with a weight that is not finite or below 0, or None."""
+    bad = ~((weights >= 0) & np.isfinite(weights))
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def _describe_bad_weight(shown: object) -> str:
+    """Describe the error in a row's weight."""
+    return f"the weight is {shown}; it must be a finite number of 0 or more"
 
 
 def _numbers(array: Any, location: Location) -> Array:
