@@ -3,6 +3,6 @@
 
 `category` is a column whose values have rows of a table: `counts` counts them and tells the kind of
 column, `vocabulary` maps them to ids, `saved_vocabularies` keeps those, `bags` reads lists of them.
-`dense` are columns of numbers, `vector` of lists of them. `plain` are columns of already encoded
-data. `settings` hold for all columns.
+`dense` are columns of numbers, `plain` those of already encoded data. `settings` hold for all
+columns.
 """

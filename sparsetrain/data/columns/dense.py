@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns: numbers as float32 inputs of a model; then their flags, and last of all vectors.
+"""Dense columns: numbers as float32 inputs of a model; then their flags, then other kinds.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
 `log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both

@@ -15,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsetrain.data.batch import Batch
-from sparsetrain.data.columns.category import Category
 from sparsetrain.data.columns.dense import inputs_of_numbers
-from sparsetrain.data.dense.kind import Dense
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.source import encoder_fingerprint
 from sparsetrain.data.read.tables import is_pandas
@@ -36,8 +34,7 @@ def encode_few(rules: Rules, data: Any) -> Batch | None:
 
     None where columns must tell.
     """
-    columns: list[Dense | Category] = [*rules.dense, *rules.features]
-    if rules.schema.derived or not all(column.takes_values for column in columns):
+    if not rules.takes_values:
         return None
     try:
         return _encode(rules, _as_rows(data, rules))
@@ -116,7 +113,7 @@ def _are_plain(names: Sequence[Any], types: Iterable[Any], rules: Rules) -> bool
 
 def _are_own(names: Iterable[Any], rules: Rules) -> bool:
     """Whether the encoder's columns are there, and no alternatives to them."""
-    own = {*rules.dense_columns, *rules.columns}
+    own = rules.names
     others = own.symmetric_difference(names)
     if not others:
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting and extending of category columns: counted values, or the largest id.
+"""Fitting and extending of encoders: counted values of category columns, or the largest id.
 
 One pass over the category columns; labels and dense columns are not read, except that the first
 piece of already encoded data is checked for implausible dense values. Extending gives new values

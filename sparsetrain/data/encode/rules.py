@@ -76,6 +76,17 @@ class Rules:
         known = [column.values for column in self.features]
         return pool([values for values in known if isinstance(values, Vocabulary)])
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of all columns of features."""
+        return frozenset((*self.dense_columns, *self.columns))
+
+    @cached_property
+    def takes_values(self) -> bool:
+        """Whether a row is one value of Python's in each column."""
+        numbers = all(column.takes_values for column in self.dense)
+        return numbers and not self.schema.derived and all(c.takes_values for c in self.features)
+
     @property
     def rows(self) -> list[int]:
         """Rows of each category column's table; for raw data the two reserved ones included."""

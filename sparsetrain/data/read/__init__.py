@@ -3,5 +3,5 @@
 
 `open_source` dispatches on the kind of data. A `source` has parts, a part has pieces. `files` is
 the table of file formats: `parquet`, and text (`text_blocks`, `text_rows`). `tables` are in memory.
-`derived_columns` computes columns from columns, `split` divides a source into two.
+`derived_columns` and `constant_columns` add columns, `split` divides a source into two.
 """
