@@ -213,12 +213,8 @@ def require_same_schema(
         raise ConfigError(
             f"{file}: cannot read the schema: there is no such file; give its new place by --schema"
         )
-    now = st.data.Schema.read(file, weights).to_dict()
-    for name, rule in now.get("derived", {}).items():
-        learnt = before.get("derived", {}).get(name, {})
-        if "quantiles" in rule and "boundaries" in learnt:  # which an encoder made of them
-            del rule["quantiles"]
-            rule["boundaries"] = learnt["boundaries"]
+    known = st.data.Schema.from_dict(before)
+    now = st.data.Schema.read(file, weights).as_learnt(known).to_dict()
     if now == before:
         return
     named = "no schema file" if file is None else f"--schema {file}"

@@ -27,7 +27,7 @@ from sparsetrain.data.conversion.strict_reader import (
     read_good_rows,
     strict_reader,
 )
-from sparsetrain.data.encode.quantiles import Numbers, learn_boundaries, numbers_in
+from sparsetrain.data.encode.learn_derived import Numbers, learn_numbers, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import learnt_numbers
@@ -56,7 +56,7 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
 
     Its `chunks`, the rows of each, are for the second pass alone.
     """
-    plan, job = job.plan, _with_boundaries(job, inputs)
+    plan, job = job.plan, _with_learnt(job, inputs)
     if job.known is not None:
         check_memory(job, job.known)
     counts = CountsFile(job.work / "counts")
@@ -81,9 +81,9 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     }
 
 
-def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
-    """Return a job with quantiles replaced by boundaries, learnt from good rows."""
-    rules = job.blank.schema.quantiles
+def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
+    """Return a job with derived columns learnt from good rows."""
+    rules = job.blank.schema.to_learn
     if not rules or job.known is not None:
         return job
     reads = [(name, partial(learnt_numbers, rule)) for name, rule in rules.items()]
@@ -103,10 +103,10 @@ def _with_boundaries(job: Job, inputs: list[Chunk]) -> Job:
         done, total = 0.0, _bytes_in(inputs)
         for rows, size, numbers in ordered_map(read, split_chunks(inputs), job.workers):
             done += size
-            job.progress("learning quantiles", rows, min(1.0, done / total))
+            job.progress("learning derived columns", rows, min(1.0, done / total))
             yield from numbers
 
-    schema = learn_boundaries(job.blank.schema, pieces(), job.files[0])
+    schema = learn_numbers(job.blank.schema, pieces(), job.files[0])
     return replace(job, blank=replace(job.blank, schema=schema))
 
 

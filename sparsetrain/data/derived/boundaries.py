@@ -54,7 +54,7 @@ class Quantiles(Kind):
 
     key: ClassVar[str] = "quantiles"
     takes: ClassVar[Takes] = NUMBERS
-    learns: ClassVar[bool] = True
+    learns: ClassVar[str] = "boundaries"
 
     quantiles: int | None = None
 
@@ -68,11 +68,10 @@ class Quantiles(Kind):
         values, missing = numbers_of(*columns)
         return as_buckets(np.zeros(len(values)), missing)
 
-    def learnt(self, numbers: Array) -> dict[str, Any]:
+    def learnt(self, numbers: Array) -> tuple[float, ...]:
         """Return the boundaries."""
         assert self.quantiles is not None
-        cuts = boundaries_of(numbers, self.quantiles) if len(numbers) else (0.0,)  # any will do
-        return {"quantiles": None, "boundaries": cuts}
+        return boundaries_of(numbers, self.quantiles) if len(numbers) else (0.0,)  # any will do
 
 
 def boundaries_of(values: Array, count: int) -> tuple[float, ...]:

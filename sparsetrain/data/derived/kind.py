@@ -42,8 +42,8 @@ class Kind:
     type : pyarrow.DataType
         Of the column made.
     takes : Takes
-    learns : bool
-        Whether some of it is learnt from the training data; see `learnt`.
+    learns : str
+        The option in place of `key` that is learnt from the training data, if any; see `learnt`.
     is_native : bool
         Whether the library in C of an exported model computes it.
     """
@@ -52,7 +52,7 @@ class Kind:
     others: ClassVar[tuple[str, ...]] = ()
     type: ClassVar[pa.DataType] = pa.int64()
     takes: ClassVar[Takes] = ANY
-    learns: ClassVar[bool] = False
+    learns: ClassVar[str] = ""
     is_native: ClassVar[bool] = False
 
     source: str = field(metadata={"alias": "from"})
@@ -69,8 +69,8 @@ class Kind:
         """Return the column made of its sources."""
         raise NotImplementedError
 
-    def learnt(self, numbers: Array) -> dict[str, Any]:
-        """Return the options in place of those that are learnt, from numbers (n,) without NaN."""
+    def learnt(self, numbers: Array) -> Any:
+        """Return the option `learns`, from numbers (n,) without NaN; there may be none."""
         raise NotImplementedError
 
 

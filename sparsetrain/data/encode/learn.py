@@ -20,7 +20,7 @@ from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
-from sparsetrain.data.encode.quantiles import read_boundaries
+from sparsetrain.data.encode.learn_derived import learn_derived
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import with_derived
@@ -51,8 +51,8 @@ def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) 
     if known is not None:
         bind(known, opened.parts, require_label=False)
         return known
-    if schema.quantiles:
-        schema = read_boundaries(schema, opened.parts)
+    if schema.to_learn:
+        schema = learn_derived(schema, opened.parts)
     made = blank_encoder(first, settings, schema)
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -76,9 +76,17 @@ class Derived(
         """Return the column made of its sources."""
         return self.of.make(self, *columns)
 
-    def learnt(self, numbers: Array) -> dict[str, Any]:
-        """Return the options in place of those that are learnt."""
-        return self.of.learnt(self, numbers)
+    def learn(self, numbers: Array) -> Derived:
+        """Return the rule that was learnt from numbers (n,)."""
+        return self._with(self.of.learnt(self, numbers))
+
+    def as_learnt(self, known: Derived) -> Derived:
+        """Return the rule with what a known one has learnt, if there is something to learn."""
+        found = getattr(known, self.of.learns, None)
+        return self if found is None else self._with(found)
+
+    def _with(self, learnt: Any) -> Derived:
+        return replace(self, **{self.of.key: None, self.of.learns: learnt})
 
 
 KINDS: tuple[type[Kind], ...] = Derived.__bases__

@@ -185,8 +185,8 @@ class Schema(
         return {name: owner for name, owner in pairs if owner is not None}
 
     @property
-    def quantiles(self) -> dict[str, Derived]:
-        """The derived columns with boundaries still to be learnt."""
+    def to_learn(self) -> dict[str, Derived]:
+        """The derived columns of which something is still to be learnt."""
         return {name: rule for name, rule in self.derived.items() if rule.of.learns}
 
     @property
@@ -202,6 +202,12 @@ class Schema(
         sources = {source for derived in self.derived.values() for source in derived.sources}
         weights = (*self.inputs, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
+
+    def as_learnt(self, known: Schema) -> Schema:
+        """Return this schema, with what a known one has learnt of its derived columns."""
+        rules = self.derived.items()
+        made = {name: rule.as_learnt(known.derived.get(name, rule)) for name, rule in rules}
+        return replace(self, derived=made)
 
     @classmethod
     def read(cls, given: Schema | str | Path | None, weights: str | None = None) -> Schema:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boundaries of buckets with as many rows each, learnt from a sample of the training data.
+"""Options of derived columns, such as boundaries, learnt from a sample of the training data.
 
-Once learnt they are ordinary boundaries of the encoder's schema. Of up to `MOST` numbers all count,
+Once learnt they are ordinary options of the encoder's schema. Of up to `MOST` numbers all count,
 of more the share that a golden-ratio sequence picks by their place: evenly over the rows, in step
-with no period of theirs. So boundaries depend on the numbers and their order alone, not on how they
+with no period of theirs. So they depend on the numbers and their order alone, not on how they
 are cut into pieces. Memory: 16 bytes a number of the sample.
 """
 
@@ -28,38 +28,38 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
 Numbers = Mapping[str, Array]  # of a piece, by derived column
 
 
-def read_boundaries(schema: Schema, parts: Sequence[Part]) -> Schema:
-    """Return a schema in which quantiles are the boundaries that the rows of `parts` have.
+def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
+    """Return a schema with all that is to be learnt of it, from the rows of `parts`.
 
     Raises
     ------
     DataError
         If a number cannot be read, there is none, or rows can be read only once.
     """
-    return learn_boundaries(schema, _read(schema.quantiles, parts), parts[0].location.name)
+    return learn_numbers(schema, _read(schema.to_learn, parts), parts[0].location.name)
 
 
 def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Numbers]:
     for part in parts:
         for name, rule in rules.items():
             check_sources(part, name, rule)
-        if part.is_stream:
-            raise part.location.error(
-                "quantiles are learnt before all else, and these rows can be read only once; give "
-                "a table or files, or boundaries in place of quantiles"
-            )
+            if part.is_stream:
+                raise part.location.error(
+                    f"{rule.of.key} are learnt before all else, and these rows can be read only "
+                    f"once; give a table or files, or {rule.of.learns} in place of {rule.of.key}"
+                )
         for location, piece in part.pieces(stored_names([*rules], rules, part.schema.names)):
             yield numbers_in(piece, rules, location)
 
 
 def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location) -> Numbers:
-    """Return the numbers of a piece that each rule puts into buckets."""
+    """Return the numbers of a piece that each rule learns from."""
     return {name: learnt_numbers(rule, piece, location) for name, rule in rules.items()}
 
 
-def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:
-    """Return a schema in which quantiles are the boundaries that the numbers of all pieces have."""
-    rules = schema.quantiles
+def learn_numbers(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:
+    """Return a schema with all that is to be learnt of it, from the numbers of all pieces."""
+    rules = schema.to_learn
     samples = {name: _Sample() for name in rules}
     for numbers in pieces:
         for name, values in numbers.items():
@@ -69,9 +69,10 @@ def learn_boundaries(schema: Schema, pieces: Iterable[Numbers], where: str) -> S
         values = samples[name].values()
         if not len(values) and rule.source not in schema.bins:
             raise Location(where, column=rule.source).error(
-                f"no number in it to learn quantiles of {name}; give boundaries, or leave it out"
+                f"no number in it to learn {rule.of.key} of {name}; give {rule.of.learns}, or "
+                "leave it out"
             )
-        learnt[name] = replace(rule, **rule.learnt(values))
+        learnt[name] = rule.learn(values)
     return replace(schema, derived=learnt)
 
 
