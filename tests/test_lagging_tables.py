@@ -117,7 +117,7 @@ ELSEWHERE = {
     "learn_": "of models whose tables no step changes",
     "program": "a program of one's own",
     **dict.fromkeys(
-        ("ahead", "compile", "prediction_names", "scaling", "seed", "table_bytes", "trains"),
+        ("prefetch", "compile", "prediction_names", "scaling", "seed", "table_bytes", "trains"),
         "read no rows",
     ),
 }
