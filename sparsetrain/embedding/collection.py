@@ -57,7 +57,7 @@ class EmbeddingBag(Embedding):
     ----------
     rows, width : int
         V and D of the table.
-    pooling : {None, "sum", "mean"}
+    pooling : {None, "sum", "mean"}, or a sequence of them for each feature
         None: one id per result row. Otherwise as `torch.nn.EmbeddingBag` with
         ``include_last_offset=True``.
     features : int
@@ -70,22 +70,20 @@ class EmbeddingBag(Embedding):
         self,
         rows: int,
         width: int,
-        pooling: Pooling = None,
+        pooling: Pooling | Sequence[Pooling] = None,
         *,
         features: int = 1,
         dtype: str = "float32",
     ) -> None:
-        if pooling not in POOLINGS:
-            raise ConfigError(f"EmbeddingBag: pooling is None, 'sum' or 'mean', not {pooling!r}")
         super().__init__(rows, width, dtype=dtype)
-        self.pooling = pooling
         self.features = require_int("EmbeddingBag: features", features)
+        self.poolings = _poolings("EmbeddingBag", pooling, self.features)
 
     def forward(
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
-        if self.pooling is None:
+        if None in self.poolings:
             if offsets is not None or weights is not None:
                 raise ConfigError("EmbeddingBag without pooling takes ids alone")
             return self.lookup(ids)
@@ -98,10 +96,22 @@ class EmbeddingBag(Embedding):
             ids._expr,
             offsets._expr,
             None if weights is None else weights._expr,
-            mode=self.pooling,
+            mode=self.poolings,
             features=self.features,
         )
         return nn.op.wrap_nested(result, "embedding")
+
+
+def _poolings(what: str, given: Pooling | Sequence[Pooling], features: int) -> tuple[Any, ...]:
+    """The pooling of each feature; None of all or of none."""
+    single = given is None or isinstance(given, str)
+    each: tuple[Any, ...] = (given,) * features if single else tuple(given or ())
+    wrong = next((one for one in each if one not in POOLINGS), None)
+    if wrong is not None or (None in each and len({*each}) > 1):
+        raise ConfigError(f"{what}: pooling is None, 'sum' or 'mean', not {wrong or each!r}")
+    if len(each) != features:
+        raise ConfigError(f"{what}: {len(each)} poolings for {features} features")
+    return each
 
 
 @dataclass(frozen=True)
@@ -140,7 +150,7 @@ class EmbeddingBagCollection(nn.Module):
         Unique names.
     features : sequence of str, optional
         For each feature, the name of its table; by default one feature per table, in order.
-    pooling : {None, "sum", "mean"}
+    pooling : {None, "sum", "mean"}, or a sequence of F of the last two
         None: one id per example and feature.
     dtype : str
         Dtype of the stored tables.
@@ -150,7 +160,7 @@ class EmbeddingBagCollection(nn.Module):
         self,
         tables: Sequence[Table],
         features: Sequence[str] | None = None,
-        pooling: Pooling = None,
+        pooling: Pooling | Sequence[Pooling] = None,
         dtype: str = "float32",
     ) -> None:
         by_name = {table.name: table for table in tables}
@@ -163,14 +173,14 @@ class EmbeddingBagCollection(nn.Module):
                 f"EmbeddingBagCollection: no table {unknown[0]!r}; there are {list(by_name)}"
             )
         self.tables = tuple(tables)
-        self.pooling = pooling
+        self.poolings = _poolings("EmbeddingBagCollection", pooling, len(features))
         self.placements = {
             width: _place([t for t in tables if t.width == width], features)
             for width in sorted({by_name[name].width for name in features})
         }
         for width, placement in self.placements.items():
-            count = len(placement.features)
-            storage = EmbeddingBag(placement.rows, width, pooling, features=count, dtype=dtype)
+            here = [self.poolings[feature] for feature in placement.features]
+            storage = EmbeddingBag(placement.rows, width, here, features=len(here), dtype=dtype)
             setattr(self, f"width{width}", storage)
 
     def storage(self, width: int) -> EmbeddingBag:
@@ -213,7 +223,7 @@ class EmbeddingBagCollection(nn.Module):
         ConfigError
             If weights are missing or unexpected.
         """
-        find = _locate_single if self.pooling is None else _locate_bags
+        find = _locate_single if None in self.poolings else _locate_bags
         located = {width: find(placement, ids) for width, placement in self.placements.items()}
         has = any(len(arrays) == 3 for arrays in located.values())
         if weighted is not None and has != weighted:

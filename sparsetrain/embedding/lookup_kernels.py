@@ -20,7 +20,7 @@ offsets; its result is at ``[b, f]``, where the interaction wants it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 from tvm import tirx
@@ -92,11 +92,14 @@ def bag_kernel(
     dtype: str,
     id_dtype: str,
     features: int,
-    mean: bool,
+    mean: bool | tuple[bool, ...],
     weighted: bool,
     loops: Loops = HOST_LOOPS,
 ) -> PrimFunc:
-    """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0."""
+    """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0.
+
+    `mean` says whether sums are divided by lengths, of all features or of each.
+    """
     computed = computed_in(dtype)
     with kernel("embedding_bag") as built:
         height, count, given, batch = extents(4)
@@ -114,10 +117,19 @@ def bag_kernel(
                 weight = weights[first + n] if weighted else None
                 read_row(table, ids[first + n], column, _adding_to(total, weight))
             share = tirx.Cast(computed, tirx.max(length, const(1, "int64")))
-            divisor = T.Bind(share if mean else const(1, computed))
+            divisor = T.Bind(_divisor(mean, tirx.floordiv(bag, batch), share, computed))
             place = [tirx.floormod(bag, batch), tirx.floordiv(bag, batch), column]
             store_vector(out, place, lanes, lambda lane: total[lane] / divisor)
     return built.get()
+
+
+def _divisor(mean: bool | tuple[bool, ...], feature: Any, length: Any, dtype: str) -> Any:
+    """The length of a bag if its feature is averaged, else 1."""
+    one = const(1, dtype)
+    if isinstance(mean, bool):
+        return length if mean else one
+    averaged = [feature == const(f, "int64") for f, is_mean in enumerate(mean) if is_mean]
+    return tirx.Select(reduce(tirx.Or, averaged), length, one)
 
 
 # From a lane to a number.
@@ -164,9 +176,13 @@ def bag_source_kernel(features: int, id_dtype: str, loops: Loops = HOST_LOOPS) -
 
 @cache
 def bag_mean_cotangent_kernel(
-    width: int, dtype: str, features: int, loops: Loops = HOST_LOOPS
+    width: int,
+    dtype: str,
+    features: int,
+    mean: bool | tuple[bool, ...],
+    loops: Loops = HOST_LOOPS,
 ) -> PrimFunc:
-    """The cotangent (B, F, D) of a mean, divided by the length of each bag."""
+    """The cotangent (B, F, D) of a mean, divided by the length of each bag that is averaged."""
     with kernel("bag_mean_cotangent") as built:
         (batch,) = extents(1)
         cotangent = buffer("cotangent", (batch, features, width), dtype)
@@ -176,7 +192,7 @@ def bag_mean_cotangent_kernel(
             b, f = tirx.floordiv(row, features), tirx.floormod(row, features)
             bag = T.Bind(f * batch + b)
             length = T.Bind(tirx.max(offsets[bag + 1] - offsets[bag], const(1, "int64")))
-            divisor = tirx.Cast(dtype, length)
+            divisor = _divisor(mean, f, tirx.Cast(dtype, length), dtype)
             place = [b, f, column]
             store_vector(out, place, lanes, lambda lane: cotangent[b, f, column + lane] / divisor)
     return built.get()

@@ -9,6 +9,7 @@ For a table stored in less than float32, results and cotangents are still float3
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax
@@ -109,7 +110,7 @@ def _bag_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         _dtype(table),
         _dtype(ids),
         int(call.attrs["features"]),
-        bool(call.attrs["mean"]),
+        _averaged(call),
         bool(call.attrs["weighted"]),
     )
     return call_kernel(builder, kernel, "embedding_bag", list(call.args), call.ty)
@@ -124,7 +125,7 @@ def embedding_bag(
     offsets: relax.Expr,
     weights: relax.Expr | None = None,
     *,
-    mode: str = "sum",
+    mode: str | Sequence[str] = "sum",
     features: int = 1,
 ) -> relax.Expr:
     """Sum or mean of the table rows of each bag; an empty bag gives zeros.
@@ -139,8 +140,8 @@ def embedding_bag(
         Where each bag begins in `ids`; the last entry is N.
     weights : (N,) float, optional
         Per-sample weights; only with ``mode="sum"``, as in PyTorch.
-    mode : {"sum", "mean"}
-        How a bag is pooled.
+    mode : {"sum", "mean"}, or a sequence of F of them
+        How a bag is pooled, of all features or of each.
     features : int
         F, the number of features.
 
@@ -148,17 +149,27 @@ def embedding_bag(
     -------
     (B, F, D) float
     """
-    if mode not in ("sum", "mean") or (mode == "mean" and weights is not None):
+    features = require_int("embedding_bag: features", features)
+    modes = [mode] * features if isinstance(mode, str) else [*mode]
+    if not {*modes} <= {"sum", "mean"} or ("mean" in modes and weights is not None):
         raise ConfigError("embedding_bag: mode is 'sum', or 'mean' without weights")
+    if len(modes) != features:
+        raise ConfigError(f"embedding_bag: {len(modes)} modes for {features} features")
     return _bag(
         table,
         ids,
         offsets,
         offsets if weights is None else weights,
-        features=require_int("embedding_bag: features", features),
-        mean=int(mode == "mean"),
+        features=features,
+        mean=[int(each == "mean") for each in modes],
         weighted=int(weights is not None),
     )
+
+
+def _averaged(call: Any) -> bool | tuple[bool, ...]:
+    """Whether bags are averaged: of all features, or of each where they differ."""
+    each = tuple(bool(mean) for mean in call.attrs["mean"])
+    return each if len({*each}) > 1 else each[0]
 
 
 def _call_op(name: str, arguments: tuple[str, ...], infer: Any, make: Any, variant: Any) -> Any:
@@ -191,7 +202,10 @@ _bag_mean_cotangent = _call_op(
     ("cotangent", "offsets"),
     lambda call: call.args[0].ty,
     lookup_kernels.bag_mean_cotangent_kernel,
-    lambda call: (_width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])),
+    lambda call: (
+        *(_width(call.args[0]), _dtype(call.args[0]), int(call.args[0].ty.shape[1])),
+        _averaged(call),
+    ),
 )
 _weighted_values = _call_op(
     "weighted_values",
@@ -222,8 +236,9 @@ def _bag_vjp(
     """
     table, ids, offsets, weights = call.args
     features = int(call.attrs["features"])
-    if call.attrs["mean"]:
-        cotangent = builder.emit(_bag_mean_cotangent(cotangent, offsets))
+    if any(call.attrs["mean"]):
+        mean = _bag_mean_cotangent(cotangent, offsets, mean=call.attrs["mean"])
+        cotangent = builder.emit(mean)
     source = builder.emit(_bag_source(offsets, ids, features=features))
     values = builder.emit(op.reshape(cotangent, [-1, _row(table)[0]]))  # (B * F, D)
     rows = int(table.ty.shape[0])

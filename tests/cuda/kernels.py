@@ -69,7 +69,7 @@ def _by_width(widths: tuple[int, ...]) -> Iterator[tuple[str, tvm.tirx.PrimFunc]
     yield "bag_mean", embedding.bag_kernel(16, "float32", "int32", 26, True, False, LOOPS)
     yield "bag_weighted", embedding.bag_kernel(16, "float32", "int32", 26, False, True, LOOPS)
     yield "bag_source", embedding.bag_source_kernel(26, "int32", LOOPS)
-    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26, LOOPS)
+    yield "mean_back", embedding.bag_mean_cotangent_kernel(16, "float32", 26, True, LOOPS)
     yield "weighted", embedding.weighted_values_kernel(16, "float32", LOOPS)
     yield "weights_back", embedding.weight_cotangent_kernel(16, "float32", "int32", LOOPS)
     yield "chunks_pooled", chunk_sums_kernel(16, "float32", True)

@@ -216,7 +216,7 @@ def test_a_mean_over_bags_and_its_cotangent(target):
     loops = LOOPS if target == "cuda" else HOST_LOOPS
     pool = embedding_kernels.bag_kernel(width, "float32", "int32", features, True, False, loops)
     pool = compile_kernel(pool, where)
-    back = embedding_kernels.bag_mean_cotangent_kernel(width, "float32", features, loops)
+    back = embedding_kernels.bag_mean_cotangent_kernel(width, "float32", features, True, loops)
     back = compile_kernel(back, where)
     edges = there(offsets, target)
 

@@ -22,7 +22,7 @@ ROWS = 11
 class Kind:
     """How bags are pooled, and the types of what goes in."""
 
-    mode: str = "sum"
+    mode: str | tuple[str, ...] = "sum"
     weighted: bool = False
     features: int = 1
     width: int = 5
@@ -108,7 +108,8 @@ def in_numpy(kind: Kind, arguments: dict[str, np.ndarray]) -> Answer:
     for bag in range(len(offsets) - 1):
         here = slice(offsets[bag], offsets[bag + 1])
         feature, row = divmod(bag, len(bags))
-        divisor = max(len(ids[here]), 1) if kind.mode == "mean" else 1
+        mode = kind.mode if isinstance(kind.mode, str) else kind.mode[feature]
+        divisor = max(len(ids[here]), 1) if mode == "mean" else 1
         bags[row, feature] = factors[here] @ exact["table"][ids[here]] / divisor
         per_id[here] = exact["cotangent"][row, feature] / divisor
     table = dense_sum(ids, factors[:, None] * per_id, ROWS)

@@ -203,3 +203,22 @@ def test_a_table_of_bags_is_looked_up_by_single_ids_too():
     expected[2] += table[5]
     gradient = gradients["item.weight"]
     np.testing.assert_allclose(gradient.to_dense().numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_feature_has_a_pooling_of_its_own_in_one_storage():
+    made = EmbeddingBagCollection(TABLES, FEATURES, ["sum", "mean", "mean", "mean"])
+    assert made.storage(8).poolings == ("sum", "mean", "mean")
+    assert made.storage(17).poolings == ("mean",)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        (["sum", "max", "sum", "sum"], "EmbeddingBagCollection: pooling is .*, not 'max'"),
+        (["sum", None, "sum", "sum"], r"not \('sum', None, 'sum', 'sum'\)"),
+        (["sum"], "EmbeddingBagCollection: 1 poolings for 4 features"),
+    ],
+)
+def test_poolings_that_cannot_be_are_refused(pooling, message):
+    with pytest.raises(ConfigError, match=message):
+        collection(pooling)

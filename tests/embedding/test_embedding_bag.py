@@ -18,6 +18,8 @@ KINDS = {
     "weighted": Kind(weighted=True),
     "sum, 3 features": Kind(features=3),
     "mean, 3 features": Kind("mean", features=3, width=17, id_dtype="int64"),
+    "mean of one of 3 features": Kind(("sum", "mean", "sum"), features=3),
+    "mean of two of 3 features": Kind(("mean", "sum", "mean"), features=3, dtype="float64"),
     "weighted, 3 features": Kind(weighted=True, features=3, dtype="float64"),
     "sum, prime width above the widest vector": Kind(width=131),
     "weighted, one column": Kind(weighted=True, width=1),
@@ -31,7 +33,7 @@ BAGS = {
     "one long, the others empty": [0, 0, 300, 0, 0, 0],
     "ends with empty bags": [2, 2, 2, 2, 0, 0, 0, 0, 0],
 }
-QUICK = list(KINDS.values())[:6]  # widths take a compilation each
+QUICK = list(KINDS.values())[:8]  # widths take a compilation each
 EACH = pytest.mark.parametrize("kind", slow_except(QUICK, KINDS.values()), ids=KINDS)
 CLOSE = {"float32": {"rtol": 2e-5, "atol": 2e-5}, "float64": {"rtol": 1e-12, "atol": 1e-12}}
 
@@ -115,7 +117,10 @@ def test_one_compile_serves_every_number_of_bags():
         np.testing.assert_allclose(found, in_numpy(kind, arguments).bags, **CLOSE["float32"])
 
 
-@pytest.mark.parametrize("options", [{"mode": "max"}, {"mode": "mean", "weights": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "max"}, {"mode": "mean", "weights": True}, {"mode": ("sum", "max"), "features": 2}],
+)
 def test_a_mode_that_does_not_exist_is_refused(options):
     variables = Kind(weighted=True)._variables()
     if options.pop("weights", False):
