@@ -43,7 +43,7 @@ AXES = {
     "tables in half precision and int8": Axis(
         r"\bis_half\b|is_rounded|has_scales|\bINT8\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
         r"table_formats|quantized|^tables/",
-        16,
+        15,
     ),
     "precision of programs": Axis(
         r"\bpolicy\b|policy_(for|of)|to_half|precision\.lacks|loss_scale|LOSS_SCALE|\bscaling\b"
@@ -60,7 +60,9 @@ AXES = {
         23,
     ),
     "bags": Axis(
-        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b", r"/bags\.py|ragged|data/ids", 18
+        r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",
+        r"/bags\.py|ragged|data/ids|/by_feature",
+        18,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',

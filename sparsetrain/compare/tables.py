@@ -96,7 +96,10 @@ def tables_of_run(
             raise ConfigError(f"{run} does not name its training files; pass rows with --from-data")
         data = files[0]
     name = base.formula if formula else trainer.optimizer.formula.name
-    case = replace(base, width=int(trainer.model.config()["dim"]), formula=name)
+    width = trainer.model.config()["dim"]
+    if not isinstance(width, int):
+        raise ConfigError(f"{run} has tables of several widths; use tables_of_data on its data")
+    case = replace(base, width=width, formula=name)
     return tables_of_data(data, case, batch_size, encoder=trainer.encoder)
 
 

@@ -86,13 +86,19 @@ class BagPlacing:
     ----------
     first_rows, rows, dtype
         As of `Placing`.
-    weighted : bool
-        Whether each id has a factor.
+    names : sequence of str
+        Of the results: rows, offsets and, if each id has a factor, weights.
     """
 
-    def __init__(self, first_rows: np.ndarray, rows: Any, dtype: str, weighted: bool) -> None:
+    def __init__(
+        self,
+        first_rows: np.ndarray,
+        rows: Any,
+        dtype: str,
+        names: Sequence[str] = ("rows", "offsets"),
+    ) -> None:
         self._first, self._rows = first_rows.tolist(), [*rows]
-        self._dtype, self._weighted = dtype, weighted
+        self._dtype, self._names = dtype, names
         self._columns = ColumnPlacing()
 
     def __call__(
@@ -104,15 +110,12 @@ class BagPlacing:
         `Placing`.
         """
         bags = _one_each(ids) if isinstance(ids, np.ndarray) else ids
-        if any((bag.weights is not None) != self._weighted for bag in bags):
+        if any((bag.weights is not None) != (len(self._names) > 2) for bag in bags):
             return None
         total, edges = sum(len(bag.ids) for bag in bags), sum(len(bag.offsets) - 1 for bag in bags)
-        placed = {
-            "rows": memory_of(room, "rows", (total,), self._dtype),
-            "offsets": memory_of(room, "offsets", (edges + 1,), "int64"),
-        }
-        if self._weighted:
-            placed["weights"] = memory_of(room, "weights", (total,), "float32")
+        kinds = ((total,), self._dtype), ((edges + 1,), "int64"), ((total,), "float32")
+        named = zip(self._names, kinds, strict=False)
+        placed = {name: memory_of(room, name, *kind) for name, kind in named}
         arrays = [*placed.values()]
         inside = self._columns.bags(bags, self._first, self._rows, arrays, room is None)
         return placed if inside else None

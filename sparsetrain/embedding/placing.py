@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain import runtime
-from sparsetrain.kernels.builder import buffer, extents, kernel, pointer
+from sparsetrain.kernels.builder import buffer, extents, kernel, pointer, scalar
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import address_of
 from sparsetrain.system.locks import new_lock
@@ -43,9 +43,23 @@ class Placing:
         Rows of each feature's table.
     dtype : {"int32", "int64"}
         Of the result.
+    name : str
+        Of the result.
+    columns : sequence of F int, optional
+        Where the ids of those features are, if there are further ones between them.
     """
 
-    def __init__(self, first_rows: np.ndarray, rows: Any, dtype: str) -> None:
+    def __init__(
+        self,
+        first_rows: np.ndarray,
+        rows: Any,
+        dtype: str,
+        name: str = "rows",
+        columns: Sequence[int] | None = None,
+    ) -> None:
+        self._name = name
+        chosen = [] if columns is None else [np.asarray(columns, np.int64)]
+        self._columns = [*map(runtime.as_tensor, chosen)]
         self._first = runtime.as_tensor(np.asarray(first_rows, np.int64))
         self._rows = runtime.as_tensor(np.asarray(rows, np.int64))
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
@@ -59,22 +73,24 @@ class Placing:
         floats: Mapping[str, np.ndarray] = MappingProxyType({}),
         room: Room | None = None,
     ) -> dict[str, runtime.NDArray] | None:
-        """``"rows"`` (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
+        """Rows (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
 
-        None if an id is outside its table. `room` provides the memory; then the calling thread,
-        which may be any thread, does all the work.
+        With `columns`, ids have more than F columns. None if an id is outside its table. `room`
+        provides the memory; then the calling thread, which may be any thread, does all the work.
         """
         placed: dict[str, runtime.NDArray] = {}
         held, addresses, ranks = [], [], []
-        for name, array in ("rows", ids), *floats.items():
-            dtype = "float32" if placed else self._dtype
-            placed[name] = memory_of(room, name, array.shape, dtype)
+        shape = len(ids), int(self._first.shape[0])
+        for name, array in (self._name, ids), *floats.items():
+            kind = (array.shape, "float32") if placed else (shape, self._dtype)
+            placed[name] = memory_of(room, name, *kind)
             ranks.append(array.ndim)
             held.append(array if array.flags.c_contiguous else array.copy())
             addresses.append(address_of(held[-1]))
-        run = _kernel(self._dtype, tuple(ranks[1:]), room is None)
+        run = _kernel(self._dtype, tuple(ranks[1:]), room is None, bool(self._columns))
+        chosen = [*self._columns, ids.shape[1]] if self._columns else []
         with self._lock:
-            run(*addresses, self._first, self._rows, *placed.values(), self._outside)
+            run(*addresses, self._first, self._rows, *placed.values(), self._outside, *chosen)
             return None if self._found[STRIPS] else placed
 
 
@@ -91,12 +107,16 @@ def share(size: Any, strip: Any) -> Iterator[Any]:
         yield T.Bind(begin + n)
 
 
-def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True) -> PrimFunc:
+def placing_kernel(
+    dtype: str, ranks: Sequence[int] = (), parallel: bool = True, chooses: bool = False
+) -> PrimFunc:
     """``placed[b, f] = first[f] + ids[b, f]``, a flag for ids out of range, and copies of floats.
+
+    If it `chooses`, ids are (B, C), and column f is ``columns[f]`` there.
 
     Arguments: the address of ids (B, F) int64, the addresses of float32 arrays with these numbers
     of axes, first, rows (F,) int64, placed (B, F), the copies, outside (STRIPS + 1,) int32 for each
-    strip and all of them.
+    strip and all of them; if it chooses, columns (F,) int64 and C.
     """
     with kernel() as built:
         batch, features = extents(2)
@@ -105,7 +125,9 @@ def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True)
         placed = buffer("placed", (batch, features), dtype)
         copies = [buffer("copy", extents(rank), "float32") for rank in ranks]
         outside = buffer("outside", (STRIPS + 1,), "int32")
-        ids = T.decl_buffer((batch, features), "int64", data=sources[0])
+        columns = buffer("columns", (features,), "int64") if chooses else None
+        given = scalar("given", "int64") if chooses else features
+        ids = T.decl_buffer((batch, given), "int64", data=sources[0])
         with (T.parallel if parallel else T.serial)(0, STRIPS) as strip:
             wrong = T.alloc_local((1,), "int32")
             T.buffer_store(wrong, const(0, "int32"), [0])
@@ -113,9 +135,10 @@ def placing_kernel(dtype: str, ranks: Sequence[int] = (), parallel: bool = True)
             with T.serial(0, T.Bind(batch * (strip + 1) // STRIPS) - begin) as example:
                 b = T.Bind(begin + example)
                 with T.serial(0, features) as f:
-                    beyond = tirx.Or(ids[b, f] < 0, ids[b, f] >= rows[f])
+                    column = f if columns is None else T.Bind(columns[f])
+                    beyond = tirx.Or(ids[b, column] < 0, ids[b, column] >= rows[f])
                     T.buffer_store(wrong, wrong[0] | tirx.Cast("int32", beyond), [0])
-                    T.buffer_store(placed, tirx.Cast(dtype, first[f] + ids[b, f]), [b, f])
+                    T.buffer_store(placed, tirx.Cast(dtype, first[f] + ids[b, column]), [b, f])
             T.buffer_store(outside, wrong[0], [strip])
             for source, copy in zip(sources[1:], copies, strict=True):
                 _copy_share(source, copy, strip)

@@ -20,17 +20,18 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 
 from sparsetrain.data.shared_tables import owners_of
-from sparsetrain.embedding.collection import POOLINGS
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import check_table_dtype
 from sparsetrain.labels.labels import Labels, click
+from sparsetrain.models.by_feature import check_dim, check_pooling
 from sparsetrain.system.argument_checks import is_int, is_number, require_int
 
 # Arguments that an encoder gives; the rest of `ClickModel`'s arguments are options.
 OF_DATA = frozenset(
-    ("rows", "num_dense", "pooling", "weighted", "names", "row_weights", "share_embedding")
+    ("rows", "num_dense", "weighted", "names", "row_weights", "share_embedding")
 ) | {"labels", "interactions", "numbers", "number_bins", "missing_flags"}
 
+_DIM = 16  # width of a table
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -152,6 +153,11 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
     kinds = get_args(type_) or (type_,)
     if get_origin(type_) is Sequence:
         return check_widths(cls, name, value)
+    if isinstance(value, Mapping) and get_origin(kinds[-1]) is Mapping:
+        return {
+            key: _checked(f"{what} of {key!r}", get_args(kinds[-1])[1], v)
+            for key, v in value.items()
+        }
     if get_origin(type_) is Literal and value not in kinds:
         raise ConfigError(f"{what} is {value!r}; it is {' or '.join(map(repr, kinds))}")
     if bool in kinds:
@@ -165,23 +171,23 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
     return float(value) if float in kinds else value
 
 
-def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def check_config(model: type, arguments: Mapping[str, Any], least_dim: int = 1) -> dict[str, Any]:
     """Return the arguments of `ClickModel` by name, with defaults filled in.
 
-    `cls` is the name of the class, for error messages.
+    `least_dim` is the smallest width of a table.
 
     Raises
     ------
     ConfigError
         For the first invalid argument.
     """
+    cls = model.__name__
     rows, names = check_widths(cls, "rows", arguments["rows"]), arguments["names"]
     if isinstance(names, str):
         raise ConfigError(f"{cls}: names is {names!r}; give a list")
     config = {
         **arguments,
         "rows": rows,
-        "dim": require_int(f"{cls}: dim", arguments["dim"]),
         "num_dense": require_int(f"{cls}: num_dense", arguments["num_dense"], 0),
         "weighted": _checked(f"{cls}: weighted", bool, arguments["weighted"]),
         "names": [f"C{i + 1}" for i in range(len(rows))] if names is None else [*map(str, names)],
@@ -193,19 +199,23 @@ def check_config(cls: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "missing_flags": _checked(f"{cls}: missing_flags", bool, arguments["missing_flags"]),
     }
     check_table_dtype(config["table_dtype"], cls)
-    pooling, names = config["pooling"], config["names"]
+    names = config["names"]
     repeated = next((name for name, count in Counter(names).items() if count > 1), None)
     rules = {
         "rows is empty; it takes at least one table": not rows,
-        f"pooling is None, 'sum' or 'mean', not {pooling!r}": pooling not in POOLINGS,
-        "weighted bags need pooling='sum'": config["weighted"] and pooling != "sum",
         f"{len(names)} names for {len(rows)} tables": len(names) != len(rows),
         f"names has {repeated!r} twice; names of features must differ": repeated is not None,
     }
     for message, broken in rules.items():  # message -> whether it applies
         if broken:
             raise ConfigError(f"{cls}: {message}")
-    _check_owners(cls, config)
+    tables = _tables_of(cls, config)
+    declared = signature(model).parameters.get("dim")
+    default = declared.default if declared and is_int(declared.default) else _DIM
+    config["dim"] = check_dim(f"{cls}: dim", arguments["dim"], names, tables, default, least_dim)
+    config["pooling"] = check_pooling(f"{cls}: pooling", arguments["pooling"], names)
+    if config["weighted"] and config["pooling"] != "sum":
+        raise ConfigError(f"{cls}: weighted bags need pooling='sum'")
     return config
 
 
@@ -282,8 +292,8 @@ def _bins(cls: str, bins: Any) -> list[list[float]] | None:
     return found
 
 
-def _check_owners(cls: str, config: Mapping[str, Any]) -> None:
-    """Refuse a feature with more or fewer rows than the owner of its table."""
+def _tables_of(cls: str, config: Mapping[str, Any]) -> list[str]:
+    """Return the name of each feature's table; refuse one with more or fewer rows than that."""
     names, rows = config["names"], config["rows"]
     owners = owners_of(names, config["share_embedding"] or {})
     for name, own, owner in zip(names, rows, owners, strict=True):
@@ -292,3 +302,4 @@ def _check_owners(cls: str, config: Mapping[str, Any]) -> None:
                 f"{cls}: {name} has {own} rows, but shares the table of {names[owner]}, which "
                 f"has {rows[owner]}; give both the same"
             )
+    return [names[owner] for owner in owners]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import DeepModel
 from sparsetrain.system.argument_checks import require_int
 
@@ -80,7 +81,7 @@ class AutoInt(DeepModel):
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         attention_layers: int = 2,
         attention_width: int = 16,
         heads: int = 2,

@@ -8,6 +8,7 @@ and `st.load(folder, model=CLASS)` loads it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import Parameter, signature
 from math import sqrt
 from typing import Any, Literal
@@ -15,15 +16,16 @@ from typing import Any, Literal
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
-from sparsetrain.embedding.collection import Pooling
 from sparsetrain.kernels.table_formats import TableDtype, check_trainable
 from sparsetrain.models.arguments import check_config
+from sparsetrain.models.by_feature import Dim, PoolingOf, poolings_of, widths_of
 from sparsetrain.models.features import Dense
-from sparsetrain.models.fields import Fields
+from sparsetrain.models.fields import Fields, Join, in_order
 from sparsetrain.models.initialize import Draw, uniform
 from sparsetrain.models.label_loss import check_label_weights
 from sparsetrain.models.model import Model
 from sparsetrain.models.numbers import number_embedding
+from sparsetrain.models.projections import Projections
 
 
 class ClickModel(Model):
@@ -31,19 +33,24 @@ class ClickModel(Model):
 
     A subclass constructs its layers, and applies them in ``forward(dense, embedded)``: (B,
     num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
-    numbers. It adds further arguments of its constructor to `config`, and overrides `initialize`
-    for weights with a distribution of their own, such as a norm's.
+    numbers. Rows of tables of several widths are projected to the widest, D; a subclass with
+    ``takes_any_width = True`` gets them side by side instead, (B, W). It adds further arguments of
+    its constructor to `config`, and overrides `initialize` for weights with a distribution of their
+    own, such as a norm's.
 
     Parameters
     ----------
     rows : sequence of F int
         Rows of each feature's table.
-    dim : int
-        D, width of all tables.
+    dim : int, or mapping from str to int
+        D, width of all tables; or widths of features by name: ``{"user": 32}``. ``"*"`` names all
+        that are not named, 16 by default.
     num_dense : int
         Dense features of a row. With 0, the default, the model gets a column of ones.
-    pooling : {None, "sum", "mean"}
-        None: one id per feature. Otherwise bags of ids, as `sparsetrain.data.Ragged`.
+    pooling : {None, "sum", "mean"}, or mapping from str to them
+        None: one id per feature. Otherwise bags of ids, as `sparsetrain.data.Ragged`, by the name
+        of their feature if they differ: ``{"tags": "mean"}``. Features that are not named, or
+        ``"*"``, are sums by default. By default an encoder decides.
     weighted : bool
         Bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
@@ -79,6 +86,10 @@ class ClickModel(Model):
     ----------
     kind : str
         Name of the class in saved runs; by default the class's own name.
+    takes_any_width : bool
+        Whether `forward` takes rows of several widths side by side.
+    widths : Widths
+        Width of each feature, without first-order weights.
 
     Examples
     --------
@@ -94,15 +105,17 @@ class ClickModel(Model):
     2
     """
 
-    _options_of_all = ("table_dtype", "label_weights")
+    _options_of_all = ("table_dtype", "label_weights", "pooling")
     deviation = 0.05  # of the initial vectors of numbers
+    takes_any_width = False
+    num_weights = 0  # first-order weights in front of each vector
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         num_dense: int = 0,
-        pooling: Pooling = None,
+        pooling: PoolingOf = None,
         weighted: bool = False,
         names: Sequence[str] | None = None,
         table_dtype: TableDtype = "float32",
@@ -131,25 +144,43 @@ class ClickModel(Model):
             "missing_flags": missing_flags,
         }
         super().__init__()
-        self._config = check_config(type(self).__name__, arguments)
+        self._config = check_config(type(self), arguments, least_dim=0 if self.num_weights else 1)
         self.labels, self.row_weights = self._config["labels"], self._config["row_weights"]
         self.label_weights = self._config["label_weights"] or {}
         check_label_weights(self.label_weights, self.all_labels)
         # TVM rejects NumPy's integers as extents; the config has Python's.
-        rows, dim, names = (self._config[name] for name in ("rows", "dim", "names"))
-        owners = self.owners()
-        tables = [Table(names[f], rows[f], dim) for f in range(len(rows)) if owners[f] == f]
-        features = [names[owner] for owner in owners]
-        self.embeddings = EmbeddingBagCollection(tables, features, pooling, table_dtype)
-        self.numbers = number_embedding(type(self).__name__, self._config, self.deviation)
+        rows, names, owners = self._config["rows"], self._config["names"], self.owners()
+        named = [names[owner] for owner in owners]
+        self.widths = widths_of(self._config["dim"], named)
+        own = [width + self.num_weights for width in self.widths.each]
+        tables = [Table(names[f], rows[f], own[f]) for f in range(len(rows)) if owners[f] == f]
+        self.embeddings = EmbeddingBagCollection(
+            tables,
+            named,
+            poolings_of(self._config["pooling"], names),
+            table_dtype,
+        )
+        join = None if self.widths.are_equal else self._join()
+        self.numbers = number_embedding(
+            type(self).__name__, self._config, self.vector_width, self.deviation
+        )
         number = 1 + (self._config["pooling"] is not None) + self._config["weighted"]
         located, num_dense = ("rows", "offsets", "weights")[:number], self._config["num_dense"]
         self.features = {
             "dense": Dense(num_dense),
             "embedded": Fields(
-                self.embeddings, names, rows, owners, located, num_dense, self.numbers
+                self.embeddings, names, rows, owners, located, num_dense, self.numbers, join
             ),
         }
+
+    def _join(self) -> Join:
+        """How embeddings of several widths are joined."""
+        features = [placement.features for placement in self.embeddings.placements.values()]
+        if self.takes_any_width:
+            return partial(in_order, features=features)
+        widths = [width - self.num_weights for width in self.embeddings.placements]
+        self.projections = Projections(features, widths, self.widths.common, self.num_weights)
+        return self.projections
 
     @classmethod
     def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:
@@ -163,10 +194,23 @@ class ClickModel(Model):
         return {name: self._config.get(name, value) for name, value in own.items()}
 
     @property
+    def vector_width(self) -> int:
+        """Width of the vectors of numbers, and of all vectors unless `takes_any_width`."""
+        own = self.widths.others if self.takes_any_width else self.widths.common
+        return own + self.num_weights
+
+    @property
+    def embedded_width(self) -> int:
+        """Numbers of the embeddings of a row."""
+        if not self.takes_any_width:
+            return self.num_embedded * self.vector_width
+        numbers = self.num_embedded - len(self.widths.each)
+        return sum(w + self.num_weights for w in self.widths.each) + numbers * self.vector_width
+
+    @property
     def flat_width(self) -> int:
         """Numbers of a row: its dense features and embeddings side by side."""
-        embedded = self.num_embedded * int(self._config["dim"])
-        return max(self._config["num_dense"], 1) + embedded
+        return max(self._config["num_dense"], 1) + self.embedded_width
 
     @property
     def num_embedded(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import DeepModel
 from sparsetrain.models.interaction.cross import CrossNetwork, VectorCrossLayer
 
@@ -33,16 +34,17 @@ class DCN(DeepModel):
     """
 
     kind = "dcn"
+    takes_any_width = True
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         cross_layers: int = 3,
         **rest: Any,
     ) -> None:
         super().__init__(rows, dim, **rest)
-        width = self.num_fields * self.dim
+        width = self.vectors_width
         layers = self._options["cross_layers"]
         self.cross = nn.ModuleList([VectorCrossLayer(width) for _ in range(layers)])
         self.crossed = nn.Linear(width, self.num_labels, bias=False)
@@ -84,11 +86,12 @@ class DCNv2(DeepModel):
     """
 
     kind = "dcnv2"
+    takes_any_width = True
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         structure: Literal["parallel", "stacked"] = "parallel",
         cross_layers: int = 3,
         cross_rank: int | None = None,
@@ -96,7 +99,7 @@ class DCNv2(DeepModel):
         **rest: Any,
     ) -> None:
         super().__init__(rows, dim, **rest)
-        width, chosen = self.num_fields * self.dim, self._options
+        width, chosen = self.vectors_width, self._options
         if chosen["experts"] > 1 and cross_rank is None:
             raise ConfigError("DCNv2: experts are of low rank: give cross_rank as well")
         self.cross = CrossNetwork(width, chosen["cross_layers"], cross_rank, chosen["experts"])

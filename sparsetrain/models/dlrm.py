@@ -14,7 +14,9 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.models.arguments import check_widths
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.click_model import ClickModel
+from sparsetrain.models.fields import flat
 from sparsetrain.models.interaction.selection import (
     CROSS_OPTIONS,
     Interaction,
@@ -33,10 +35,11 @@ class DLRM(ClickModel):
     ----------
     rows : sequence of F int
         Rows of each feature's table.
-    dim : int
-        D, width of all tables.
+    dim : int, or mapping from str to int
+        D, width of all tables; or widths by feature, as in `ClickModel`. Then D is the widest for
+        dot products, to which narrower vectors are projected; else the width of ``"*"``.
     bottom : sequence of int
-        Hidden widths of the bottom MLP; its input (`num_dense`) and its output (`dim`) are added.
+        Hidden widths of the bottom MLP; its input (`num_dense`) and its output (D) are added.
     top : sequence of int
         Hidden widths of the top MLP; its input and its output, one per label, are added.
     num_dense : int
@@ -65,7 +68,7 @@ class DLRM(ClickModel):
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         bottom: Sequence[int] = (64,),
         top: Sequence[int] = (64,),
         num_dense: int = 0,
@@ -78,21 +81,23 @@ class DLRM(ClickModel):
     ) -> None:
         cls = type(self).__name__
         between: dict[str, Any] = {"dropout": dropout, "batch_norm": batch_norm}
-        dim = require_int(f"{cls}: dim", dim)
         num_dense = require_int(f"{cls}: num_dense", num_dense, 0)
         given = {"bottom": bottom, "top": top}
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
-        # Parameters are in the order of their construction, in saved runs too.
+        self.takes_any_width = interaction != "dot"
+        # Parameters are in the order of the attributes, in saved runs too.
         self.bottom: nn.Module = nn.Module()
         super().__init__(rows, dim, num_dense, **rest)
+        dim = self.vector_width
         self.num_vectors = self.numbers.count if self.numbers else 0
         floats = num_dense - (self.numbers.inputs if self.numbers else 0)
         widths = [max(floats + self.num_vectors * dim, 1), *hidden["bottom"], dim]
         self.bottom = MLP(widths, last_relu=True, **between)
         numbers = {"cross_layers": cross_layers, "cross_rank": cross_rank}
         features = self.num_embedded - self.num_vectors
-        crossing = check_interaction(interaction, numbers, (features + 1) * dim)
-        self.interaction, width = make_interaction(crossing, features, dim)
+        embedded = self.embedded_width - self.num_vectors * dim
+        crossing = check_interaction(interaction, numbers, dim + embedded)
+        self.interaction, width = make_interaction(crossing, features, dim, embedded)
         self._config |= {**hidden, **crossing}
         widths = [width, *hidden["top"], self.num_logits]
         self.top = MLP(widths, last_relu=False, **between)
@@ -107,11 +112,12 @@ class DLRM(ClickModel):
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense) floats and (B, N + F, D) embeddings -> (B, T) logits."""
         if self.numbers:
-            count, width = self.num_vectors, int(embedded.shape[2])
+            of_each = self.vector_width if len(embedded.shape) == 2 else 1
+            count = self.num_vectors * of_each
             vectors = columns(embedded, 0, count)
-            floats = [nn.op.reshape(vectors, (dense.shape[0], count * width))]  # (B, N D)
+            floats = [flat(vectors) if len(vectors.shape) == 3 else vectors]  # (B, N D)
             if self.numbers.inputs < int(dense.shape[1]):
                 floats.append(columns(dense, self.numbers.inputs, int(dense.shape[1])))
             dense = nn.op.concat(floats, dim=1)
-            embedded = columns(embedded, count, int(embedded.shape[1]))  # (B, F, D)
+            embedded = columns(embedded, count, int(embedded.shape[1]))  # (B, F, D), or (B, W)
         return self.top(self.interaction(self.bottom(dense), embedded))

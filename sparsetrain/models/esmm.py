@@ -11,6 +11,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.arguments import check_widths
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
@@ -27,8 +28,8 @@ class ESMM(ClickModel):
     ----------
     rows, num_dense
         As in `ClickModel`.
-    dim : int
-        Width of all tables.
+    dim : int, or mapping from str to int
+        Width of all tables, or of features by name, as in `ClickModel`.
     tower : sequence of int
         Hidden widths of both MLPs.
     dropout : float
@@ -38,11 +39,12 @@ class ESMM(ClickModel):
     """
 
     kind = "esmm"
+    takes_any_width = True
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         num_dense: int = 0,
         tower: Sequence[int] = (64, 32),
         dropout: float = 0.0,

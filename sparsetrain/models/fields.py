@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Fields`: all category columns of a batch as one feature, looked up in tables of one storage.
+"""`Fields`: all category columns of a batch as one feature, looked up in a storage for each width.
 
-A step then has one lookup, one plan and one row update, whatever the number of columns. The host
-turns ids into rows of the storage while it checks them.
+A step then has one lookup, one plan and one row update of each width, whatever the number of
+columns. The host turns ids into rows of the storages while it checks them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.relax.frontend import nn
@@ -17,11 +17,32 @@ from tvm.relax.frontend import nn
 from sparsetrain.data.batch import Batch
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.embedding.bags import BagPlacing
-from sparsetrain.embedding.collection import EmbeddingBagCollection
+from sparsetrain.embedding.collection import EmbeddingBagCollection, Placement
 from sparsetrain.embedding.placing import Placing, Room
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Arrays, Feature, Ids, Specs
 from sparsetrain.models.numbers import NumberEmbedding
+
+
+class Part(NamedTuple):
+    """The columns of one width.
+
+    Attributes
+    ----------
+    width : int
+    placement : Placement
+        Their tables in a storage.
+    arguments : tuple of str
+        Names of rows, offsets and weights, as many as there are.
+    """
+
+    width: int
+    placement: Placement
+    arguments: tuple[str, ...]
+
+
+# Embeddings (B, F, width) of each `Part`, in order -> all in the order of the columns.
+Join = Callable[[Sequence[nn.Tensor]], nn.Tensor]
 
 
 class Fields(Feature):
@@ -32,7 +53,7 @@ class Fields(Feature):
     Parameters
     ----------
     embeddings : EmbeddingBagCollection
-        Tables of one width, which is the attribute `attribute` of the model.
+        Their tables, which are the attribute `attribute` of the model.
     names : sequence of F str
         The columns; also names of the tables, unless they share one.
     rows : sequence of F int
@@ -40,16 +61,19 @@ class Fields(Feature):
     owners : sequence of F int
         For each column, the position of the one that its table is named after.
     arguments : sequence of str
-        Of ``("rows", "offsets", "weights")`` the first one, or of pooled lists two or three.
+        Of ``("rows", "offsets", "weights")`` the first one, or of pooled lists two or three. Where
+        tables have several widths, the names of each width's end in it: ``rows_16``.
     num_dense : int
         Numbers of a row in the feature ``dense``, a `Dense` that every such model has too: its
         extent tells the compiler how many rows bags are for.
     numbers : NumberEmbedding, optional
         Makes N further embeddings of ``dense``, which come first.
+    join : callable, optional
+        Joins embeddings of several widths.
 
     Notes
     -----
-    In the model: ``nn.Tensor`` (B, F, D).
+    In the model: ``nn.Tensor`` (B, N + F, D), or (B, N D + W) if `join` gives (B, W).
     """
 
     attribute = "embeddings"
@@ -64,44 +88,52 @@ class Fields(Feature):
         arguments: Sequence[str],
         num_dense: int = 0,
         numbers: NumberEmbedding | None = None,
+        join: Join | None = None,
     ) -> None:
-        ((self.dim, self._placement),) = embeddings.placements.items()
+        placements = embeddings.placements.items()
+        self.parts = [
+            Part(
+                width, each, tuple(f"{n}_{width}" if len(placements) > 1 else n for n in arguments)
+            )
+            for width, each in placements
+        ]
         self._embeddings, self._num_dense, self._numbers = embeddings, num_dense, numbers
+        self._join = join
         self.names, self._rows, self.owners = list(names), list(rows), tuple(owners)
-        self._arguments = tuple(arguments)
+        self._has_bags, self._is_weighted = len(arguments) > 1, len(arguments) > 2
 
-    @property
-    def storage(self) -> str:
-        """Name of the parameter that holds all tables."""
-        return f"{self.attribute}.width{self.dim}.weight"
-
-    @property
-    def first_rows(self) -> list[int]:
-        """Row of the storage at which each column's table begins."""
-        return self._placement.first_rows.tolist()
+    def _storage(self, width: int) -> str:
+        """Name of the parameter that holds all tables of one width."""
+        return f"{self.attribute}.width{width}.weight"
 
     # --- In the program -----------------------------------------------------------------------
 
     def specs(self, name: str, rows: int) -> Specs:
         """Types of the arguments."""
-        dtype = self._placement.index_dtype
-        if len(self._arguments) == 1:
-            return {"rows": nn.spec.Tensor(["B", len(self.names)], dtype)}
-        specs = (["N"], dtype), (["bags_plus_1"], "int64"), (["N"], "float32")
-        named = zip(self._arguments, specs, strict=False)
-        return {name: nn.spec.Tensor(*spec) for name, spec in named}
+        found: Specs = {}
+        for number, (_, placement, arguments) in enumerate(self.parts):
+            dtype, of = placement.index_dtype, f"_{number}" if number else ""
+            ids = [f"N{of}"] if self._has_bags else ["B", len(placement.features)]
+            specs = (ids, dtype), ([f"bags_plus_1{of}"], "int64"), (ids, "float32")
+            named = zip(arguments, specs, strict=False)
+            found |= {name: nn.spec.Tensor(*spec) for name, spec in named}
+        return found
 
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> nn.Tensor:
-        """The embeddings (B, N + F, D), for a method of the model."""
-        located = [tensors[n] for n in self._arguments]
-        embedded, dense = self._embeddings({self.dim: located})[self.dim], tensors["dense"]
-        if len(located) > 1:
+        """The embeddings, for a method of the model."""
+        located = {width: [tensors[n] for n in names] for width, _, names in self.parts}
+        found, dense = self._embeddings(located), tensors["dense"]
+        if self._has_bags:
             # The compiler cannot prove that len(offsets) - 1 is F * B.
-            extents = (dense.shape[0], len(self.names), self.dim)
-            embedded = nn.op.reshape(embedded, extents)
+            for width, placement, _ in self.parts:
+                extents = (dense.shape[0], len(placement.features), width)
+                found[width] = nn.op.reshape(found[width], extents)
+        each = [found[width] for width, _, _ in self.parts]
+        embedded = each[0] if self._join is None else self._join(each)
         if self._numbers is None:
             return embedded
-        return nn.op.concat([self._numbers(dense), embedded], dim=1)
+        numbers = self._numbers(dense)  # (B, N, D)
+        return nn.op.concat([numbers if len(embedded.shape) == 3 else flat(numbers), embedded], 1)
 
     # --- On the host --------------------------------------------------------------------------
 
@@ -116,13 +148,17 @@ class Fields(Feature):
     def arrays(self, name: str, value: Batch, rows: int, *_place: Any) -> Arrays:
         """The arguments, checked."""
         value.check_rows(self._rows, self.names)
-        located = self._embeddings.locate(value.ids, len(self._arguments) == 3)[self.dim]
-        return dict(zip(self._arguments, located, strict=True))
+        located = self._embeddings.locate(value.ids, self._is_weighted)
+        return {
+            name: array
+            for width, _, names in self.parts
+            for name, array in zip(names, located[width], strict=True)
+        }
 
     def placed(
         self, batch: Batch, floats: Mapping[str, np.ndarray], room: Room | None
     ) -> Arrays | None:
-        """All arguments, written by one kernel; None where `arrays` will refuse, or a `Dense`.
+        """All arguments, written by a kernel; None where `arrays` will refuse, or a `Dense`.
 
         Parameters
         ----------
@@ -138,36 +174,80 @@ class Fields(Feature):
             return None
         if self._num_dense:
             floats = {**floats, "dense": batch.dense}
-        if len(self._arguments) > 1:
-            found = self._bag_placing(ids, room)
-            placed = None if found is None else {**floats, **found}
-        else:
-            placed = self._placing(ids, floats, room) if isinstance(ids, np.ndarray) else None
+        placed = (
+            self._place_bags(ids, floats, room)
+            if self._has_bags
+            else self._place(ids, floats, room)
+        )
         if placed is not None and not self._num_dense:
             placed["dense"] = np.ones((len(batch), 1), np.float32)
         return placed
 
-    @cached_property
-    def _placing(self) -> Placing:
-        placement = self._placement
-        return Placing(placement.first_rows, self._rows, placement.index_dtype)
+    def _place(
+        self, ids: Any, floats: Mapping[str, np.ndarray], room: Room | None
+    ) -> Arrays | None:
+        """One id of each column; the first kernel copies the floats too."""
+        placed: Arrays = {}
+        for placing in self._placing if isinstance(ids, np.ndarray) else ():
+            found = placing(ids, {} if placed else floats, room)
+            if found is None:
+                return None
+            placed |= found
+        return placed or None
+
+    def _place_bags(
+        self, ids: Any, floats: Mapping[str, np.ndarray], room: Room | None
+    ) -> Arrays | None:
+        placed: Arrays = {**floats}
+        for (_, placement, _), placing in zip(self.parts, self._bag_placing, strict=True):
+            found = placing(self._of_part(ids, placement), room)
+            if found is None:
+                return None
+            placed |= found
+        return placed
 
     @cached_property
-    def _bag_placing(self) -> BagPlacing:
-        placement = self._placement
-        return BagPlacing(
-            placement.first_rows, self._rows, placement.index_dtype, len(self._arguments) == 3
-        )
+    def _placing(self) -> list[Placing]:
+        return [
+            Placing(
+                each.first_rows,
+                self._rows_of(each),
+                each.index_dtype,
+                names[0],
+                each.features if len(self.parts) > 1 else None,
+            )
+            for _, each, names in self.parts
+        ]
+
+    @cached_property
+    def _bag_placing(self) -> list[BagPlacing]:
+        return [
+            BagPlacing(each.first_rows, self._rows_of(each), each.index_dtype, names)
+            for _, each, names in self.parts
+        ]
+
+    def _of_part(self, ids: Any, placement: Placement) -> Any:
+        if len(self.parts) == 1:
+            return ids
+        one_each = isinstance(ids, np.ndarray)
+        return ids[:, placement.features] if one_each else [ids[f] for f in placement.features]
+
+    def _rows_of(self, placement: Placement) -> list[int]:
+        return [self._rows[feature] for feature in placement.features]
 
     # --- Tables -------------------------------------------------------------------------------
 
     def storages(self, rows_of: Any) -> dict[str, dict[str, slice]]:
         """Parameter name of each storage -> the rows of each table in it."""
-        return {self.storage: {t: rows for t, (_, rows) in self._embeddings.slices().items()}}
+        found: dict[str, dict[str, slice]] = {self._storage(part.width): {} for part in self.parts}
+        for table, (width, rows) in self._embeddings.slices().items():
+            found[self._storage(width)][table] = rows
+        return found
 
     def rows_read(self, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """For each storage, the rows that the functions read."""
-        return {self.storage: inputs["rows"]} if "rows" in inputs else {}
+        read = {self._storage(width): names[0] for width, _, names in self.parts}
+        return {storage: inputs[rows] for storage, rows in read.items() if rows in inputs}
 
     def single_ids(self, name: str) -> list[str]:
         """Names of the columns, by which rows can be grouped."""
@@ -201,6 +281,35 @@ class Fields(Feature):
                     f"it {_owner(theirs, encoder.columns, column)}: give the model "
                     "share_embedding=encoder.share_embedding"
                 )
+
+
+def flat(vectors: nn.Tensor) -> nn.Tensor:
+    """(B, F, D) -> (B, F D)."""
+    batch, features, width = vectors.shape
+    return nn.op.reshape(vectors, (batch, features * width))
+
+
+def in_order(each: Sequence[nn.Tensor], features: Sequence[Sequence[int]]) -> nn.Tensor:
+    """Vectors of several widths side by side, by the positions of their columns.
+
+    Parameters
+    ----------
+    each : sequence of (B, F, D) tensors
+        F and D may be different in each.
+    features : sequence of sequences of F int
+        Positions of those vectors among all, rising.
+
+    Returns
+    -------
+    (B, sum of F D over `each`)
+    """
+    pieces: dict[int, nn.Tensor] = {}  # position of the first vector -> neighbours of one width
+    for vectors, positions in zip(each, features, strict=True):
+        first = [n for n, at in enumerate(positions) if not n or positions[n - 1] != at - 1]
+        cuts = [n * vectors.shape[2] for n in first[1:]]
+        cut = nn.op.split(flat(vectors), cuts, axis=1) if cuts else [flat(vectors)]
+        pieces |= {positions[n]: piece for n, piece in zip(first, cut, strict=True)}
+    return nn.op.concat([pieces[position] for position in sorted(pieces)], dim=1)
 
 
 def _owner(owner: int, columns: Sequence[str], name: str) -> str:

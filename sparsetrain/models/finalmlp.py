@@ -9,6 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import FieldModel
 from sparsetrain.models.layers import MLP
 from sparsetrain.system.argument_checks import require_int
@@ -61,8 +62,8 @@ class FinalMLP(FieldModel):
     ----------
     rows, num_dense
         As in `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    dim : int, or mapping from str to int
+        Width of the vectors v, or widths by feature, as in `ClickModel`.
     hidden, hidden2 : sequence of int
         Widths of the first and of the second MLP.
     heads : int
@@ -80,11 +81,12 @@ class FinalMLP(FieldModel):
     """
 
     kind = "finalmlp"
+    takes_any_width = True
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         hidden: Sequence[int] = (64, 64),
         hidden2: Sequence[int] = (64, 64),
         heads: int = 1,
@@ -94,7 +96,7 @@ class FinalMLP(FieldModel):
         **rest: Any,
     ) -> None:
         super().__init__(rows, dim, num_dense, **rest)
-        width, chosen = self.num_fields * self.dim, self._options
+        width, chosen = self.vectors_width, self._options
         if not (chosen["hidden"] and chosen["hidden2"]):
             raise ConfigError("FinalMLP: hidden and hidden2 need at least one width each")
         self.first, self.second = (

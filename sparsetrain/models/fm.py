@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import FieldModel
 
 
@@ -36,8 +37,8 @@ class FM(FieldModel):
     ----------
     rows, num_dense
         As in `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    dim : int, or mapping from str to int
+        Width of the vectors v, or widths by feature, as in `ClickModel`.
     **rest
         As in `ClickModel`.
 
@@ -49,7 +50,7 @@ class FM(FieldModel):
     kind = "fm"
     has_weights = True
 
-    def __init__(self, rows: Sequence[int], dim: int = 16, num_dense: int = 0, **rest: Any) -> None:
+    def __init__(self, rows: Sequence[int], dim: Dim = 16, num_dense: int = 0, **rest: Any) -> None:
         super().__init__(rows, dim, num_dense, **rest)
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.errors import ConfigError
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import FieldModel
 from sparsetrain.models.interaction import dot_interaction
 
@@ -20,8 +21,8 @@ class FwFM(FieldModel):
     ----------
     rows, num_dense
         As in `ClickModel`.
-    dim : int
-        Width of the vectors v.
+    dim : int, or mapping from str to int
+        Width of the vectors v, or widths by feature, as in `ClickModel`.
     **rest
         As in `ClickModel`.
 
@@ -33,7 +34,7 @@ class FwFM(FieldModel):
     kind = "fwfm"
     has_weights = True
 
-    def __init__(self, rows: Sequence[int], dim: int = 16, num_dense: int = 0, **rest: Any) -> None:
+    def __init__(self, rows: Sequence[int], dim: Dim = 16, num_dense: int = 0, **rest: Any) -> None:
         super().__init__(rows, dim, num_dense, **rest)
         if self.num_fields < 2:
             raise ConfigError("FwFM: there is one field; it takes at least two, to make a pair")

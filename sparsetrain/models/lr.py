@@ -28,6 +28,7 @@ class LR(FieldModel):
 
     kind = "lr"
     has_weights = True
+    takes_any_width = True
 
     def __init__(self, rows: Sequence[int], num_dense: int = 0, **rest: Any) -> None:
         rest.pop("dim", None)  # in saved configs; tables are as wide as there are labels

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.models.arguments import check_widths
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.interaction.cross import side_by_side
 from sparsetrain.models.layers import MLP
@@ -23,8 +24,8 @@ class MMoE(ClickModel):
     ----------
     rows, num_dense
         As in `ClickModel`.
-    dim : int
-        Width of all tables.
+    dim : int, or mapping from str to int
+        Width of all tables, or of features by name, as in `ClickModel`.
     experts : int
         Number of experts.
     expert : sequence of int
@@ -36,11 +37,12 @@ class MMoE(ClickModel):
     """
 
     kind = "mmoe"
+    takes_any_width = True
 
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         num_dense: int = 0,
         experts: int = 4,
         expert: Sequence[int] = (64,),

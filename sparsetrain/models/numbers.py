@@ -191,8 +191,10 @@ LEARNT = {
 }
 
 
-def number_embedding(cls: str, config: dict[str, Any], deviation: float) -> NumberEmbedding | None:
-    """Return the module that the config of a click model asks for; None where numbers are scaled.
+def number_embedding(
+    cls: str, config: dict[str, Any], dim: int, deviation: float
+) -> NumberEmbedding | None:
+    """Return the module that a click model's config asks for; None where numbers are scaled.
 
     Raises
     ------
@@ -214,7 +216,7 @@ def number_embedding(cls: str, config: dict[str, Any], deviation: float) -> Numb
             f"{cls}: numbers={kind!r} needs boundaries of every number: fit the encoder with "
             f"st.data.with_buckets(schema, {kind!r})"
         )
-    return LEARNT[kind](bins, config["dim"], flags, deviation)
+    return LEARNT[kind](bins, dim, flags, deviation)
 
 
 def by_number(x: nn.Tensor, weight: nn.Tensor) -> nn.Tensor:

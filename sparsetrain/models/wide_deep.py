@@ -20,6 +20,7 @@ class WideDeep(DeepModel):
 
     kind = "widedeep"
     has_weights = True
+    takes_any_width = True
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F, T + dim) -> (B, T)."""

@@ -9,6 +9,7 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from sparsetrain.models.arguments import check_widths
+from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.field_model import DeepModel
 from sparsetrain.system.argument_checks import require_int
 
@@ -72,7 +73,7 @@ class XDeepFM(DeepModel):
     def __init__(
         self,
         rows: Sequence[int],
-        dim: int = 16,
+        dim: Dim = 16,
         cin: Sequence[int] = (32, 32),
         **rest: Any,
     ) -> None:

@@ -30,13 +30,12 @@ def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
 
 def signature(rules: Rules, read: ModelInputs) -> Record:
     """Return a program's arguments and their data; see `native/internal.h`."""
-    apart = any(record[2] != -1 for record in read.records)
-    has_ends = apart or any(record[1] == "offsets" for record in read.records)
+    has_ends = read.apart or any(record[1] == "offsets" for record in read.records)
     flags = sum(column.has_flag for column in read.dense)
     width = sum(len(column.inputs) for column in read.dense)
     encoded = not any(column.reserves for column in rules.features)
     nan_is_missing = rules.settings.nan == "missing"
-    return tuple(map(int, (has_ends, apart, max(width, 1), flags, encoded, nan_is_missing)))
+    return tuple(map(int, (has_ends, read.apart, max(width, 1), flags, encoded, nan_is_missing)))
 
 
 def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
@@ -64,7 +63,7 @@ def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:
             *("category", *source(column.name), feature.first, column.rows, int(column.is_bag)),
             *(*keep, columns.index(factors) if factors else -1),
             *(int(feature.single), feature.length, feature.like),
-            tables.get(column.values, -1),
+            *(tables.get(column.values, -1), *feature.together),
         )
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a model's program, in terms of the encoder's columns.
 
-`Fields` take the ids of all columns together, as rows of one storage. Other features take their
-own, with the ends of rows where they are lists.
+`Fields` take the ids of all columns of one width together, as rows of one storage. Other features
+take their own, with the ends of rows where they are lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Columns
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from sparsetrain.data.dense.kind import Dense as Column
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError
 from sparsetrain.models.features import Dense, Feature, Ids, Sequence, column_of
+from sparsetrain.models.fields import Fields
 from sparsetrain.models.model import Model
 from sparsetrain.serving.manifest import Record
 
@@ -36,6 +38,8 @@ class ReadFeature(NamedTuple):
         Most ids of a row, the last ones; 0: any.
     like : int
         The feature that has as many ids in each row; -1: none.
+    together : (int, int) or ()
+        The first of the features whose ids it is read with, and their number; (): of all or none.
     """
 
     column: str
@@ -43,6 +47,7 @@ class ReadFeature(NamedTuple):
     single: bool = False
     length: int = 0
     like: int = -1
+    together: tuple[int, ...] = ()
 
 
 class ModelInputs(NamedTuple):
@@ -51,15 +56,19 @@ class ModelInputs(NamedTuple):
     Attributes
     ----------
     records : list of Record
-        For each input its kind, and the number of its feature, -1 for all together.
+        For each input its kind, and the number of its feature or of the first of those that are
+        read together, -1 for all.
     features : list of ReadFeature
     dense : list of Dense
         Dense columns, with their places among the program's inputs.
+    apart : bool
+        Whether ids of each feature are an input.
     """
 
     records: list[Record]
     features: list[ReadFeature]
     dense: list[Column]
+    apart: bool = False
 
 
 def function_of(model: Model) -> str:
@@ -95,9 +104,9 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
     """
     dense: list[Column] = [*encoder.dense]
     if model.all_fields is not None:
-        places = zip(encoder.columns, model.all_fields.first_rows, strict=True)
-        features = [ReadFeature(column, first) for column, first in places]
-        return ModelInputs([("input", name, -1) for name in arguments], features, dense)
+        kinds, features = _of_fields(model.all_fields, encoder.columns)
+        kinds["dense"] = ("input", "dense", -1)
+        return ModelInputs([kinds[name] for name in arguments], features, dense)
     found: dict[str, tuple[int, ReadFeature]] = {}
     records: list[Record] = []
     numbers = [n for n, f in model.features.items() if isinstance(f, Dense)]
@@ -118,7 +127,8 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
         records.append(("input", kind, found[name][0]))
     if not any(record[1] == "dense" for record in records):
         dense = []
-    return ModelInputs(records, [read for _, read in found.values()], dense)
+    apart = any(place != -1 for _, _, place in records)
+    return ModelInputs(records, [read for _, read in found.values()], dense, apart)
 
 
 def _alone(encoder: Encoder, name: str, place: int) -> Column:
@@ -126,6 +136,22 @@ def _alone(encoder: Encoder, name: str, place: int) -> Column:
     column = encoder.dense[encoder.dense_columns.index(name)]
     changes = {"place": place, "flag": None} if column.has_flag else {"place": place}
     return replace(column, **changes)
+
+
+def _of_fields(fields: Fields, columns: Columns) -> tuple[dict[str, Record], list[ReadFeature]]:
+    """Return the record of each argument, and the columns, those of one width together."""
+    records: dict[str, Record] = {}
+    features: list[ReadFeature] = []
+    for _, placement, arguments in fields.parts:
+        count, begin = len(placement.features), len(features)
+        several = count < len(columns)
+        kinds = zip(arguments, _KINDS.values(), strict=False)
+        records |= {name: ("input", kind, begin if several else -1) for name, kind in kinds}
+        features += [
+            ReadFeature(columns[at], int(first), together=(begin, count) if several else ())
+            for at, first in zip(placement.features, placement.first_rows, strict=True)
+        ]
+    return records, features
 
 
 def _feature_of(model: Model, argument: str) -> tuple[str, Feature, str]:

@@ -33,13 +33,15 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[relax.Var, str] = {}
+        self.outputs: dict[str, list[str]] = {}  # of a node with several, by the first
 
-    def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
+    def add(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+        """Add a node; return the name of its first output."""
         from onnx import helper
 
         name = f"{kind.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, [*inputs], [name], **attributes))
+        self.outputs[name] = [name, *(f"{name}_{n}" for n in range(1, outputs))]
+        self.nodes.append(helper.make_node(kind, [*inputs], self.outputs[name], **attributes))
         return name
 
     def constant(self, value: Any, dtype: str = "int64") -> str:
@@ -65,7 +67,7 @@ def _same(kind: str) -> _Rule:
 
 def _transpose(graph: _Graph, call: relax.Call) -> str:
     axes = call.attrs.axes
-    order = {} if axes is None else {"perm": [int(axis) for axis in axes]}
+    order: dict[str, Any] = {} if axes is None else {"perm": [int(axis) for axis in axes]}
     return graph.add("Transpose", graph.name_of(call.args[0]), **order)
 
 
@@ -80,6 +82,13 @@ def _reshape(graph: _Graph, call: relax.Call) -> str:
 def _concat(graph: _Graph, call: relax.Call) -> str:
     fields = call.args[0].fields
     return graph.add("Concat", *map(graph.name_of, fields), axis=int(call.attrs.axis))
+
+
+def _split(graph: _Graph, call: relax.Call) -> str:
+    axis, parts = int(call.attrs.axis), call.ty.fields
+    sizes = graph.constant([int(part.shape[axis]) for part in parts])
+    whole = graph.name_of(call.args[0])
+    return graph.add("Split", whole, sizes, outputs=len(parts), axis=axis)
 
 
 def _lookup(graph: _Graph, call: relax.Call) -> str:
@@ -114,6 +123,7 @@ RULES: dict[str, _Rule] = {
     "relax.permute_dims": _transpose,
     "relax.reshape": _reshape,
     "relax.concat": _concat,
+    "relax.split": _split,
     "relax.sparsetrain.lookup": _lookup,
     "relax.sparsetrain.interaction": _interaction,
 }
@@ -151,7 +161,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
         graph.names[binding.var] = _translated(graph, binding.value)
     graph.add("Identity", graph.name_of(function.body.body))
     graph.nodes[-1].output[0] = "logits"
-    width, features = (int(function.params[n].ty.shape[1]) for n in range(2))
+    width, features = int(function.params[0].ty.shape[1]), len(model.all_fields.names)
     made = helper.make_graph(
         graph.nodes,
         model.kind,
@@ -171,12 +181,18 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
     """Name inputs, and add parameters as constants."""
     count = int(function.attrs["num_input"])
     inputs = [param.name for param in function.params[:count]]
-    if inputs != ["dense", "rows"]:
+    parts = trained.model.all_fields.parts if trained.model.all_fields else ()
+    if inputs != ["dense", *(names[0] for _, _, names in parts)] or not parts:
         raise ConfigError(
             f"ONNX: the model reads {', '.join(inputs)}; one id for each feature is known, no bags"
         )
-    starts = graph.constant(trained.model.all_fields.first_rows)
-    names = ["dense", graph.add("Add", "ids", starts)]
+    names = ["dense"]
+    for _, placement, _ in parts:
+        ids = "ids"
+        if len(parts) > 1:
+            columns = graph.constant(np.array(placement.features))
+            ids = graph.add("Gather", ids, columns, axis=1)
+        names.append(graph.add("Add", ids, graph.constant(placement.first_rows)))
     for param, name in zip(function.params, names, strict=False):
         graph.names[param] = name
     params = trained._weights()
@@ -192,6 +208,8 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
 def _translated(graph: _Graph, value: Any) -> str:
     if isinstance(value, relax.Var):
         return graph.names[value]
+    if isinstance(value, relax.TupleGetItem):
+        return graph.outputs[graph.names[value.tuple_value]][value.index]
     operator = getattr(getattr(value, "op", None), "name", type(value).__name__)
     if operator not in RULES:
         raise ConfigError(

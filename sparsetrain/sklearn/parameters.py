@@ -26,7 +26,7 @@ class Trained(BaseEstimator):
     """An estimator around a trainer."""
 
     model: Any = field(default="dlrm", kw_only=False)
-    dim: int = 16
+    dim: int | Mapping[str, int] = 16
     model_options: Mapping[str, Any] | None = None
     optimizer: str = "adagrad"
     lr: float = 0.02

@@ -247,6 +247,7 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
         "top": (16, 8),
         "table_dtype": "float32",
         "label_weights": None,
+        "pooling": None,
         "row_weights": False,
         "share_embedding": {},
         "labels": {"label": "binary"},
@@ -260,7 +261,13 @@ def test_settings_reach_the_library_and_are_saved_with_the_run(library, tmp_path
     folder, extra = library.saved
     assert folder == str(out)
     chosen = {"dim": 8, "bottom": [32], "top": [16, 8], "table_dtype": "float32"}
-    rest = {"name": "dlrm", "dropout": 0.0, "batch_norm": False, "label_weights": None}
+    rest = {
+        "name": "dlrm",
+        "dropout": 0.0,
+        "batch_norm": False,
+        "label_weights": None,
+        "pooling": None,
+    }
     assert extra["settings"]["model"] == {**chosen, **rest, **interaction}
 
 

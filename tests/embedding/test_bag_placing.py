@@ -33,7 +33,8 @@ def located(ids) -> tuple[np.ndarray, ...]:
 
 
 def bag_placing(dtype: str = "int32", weighted: bool = False) -> BagPlacing:
-    return BagPlacing(np.array([1, 0, 6]), ROWS, dtype, weighted)
+    names = ("rows", "offsets", "weights")[: 2 + weighted]
+    return BagPlacing(np.array([1, 0, 6]), ROWS, dtype, names)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

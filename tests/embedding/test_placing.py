@@ -26,6 +26,19 @@ def test_an_id_becomes_a_row_of_its_tables_place(count, dtype):
     assert_same_bits(placed["rows"], (ids + FIRST).astype(dtype))
 
 
+@pytest.mark.parametrize("columns", [[0, 2, 3], [1, 2, 4]])
+def test_ids_are_read_from_the_columns_that_are_chosen(columns):
+    ids = RNG.integers(-5, 1000, (40, 5))
+    ids[:, columns] = ids_of(40)
+    given = {"labels": RNG.standard_normal(40).astype("f4")}
+    placed = Placing(FIRST, ROWS, "int32", "rows_4", columns)(ids, given)
+    assert list(placed) == ["rows_4", "labels"]
+    assert_same_bits(placed["rows_4"], (ids[:, columns] + FIRST).astype("int32"))
+    assert_same_bits(placed["labels"], given["labels"])
+    ids[7, columns[1]] = 1
+    assert Placing(FIRST, ROWS, "int32", "rows_4", columns)(ids) is None
+
+
 @pytest.mark.parametrize("offset", range(8))
 def test_ids_may_lie_anywhere_and_be_read_only(offset):
     memory = np.empty(8 + 40 * 3, np.int64)

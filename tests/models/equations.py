@@ -12,11 +12,13 @@ def over_fields(own):
     """The equation of a `FieldModel`: first-order weights, an MLP beside the rest, and its own."""
 
     def equation(params, config, batch):
-        fields = _fields(params, config, batch)  # (B, M, D), with first-order weights in front
-        total, vectors = np.zeros(len(batch)), fields
-        if "bias" in params:
-            total, vectors = fields[:, :, 0].sum(1) + params["bias"], fields[:, :, 1:]
-        flat = vectors.reshape(len(batch), -1)
+        total, vectors = np.zeros(len(batch)), _fields(params, config, batch)
+        if "bias" in params:  # first-order weights are in front
+            total = sum(field[:, 0] for field in vectors) + params["bias"]
+            vectors = [field[:, 1:] for field in vectors]
+        flat = np.concatenate(vectors, axis=1)
+        if len({field.shape for field in vectors}) == 1:
+            vectors = np.stack(vectors, axis=1)  # (B, M, D)
         if "mlp.layers.0.weight" in params and config.get("structure") != "stacked":
             total = total + _mlp(params, "mlp", flat)[:, 0]
         return total + own(params, config, vectors, flat)
@@ -25,10 +27,43 @@ def over_fields(own):
 
 
 def _fields(params, config, batch):
-    tables = [params[f"embeddings.{name}.weight"] for name in config["names"]]
-    embedded = [table[ids] for table, ids in zip(tables, batch.ids.T, strict=True)]
     dense = batch.dense[:, :, None] * params["dense_fields"]
-    return np.concatenate([dense, np.stack(embedded, axis=1)], axis=1)
+    return [*dense.transpose(1, 0, 2), *_embedded(params, config, batch)]
+
+
+def _embedded(params, config, batch):
+    """The vector of each id or bag, (B, w), or (B, D) where there is a projection to that."""
+    names, found = config["names"], []
+    for name, ids in zip(names, _columns(batch), strict=True):
+        table = params[f"embeddings.{name}.weight"]
+        if isinstance(ids, np.ndarray):
+            found.append(table[ids])
+        else:
+            found.append(_pooled(table, ids, _of(config["pooling"], name)))
+    weights = "bias" in params
+    projections = {
+        key: value for key, value in params.items() if key.startswith("projections.width")
+    }
+    for place, vectors in enumerate(found):
+        projection = projections.get(f"projections.width{vectors.shape[1] - weights}.weight")
+        if projection is not None:
+            rest = vectors[:, weights:] @ projection.T
+            found[place] = np.concatenate([vectors[:, :weights], rest], axis=1)
+    return found
+
+
+def _columns(batch):
+    return batch.ids.T if isinstance(batch.ids, np.ndarray) else batch.ids
+
+
+def _of(values, name):
+    return values.get(name, values["*"]) if isinstance(values, dict) else values
+
+
+def _pooled(table, bags, pooling):
+    ends = bags.offsets
+    each = [table[bags.ids[a:b]] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return np.stack([bag.sum(0) / (max(len(bag), 1) if pooling == "mean" else 1) for bag in each])
 
 
 def _linear(params, name, x):
@@ -130,11 +165,17 @@ def _finalmlp(params, config, vectors, flat):
 
 
 def _dlrm(params, config, batch):
-    """With concatenation."""
     x = _mlp(params, "bottom", batch.dense, last_relu=True)
-    tables = [params[f"embeddings.{name}.weight"] for name in config["names"]]
-    embedded = [table[ids] for table, ids in zip(tables, batch.ids.T, strict=True)]
-    return _mlp(params, "top", np.concatenate([x, *embedded], axis=1))[:, 0]
+    embedded = _embedded(params, config, batch)
+    if config["interaction"] == "dot":
+        each = [x, *embedded]
+        dots = [(each[i] * each[j]).sum(1) for i in range(len(each)) for j in range(i)]
+        return _mlp(params, "top", np.concatenate([x, np.stack(dots, axis=1)], axis=1))[:, 0]
+    x0 = x = np.concatenate([x, *embedded], axis=1)
+    for layer in range(config["cross_layers"] or 0):
+        name = f"interaction.layers.{layer}"
+        x = x0 * _linear(params, f"{name}.w", _linear(params, f"{name}.v", x)) + x
+    return _mlp(params, "top", x)[:, 0]
 
 
 # Kind in `MODELS`, perhaps with a variant after a comma -> its options and its equation.
@@ -158,4 +199,6 @@ CASES = {
     "autoint": ({"hidden": (6,), "attention_width": 3}, over_fields(_autoint)),
     "finalmlp": ({"hidden": (6,), "hidden2": (4,), "heads": 2}, over_fields(_finalmlp)),
     "dlrm, concatenation": ({"interaction": "concat", "bottom": (5,), "top": (6,)}, _dlrm),
+    "dlrm, dot": ({"bottom": (5,), "top": (6,)}, _dlrm),
+    "dlrm, cross": ({"interaction": "cross", "bottom": (5,), "top": (6,)}, _dlrm),
 }

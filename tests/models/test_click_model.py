@@ -19,7 +19,7 @@ from tests.small_dlrm import assert_same_state
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-OF_DLRM, CODE = BLOCKS[:4], BLOCKS[4:]
+OF_DLRM, CODE = BLOCKS[:5], BLOCKS[5:]
 
 
 def _clicks(rows: int) -> pd.DataFrame:

@@ -11,16 +11,17 @@ from sparsetrain.serving.onnx_model import export_onnx
 pytest.importorskip("onnx")
 
 
-def trainer_of(**more) -> st.Trainer:
-    model = st.models.DLRM([50, 30, 50], 4, (8,), (8,), num_dense=3, **more)
+def trainer_of(dim=4, **more) -> st.Trainer:
+    model = st.models.DLRM([50, 30, 50], dim, (8,), (8,), num_dense=3, **more)
     return st.Trainer(model, st.optim.sgd(0.1), target="cpu")
 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("interaction", ["dot", "cross"])
-def test_onnxruntime_gives_our_logits(interaction, tmp_path):
+@pytest.mark.parametrize("dim", [4, {"C2": 7, "*": 4}])
+def test_onnxruntime_gives_our_logits(interaction, dim, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    trainer, rng = trainer_of(interaction=interaction), np.random.default_rng(0)
+    trainer, rng = trainer_of(dim, interaction=interaction), np.random.default_rng(0)
     export_onnx(trainer, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     dense = rng.normal(size=(70, 3)).astype(np.float32)

@@ -6,7 +6,7 @@ one. `sparsetrain settings` and the options of commands (`cli.options`) are gene
 """
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,6 +83,8 @@ def _names(type_: Any) -> Iterator[str]:
             yield from _names(part)
     elif origin is Literal:
         yield from (f'"{value}"' for value in arguments)
+    elif origin is Mapping:
+        yield "table"
     elif origin in (list, tuple):
         yield f"list of {next(_names(arguments[0]))}"
     elif type_ is not type(None):

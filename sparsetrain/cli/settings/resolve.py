@@ -108,8 +108,22 @@ def _validate(kind: type[Settings], winners: Mapping[str, Entry]) -> Settings:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
+        problems = _of_their_kind(error.errors(include_url=False, include_context=False))
         raise ConfigError("; ".join(_describe(p, kind, winners) for p in problems)) from error
+
+
+def _of_their_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out that a number is no table, and that a table is no number, where both may be."""
+    settings = [problem["loc"][:2] for problem in problems]
+    return [
+        problem
+        for problem in problems
+        if settings.count(problem["loc"][:2]) == 1
+        or not (problem["type"] in _NO_TABLE or isinstance(problem["input"], Mapping))
+    ]
+
+
+_NO_TABLE = ("dict_type", "mapping_type")
 
 
 def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str, Entry]) -> str:
@@ -119,7 +133,8 @@ def _describe(problem: ErrorDetails, kind: type[Settings], winners: Mapping[str,
     names = re.findall("'([^']*)'", reason) if problem["type"] == "literal_error" else []
     if problem["type"] == "score":
         names = reason.partition(": ")[2].split(", ")
-    message = f"{entry.origin}: {entry.key} = {problem['input']!r} {reason}"
+    part = f" of {problem['loc'][-1]!r}" if len(problem["loc"]) > 3 else ""
+    message = f"{entry.origin}: {entry.key}{part} = {problem['input']!r} {reason}"
     message += meant(str(problem["input"]), names)
     if str(entry.value).lower() not in _NO_VALUE:
         return message

@@ -6,11 +6,12 @@ are numbers, text and enumerated names, so a settings file never holds code.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import cache
 from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, create_model
 from pydantic_core import PydanticCustomError
@@ -261,7 +262,9 @@ class ModelSettings(Section):
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
-            return cls(rows, names=names, **options, **arguments)
+            # None leaves to the encoder what it knows, such as the pooling of lists.
+            own = {n: v for n, v in options.items() if v is not None or n not in arguments}
+            return cls(rows, names=names, **{**arguments, **own})
         if (dtype := options.pop("table_dtype")) != "float32":
             raise ConfigError(f"model.table_dtype is {dtype!r}; {self.name} keeps float32 tables")
         sizes = dict(zip(names, rows, strict=True))
@@ -292,8 +295,10 @@ class ModelSettings(Section):
         """Raise `ConfigError` for arguments that do not go together."""
         if self.own_class is not None:
             return
-        columns = [*self._columns().values()]
         weights = getattr(self, "label_weights", None)
+        by_column = [v for _, v in self if isinstance(v, Mapping) and v is not weights]
+        named = {name for values in by_column for name in values} - {"*"}
+        columns = [*self._columns().values(), *sorted(named)]
         labels: Any = {"labels": dict.fromkeys(weights, "binary")} if weights else {}
         self.build([2] * (len(columns) or 2), columns or ["C1", "C2"], num_dense=1, **labels)
 
@@ -449,12 +454,13 @@ def settings_of(model: str) -> type[Settings]:
 # Type of an argument -> the values that a setting may have.
 _TYPES: dict[Any, Any] = {
     int: Width,
+    Mapping[str, int]: Mapping[str, Width],
     Sequence[int]: Widths,
     float: Annotated[float, Field(ge=0, lt=1)],  # rates of dropout
 }
 
 
 def _type_of(type_: Any) -> Any:
-    if type(None) in get_args(type_):
-        return _type_of(get_args(type_)[0]) | None
+    if get_origin(type_) in (Union, UnionType):
+        return Union[tuple(map(_type_of, get_args(type_)))]  # noqa: UP007  (of a tuple)
     return _TYPES.get(type_, type_)

@@ -142,20 +142,29 @@ class CrossInteraction(nn.Module):
         Of each ``W_l V_l``.
     dtype : str
         Dtype of weights and biases.
+    embedded : int, optional
+        Numbers of all embeddings, if they have several widths; by default F D.
     """
 
     def __init__(
-        self, features: int, dim: int, layers: int, rank: int, dtype: str = "float32"
+        self,
+        features: int,
+        dim: int,
+        layers: int,
+        rank: int,
+        dtype: str = "float32",
+        embedded: int | None = None,
     ) -> None:
         numbers = {"features": features, "dim": dim, "layers": layers, "rank": rank}
         features, dim, layers, rank = (
             require_int(f"CrossInteraction: {name}", number) for name, number in numbers.items()
         )
-        network = CrossNetwork((features + 1) * dim, layers, rank, dtype=dtype)
+        embedded = features * dim if embedded is None else embedded
+        network = CrossNetwork(dim + embedded, layers, rank, dtype=dtype)
         self.layers, self.width = network.layers, network.width
 
     def forward(self, dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
-        """(B, D), (B, F, D) -> (B, N)."""
+        """(B, D), (B, F, D) or (B, F D) -> (B, N)."""
         return _crossed(self.layers, side_by_side(dense, embeddings))
 
 
@@ -167,6 +176,8 @@ def _crossed(layers: nn.ModuleList, x0: nn.Tensor) -> nn.Tensor:
 
 
 def side_by_side(dense: nn.Tensor, embeddings: nn.Tensor) -> nn.Tensor:
-    """(B, D), (B, F, D) -> (B, (F + 1) D)."""
-    batch, features, dim = embeddings.shape
-    return nn.op.concat([dense, nn.op.reshape(embeddings, (batch, features * dim))], dim=1)
+    """(B, D), (B, F, D) or (B, F D) -> (B, (F + 1) D)."""
+    if len(embeddings.shape) == 3:
+        batch, features, dim = embeddings.shape
+        embeddings = nn.op.reshape(embeddings, (batch, features * dim))
+    return nn.op.concat([dense, embeddings], dim=1)

@@ -45,12 +45,16 @@ def check_interaction(
 
 
 def make_interaction(
-    config: Mapping[str, Any], features: int, dim: int
+    config: Mapping[str, Any], features: int, dim: int, embedded: int
 ) -> tuple[Callable[..., Any], int]:
-    """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns."""
+    """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns.
+
+    All but dot products take `embedded` numbers side by side too, (B, W).
+    """
     if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)
     if config["interaction"] == "concat":
-        return side_by_side, (features + 1) * dim
-    cross = CrossInteraction(features, dim, config["cross_layers"], config["cross_rank"])
+        return side_by_side, dim + embedded
+    sizes = config["cross_layers"], config["cross_rank"]
+    cross = CrossInteraction(features, dim, *sizes, embedded=embedded)
     return cross, cross.width

@@ -31,7 +31,7 @@ static const struct {
   const char *name, *fields;
 } kinds[] = {{"cpu", "sss"},    {"file", "sisx--"},       {"program", "siiiiiiiii"},
              {"input", "ii"},   {"label", "ss"},          {"column", "s"},
-             {"dense", "siiiiiixxx"}, {"category", "siiiiiiiiiiiii---"},
+             {"dense", "siiiiiixxx"}, {"category", "siiiiiiiiiiiiiII---"},
              {"param", "siiIIII"}, {"table", "siiIIII"}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -197,6 +197,16 @@ static int check_cpu(const st_model *model, char *error) {
   return ST_OK;
 }
 
+/* Features that a record does not say to be together: each alone if the program takes them apart, else
+ * all. */
+static void put_together(st_model *model) {
+  int64_t apart = model->program->apart, count = model->num_categories;
+  for (int64_t f = 0; f < count; f++) {
+    st_category *category = &model->categories[f];
+    if (!category->together) category->begin = apart ? f : 0, category->together = apart ? 1 : count;
+  }
+}
+
 ST_PUBLIC int st_open(const char *folder, st_model **opened, char *error) {
   if (opened) *opened = NULL;
   if (!folder || !opened) return st_fail(error, ST_REQUEST, "st_open: give a folder and a model");
@@ -206,6 +216,7 @@ ST_PUBLIC int st_open(const char *folder, st_model **opened, char *error) {
   pthread_mutex_init(&model->lock, NULL);
   int code = open_folder(model, folder, error);
   if (!code) code = read_manifest(model, error);
+  if (!code) put_together(model);
   if (!code) code = check_cpu(model, error);
   for (int64_t i = 0; !code && i < model->num_files; i++)
     code = load_file(model, &model->files[i], error);

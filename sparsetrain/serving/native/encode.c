@@ -241,6 +241,8 @@ static int encode_feature(const st_model *model, int64_t f, st_inputs *inputs, c
   if (!code && column->bags && !category->is_bag)
     code = st_fail(error, ST_REQUEST,
                    "column %s: it holds lists, which it did not in the training data", column->name);
+  int64_t begin = category->begin, end = begin + category->together;
+  int64_t *offsets = inputs->offsets + begin * inputs->stride;
   category->start = inputs->ids;
   category->count = model->program->bags ? 0 : rows;
   if (!code && !category->is_bag)
@@ -257,11 +259,15 @@ static int encode_feature(const st_model *model, int64_t f, st_inputs *inputs, c
     if (!code)
       code = encode_weights(category, inputs, row, all, bag, inputs->weights + start, error);
     if (model->program->apart)
-      inputs->offsets[f * inputs->stride + i] = category->count;
+      offsets[i] = category->count;
     else
-      inputs->offsets[f * rows + i] = start;
+      offsets[(f - begin) * rows + i] = start - model->categories[begin].start;
   }
-  inputs->ids += model->program->apart ? st_rounded(category->count) : category->count;
+  inputs->ids += category->count;
+  if (f + 1 < end) return code;
+  if (!code && model->program->bags && !model->program->apart)
+    offsets[category->together * rows] = inputs->ids - model->categories[begin].start;
+  if (end < model->num_categories) inputs->ids = st_rounded(inputs->ids);
   return code;
 }
 
@@ -288,18 +294,19 @@ int st_encode(st_model *model, st_inputs *inputs, char *error) {
     code = encode_feature(model, f, inputs, error);
   for (int64_t f = 0; !code && model->program->apart && f < model->num_categories; f++)
     code = check_alike(model, f, inputs, error);
-  if (!code && model->program->bags && !model->program->apart)
-    inputs->offsets[model->num_categories * rows] = inputs->ids;
   return code;
 }
 
 void st_put_ids(const st_model *model, const st_inputs *inputs) {
   const int32_t *ids[] = {inputs->batches[0].ids, inputs->batches[1].ids};
-  int64_t step = model->program->bags ? 1 : model->num_categories;
   for (int64_t f = 0; f < model->num_categories; f++) {
     st_category *category = &model->categories[f];
     const int32_t **from = &ids[inputs->columns[category->of.column]->type == ST_TEXT];
-    int64_t place = model->program->bags ? category->start : f, unseen = 0;
+    int64_t place = category->start, step = 1, unseen = 0;
+    if (!model->program->bags) {
+      place = model->categories[category->begin].start + f - category->begin;
+      step = category->together;
+    }
     for (int64_t left = category->count; left; left--, place += step) {
       int32_t id = *(*from)++;
       int64_t row = category->first + id;

@@ -39,7 +39,7 @@ typedef struct {
 } st_program;
 
 typedef struct {
-  int64_t kind, feature; /* whose it is; -1: of all together */
+  int64_t kind, feature; /* whose it is, or the first of those; -1: of all together */
 } st_argument;
 enum { ST_IN_DENSE, ST_IN_ROWS, ST_IN_OFFSETS, ST_IN_WEIGHTS };
 
@@ -69,6 +69,7 @@ typedef struct {
   int64_t length;                /* or at most so many, the last ones; 0: any */
   int64_t like;                  /* and as many as of that other feature; -1: of none */
   int64_t known;                 /* which column of the hash tables has its values */
+  int64_t begin, together;       /* the first and the number of features that share its inputs */
   int64_t start, count;          /* of its ids in a request */
   int64_t unseen;                /* values so far that have no row of their own */
 } st_category;
@@ -120,8 +121,8 @@ typedef struct {
   int64_t begin, end;
   int64_t ids, most_ids;           /* of all features; so many have room */
   float *dense, *weights;          /* (rows, width); (ids,) */
-  void *located;                   /* (rows, features) or (ids,), of index_bits */
-  int64_t *offsets; /* (features * rows + 1,); taken apart, (features, stride): ends of rows */
+  void *located; /* for features together, (rows, features) or (ids,), of index_bits */
+  int64_t *offsets; /* (features, stride): for those together, features * rows + 1; apart, ends of rows */
   int64_t stride, text_bytes;
   char *text;
   st_batch batches[2]; /* of numbers, of texts */

@@ -211,7 +211,8 @@ static int make_room(const st_model *model, st_inputs *inputs, char *error) {
     const st_column *column = inputs->columns[model->categories[f].of.column];
     int64_t first = column->bags ? column->bags[inputs->begin] : inputs->begin;
     int64_t last = column->bags ? column->bags[inputs->end] : inputs->end;
-    inputs->most_ids += model->program->apart ? st_rounded(last - first) : last - first;
+    int64_t alone = model->categories[f].together == model->num_categories;
+    inputs->most_ids += alone ? last - first : st_rounded(last - first);
     if (column->type == ST_TEXT && first < last)
       inputs->text_bytes += column->offsets[last] - column->offsets[first];
   }
@@ -250,10 +251,12 @@ static int find_ids(const st_model *model, const st_inputs *inputs, int is_text,
 }
 
 static int wrap_input(const st_model *model, const st_inputs *inputs, int64_t at) {
-  int64_t rows = inputs->end - inputs->begin, features = model->num_categories;
-  int64_t feature = model->inputs[at].feature, bits = model->program->index_bits;
-  const st_category *one = feature < 0 ? NULL : &model->categories[feature];
-  int64_t start = one ? one->start : 0, ids = one ? one->count : inputs->ids;
+  int64_t rows = inputs->end - inputs->begin, bits = model->program->index_bits;
+  int64_t feature = model->inputs[at].feature < 0 ? 0 : model->inputs[at].feature;
+  const st_category none = {.together = 1};
+  const st_category *one = model->num_categories ? &model->categories[feature] : &none;
+  int64_t features = one->together, start = one->start;
+  int64_t ids = one[features - 1].start + one[features - 1].count - start;
   const struct {
     const void *data;
     int64_t kind, bits, shape[2];
@@ -262,8 +265,8 @@ static int wrap_input(const st_model *model, const st_inputs *inputs, int64_t at
       [ST_IN_DENSE] = {inputs->dense, kDLFloat, 32, {rows, model->program->width}, 2},
       [ST_IN_ROWS] = {(char *)inputs->located + start * bits / 8, kDLInt, bits,
                       {model->program->bags ? ids : rows, features}, model->program->bags ? 1 : 2},
-      [ST_IN_OFFSETS] = {inputs->offsets + (one ? feature * inputs->stride : 0), kDLInt, 64,
-                         {one ? rows : features * rows + 1}, 1},
+      [ST_IN_OFFSETS] = {inputs->offsets + feature * inputs->stride, kDLInt, 64,
+                         {model->program->apart ? rows : features * rows + 1}, 1},
       [ST_IN_WEIGHTS] = {inputs->weights + start, kDLFloat, 32, {ids}, 1},
   }, *is = &about[model->inputs[at].kind];
   tensor *made = &model->state->tensors[at];
@@ -319,7 +322,7 @@ static int predict(st_model *model, const st_column *const *columns, int64_t beg
   st_inputs inputs = {.columns = columns,
                       .begin = begin,
                       .end = end,
-                      .stride = st_rounded(end - begin),
+                      .stride = st_rounded(end - begin + 1),
                       .text_bytes = WORD};
   int code = make_room(model, &inputs, error);
   if (!code) code = st_encode(model, &inputs, error);
