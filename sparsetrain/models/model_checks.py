@@ -14,28 +14,48 @@ from tvm import relax
 
 from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
-from sparsetrain.errors import ConfigError, DataError, nearest
+from sparsetrain.errors import ConfigError, DataError, meant, nearest
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.labels import Labels
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
+from sparsetrain.models.arguments import OF_DATA, options_of
 from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
-def model_for(model: Any, encoder: Encoder | None) -> Any:
+def model_for(
+    model: Any, encoder: Encoder | None, options: Mapping[str, Any], others: Sequence[str]
+) -> Any:
     """Return a model; of a class, or a name in `MODELS`, one for the columns of an encoder.
+
+    Parameters
+    ----------
+    model : Model, class or str
+    encoder : Encoder, optional
+    options : mapping
+        Further arguments of the class.
+    others : sequence of str
+        Names that an unknown option may have been meant for.
 
     Raises
     ------
     ConfigError
-        If no model has the name, a class is given without an encoder, or it needs more than that.
+        If no model has the name, a class is given without an encoder, or it needs more than that;
+        if an option is unknown, or given for a model that is made.
     """
     if isinstance(model, str) and model not in MODELS:
         raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
     made = MODELS[model] if isinstance(model, str) else model
-    if not (isinstance(made, type) and issubclass(made, Model)):
+    is_class = isinstance(made, type) and issubclass(made, Model)
+    known = {*OF_DATA, *options_of(made), *signature(made).parameters} if is_class else set()
+    for name in (name for name in options if name not in known):
+        hint = meant(name, others)
+        if hint or not is_class:
+            hint = hint or "; options of a model go with its class or name, or to its constructor"
+            raise ConfigError(f"Trainer has no argument {name!r}{hint}")
+    if not is_class:
         return made  # which `require_model` looks at
     if encoder is None:
         raise ConfigError(
@@ -43,7 +63,7 @@ def model_for(model: Any, encoder: Encoder | None) -> Any:
             f"one: {made.__name__}(rows)"
         )
     try:
-        return made.for_encoder(encoder)
+        return made.for_encoder(encoder, **options)
     except TypeError as error:  # of Python, about an argument without a default
         raise ConfigError(
             f"{made.__name__}.for_encoder(encoder) fails: {error}; make the model with it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -63,7 +64,7 @@ class Trainer(Predictor):
     ----------
     model : Model, class or str
         Such as ``DLRM.for_encoder(encoder, dim=32)``; of a class or a name of
-        `sparsetrain.models.MODELS`, the one with default options for the encoder.
+        `sparsetrain.models.MODELS`, the one for the encoder.
     optimizer : Optimizer or str
         From `sparsetrain.optim`; of a name, the one with a learning rate of 0.02.
     target : str or tvm.target.Target
@@ -91,6 +92,8 @@ class Trainer(Predictor):
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
     tables : OnDisk, optional
         Where tables larger than memory are kept on disk; by default they are in memory.
+    **options
+        Further arguments of the model, if its class or name is given: ``dim=32``.
 
     Attributes
     ----------
@@ -120,9 +123,12 @@ class Trainer(Predictor):
         plan: Planner = "auto",
         parallel: Any = None,
         tables: OnDisk | None = None,
+        **options: Any,
     ) -> None:
         require_type("encoder", encoder, Encoder, "an Encoder, such as Encoder.fit(train)")
-        model, optimizer = model_for(model, encoder), optimizer_of(optimizer)
+        own = [name for name in signature(Trainer).parameters if name != "options"]
+        model = model_for(model, encoder, options, own)
+        optimizer = optimizer_of(optimizer)
         self.accumulate = require_int("accumulate", accumulate)
         self.draws = getattr(model, "has_dropout", False)  # while training
         target = resolve_target(target)

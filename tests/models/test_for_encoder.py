@@ -52,6 +52,28 @@ def test_a_trainer_makes_a_model_of_a_class_or_a_name(encoder, model):
     assert (trainer.optimizer.formula.name, trainer.optimizer.hyper["lr"]) == ("adam", 0.02)
 
 
+@pytest.mark.parametrize("model", [st.models.DLRM, "dlrm"])
+def test_a_trainer_gives_a_class_or_a_name_its_options(encoder, model):
+    wanted = st.models.DLRM.for_encoder(encoder, dim=8, interaction="concat").config()
+    trainer = st.Trainer(model, encoder=encoder, dim=8, interaction="concat")
+    assert trainer.model.config() == wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "said"),
+    [
+        ("dlrm", "dims", "DLRM has no option 'dims'; did you mean 'dim'?"),
+        ("dlrm", "precison", "Trainer has no argument 'precison'; did you mean 'precision'?"),
+        ("dlrm", "xyzzy", "DLRM has no option 'xyzzy'; its options are"),
+        (st.models.DLRM([5]), "dim", "Trainer has no argument 'dim'; options of a model go with"),
+        (st.models.DLRM([5]), "sead", "Trainer has no argument 'sead'; did you mean 'seed'?"),
+    ],
+)
+def test_an_unknown_option_is_told(encoder, model, option, said):
+    with pytest.raises(st.errors.ConfigError, match=said):
+        st.Trainer(model, encoder=encoder, **{option: 8})
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
