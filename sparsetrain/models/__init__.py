@@ -58,4 +58,15 @@ MODELS: dict[str, type[Model]] = {
     )
 }
 
-__all__, __dir__ = _public_names(globals())
+
+def kind_of(name: str) -> str:
+    """Return the key of `MODELS` that a spelling means, such as "wide_deep" or "WideDeep"."""
+    kinds = {_letters(n): kind for kind, cls in MODELS.items() for n in (cls.__name__, kind)}
+    return kinds.get(_letters(name), name)
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+__all__, __dir__ = _public_names(globals(), "kind_of")

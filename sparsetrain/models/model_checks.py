@@ -17,7 +17,7 @@ from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError, meant, nearest
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.labels import Labels
-from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model
+from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model, kind_of
 from sparsetrain.models.arguments import OF_DATA, options_of
 from sparsetrain.models.layers import named_modules
 from sparsetrain.system.locks import with_builder_lock
@@ -45,9 +45,9 @@ def model_for(
         If no model has the name, a class is given without an encoder, or it needs more than that;
         if an option is unknown, or given for a model that is made.
     """
-    if isinstance(model, str) and model not in MODELS:
+    if isinstance(model, str) and kind_of(model) not in MODELS:
         raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
-    made = MODELS[model] if isinstance(model, str) else model
+    made = MODELS[kind_of(model)] if isinstance(model, str) else model
     is_class = isinstance(made, type) and issubclass(made, Model)
     known = {*OF_DATA, *options_of(made), *signature(made).parameters} if is_class else set()
     for name in (name for name in options if name not in known):

@@ -40,7 +40,8 @@ class Trained(BaseEstimator):
     def _model(self) -> tuple[Any, dict[str, Any]]:
         """Return the model's class and options; wrong names are told before data are read."""
         self._optimizer()
-        made, given = models.MODELS.get(self.model, self.model), dict(self.model_options or {})
+        kind = models.kind_of(self.model) if isinstance(self.model, str) else self.model
+        made, given = models.MODELS.get(kind, kind), dict(self.model_options or {})
         if not isinstance(made, type):
             known = [*models.MODELS]
             raise ConfigError(

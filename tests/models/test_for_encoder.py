@@ -4,6 +4,8 @@
 import pytest
 
 import sparsetrain as st
+from sparsetrain.cli.settings.resolve import resolve_settings
+from sparsetrain.sklearn import ClickClassifier
 
 ROWS = {
     "label": [0, 1, 0],
@@ -57,6 +59,14 @@ def test_a_trainer_gives_a_class_or_a_name_its_options(encoder, model):
     wanted = st.models.DLRM.for_encoder(encoder, dim=8, interaction="concat").config()
     trainer = st.Trainer(model, encoder=encoder, dim=8, interaction="concat")
     assert trainer.model.config() == wanted
+
+
+@pytest.mark.parametrize("spelt", ["widedeep", "wide_deep", "WideDeep", "wide-deep"])
+def test_names_are_known_with_and_without_underscores(encoder, spelt):
+    assert st.Trainer(spelt, encoder=encoder).model.kind == "widedeep"
+    settings = resolve_settings(overrides=[f"model.name={spelt}", "model.hidden=[4]"])
+    assert settings.model.name == "widedeep" and settings.model.hidden == (4,)
+    assert ClickClassifier(spelt)._model()[0] is st.models.WideDeep
 
 
 @pytest.mark.parametrize(

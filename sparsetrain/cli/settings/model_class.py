@@ -18,6 +18,13 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+def canonical(name: Any) -> Any:
+    """Return the name by which a run keeps a model that may be spelled otherwise."""
+    import sparsetrain as st
+
+    return name if not isinstance(name, str) or is_own(name) else st.models.kind_of(name)
+
+
 def model_class(name: str) -> Any:
     """Return the class of the model that `train --model` names.
 
@@ -29,7 +36,7 @@ def model_class(name: str) -> Any:
     import sparsetrain as st
 
     known = st.models.MODELS
-    found = import_class(name) if is_own(name) else known.get(name)
+    found = import_class(name) if is_own(name) else known.get(canonical(name))
     if found is None:
         raise ConfigError(
             f"there is no model {name!r} (or MODULE:CLASS of your own); {nearest(name, [*known])}"

@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from sparsetrain.cli.output import note
 from sparsetrain.cli.settings.fields import Count, Finite, Scale, Section, Seed, setting
-from sparsetrain.cli.settings.model_class import is_own, model_class
+from sparsetrain.cli.settings.model_class import canonical, is_own, model_class
 from sparsetrain.cli.settings.optimizer import OptimizerSettings as OptimizerSettings
 from sparsetrain.errors import ConfigError
 
@@ -204,7 +204,7 @@ class DataSettings(Section):
 class ModelSettings(Section):
     """The model, and the arguments of its constructor, which `settings_of` adds."""
 
-    name: str = setting(
+    name: Annotated[str, BeforeValidator(canonical)] = setting(
         "dlrm",
         "Model, as `sparsetrain models` lists them with their settings; or MODULE:CLASS of your "
         "own, in a module that is installed or in the current folder.",
