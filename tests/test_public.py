@@ -54,14 +54,13 @@ PUBLIC = {
     "models": (
         "BatchNorm BilinearFusion CIN ClickModel CrossInteraction CrossNetwork Dense Dropout "
         "FieldAttention Ids MLP MODELS Model Positions RankingModel SelfAttention Sequence "
-        "TransformerBlock dot_interaction fm_sum options_of "
+        "TransformerBlock dot_interaction fm_sum "
         + " ".join(model.__name__ for model in st.models.MODELS.values())
     ),
     "optim": (
         "Formula OPTIMIZERS Optimizer ParamGroup RowMean Schedule Slot State StepResult abs "
         "accumulate_ averages constant cosine ema exp global_norm inverse_sqrt maximum minimum "
-        "options_of polynomial sign sqrt step_decay swa warmup where "
-        + " ".join(st.optim.OPTIMIZERS)
+        "polynomial sign sqrt step_decay swa warmup where " + " ".join(st.optim.OPTIMIZERS)
     ),
     "parallel": "local mpi torch",
     "precision": (

@@ -69,4 +69,4 @@ def _letters(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-__all__, __dir__ = _public_names(globals(), "kind_of")
+__all__, __dir__ = _public_names(globals(), "kind_of", "options_of")

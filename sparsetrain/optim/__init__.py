@@ -61,4 +61,4 @@ OPTIMIZERS: dict[str, _Callable[..., Optimizer]] = {
     "ftrl": ftrl,
 }
 
-__all__, __dir__ = _public_names(globals())
+__all__, __dir__ = _public_names(globals(), "options_of")
