@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import typer.main
@@ -101,6 +102,43 @@ def test_optimizers(names):
     names |= {"parts": [range(16), range(16)], "program": program, "inputs": model.inputs(part)}
     exec(accumulate, names)
     assert names["state"].step == 1
+
+
+@pytest.mark.peers
+def test_tables_in_a_loop_of_pytorch():
+    import torch
+
+    ids = torch.tensor([range(8), range(4, 12)])  # (B, 8)
+    names = {"batches": [(ids, torch.tensor([0.0, 1.0]))] * 3}
+    exec(blocks("docs/torch.md", "python")[0], names)
+    weight = names["table"].weight
+    assert names["sparse"].param_groups[0]["lr"] == pytest.approx(0.001 * 0.999**3)
+    assert weight.grad.coalesce().indices()[0].tolist() == list(range(12))
+
+
+@pytest.mark.peers
+def test_a_pytorch_module_as_a_model():
+    import torch
+
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = st.torch.RowSparseEmbedding(100, 4)
+            self.linear = torch.nn.Linear(2 + 3 * 4, 1)
+
+        def forward(self, dense, ids):
+            return self.linear(torch.cat([dense, self.table(ids).flatten(1)], 1)).squeeze(1)
+
+    torch.manual_seed(0)
+    dense, ids, labels = torch.rand(8, 2), torch.randint(100, (8, 3)), torch.arange(8) % 2.0
+    module = Module()
+    names = {"st": st, "torch": torch, "module": module, "dense": dense, "ids": ids}
+    names |= {"labels": labels, "batches": [(dense, ids, labels)] * 3}
+    names["optimizer"] = st.optim.adagrad(0.1)
+    exec(blocks("docs/torch.md", "python")[1], names)
+    expected = module(dense, ids).detach().numpy()
+    assert names["loss"].numpy() < np.log(2) and module.linear.weight.grad is None
+    np.testing.assert_allclose(names["scores"].numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_every_public_name_in_the_pages_exists():
