@@ -18,8 +18,15 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.chart import Chart
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+_INK = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+# No background and grey text, which can be read on light pages and on dark ones.
+_COLORS: dict[Any, str] = {
+    **dict.fromkeys(_INK, "#808080"),
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
 _STYLES: dict[str, dict[str, Any]] = {
-    "training": {"linewidth": 1, "alpha": 0.6},
+    "training": {"linewidth": 1, "alpha": 0.8},
     "validation": {"marker": "o", "markersize": 3},
     "constant": {"linestyle": "--", "color": "grey"},
 }
@@ -60,6 +67,13 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
     """Draw charts below each other; several names label the colors, a single one is the title."""
+    from matplotlib import rc_context
+
+    with rc_context(_COLORS):
+        write_plot(_figure(charts, names), out)
+
+
+def _figure(charts: Sequence[Chart], names: Sequence[str]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 2 + 2 * len(charts)), layout="constrained")
@@ -84,7 +98,7 @@ def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
         figure.legend(handles=lines, loc="outside upper center", ncols=4, frameon=False)
     else:
         figure.suptitle(_literal(*names))
-    write_plot(figure, out)
+    return figure
 
 
 def _literal(text: str) -> str:

@@ -185,6 +185,8 @@ def test_several_runs_are_drawn_in_one_plot(folder, tmp_path):
     assert main(["plot", *runs, "--out", str(tmp_path / "x.svg")]) == 0
     text = (tmp_path / "x.svg").read_text()
     assert "<!-- a -->" in text and "<!-- &lt;i&gt;b -->" in text
+    assert "#808080" in text and "#000000" not in text  # the text fits light pages and dark ones
+    assert "#ffffff" not in text
 
 
 # --- Curves -------------------------------------------------------------------------------------
