@@ -16,7 +16,7 @@ import griffe
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build/pages"
-COPIED = ("*.md", "docs/*.md", "examples/**/*.*", "LICENSE")
+COPIED = ("*.md", "docs/*.md", "docs/*.css", "examples/**/*.*", "LICENSE")
 COPIED += ("benchmarks/*.py", "benchmarks/**/*.md", "benchmarks/**/*.svg")
 # Later packages export some names of earlier ones, which keep them.
 PACKAGES = ("ad", "compare", "data", "embedding", "errors", "labels", "metrics", "models", "optim")

@@ -98,7 +98,7 @@ static int by_size(const void *a, const void *b) {
   return (first > second) - (first < second);
 }
 
-/* Time calls with `rows` of `all` rows; with one row, each call has the next. */
+/* Time calls of `rows` rows; calls of one row go through `all` rows. */
 static void measure(st_model *model, const st_column *columns, int count,
                     int64_t all, int64_t rows, int calls,
                     float *predictions) {

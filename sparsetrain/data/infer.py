@@ -98,9 +98,10 @@ def infer(
 
     Examples
     --------
-    >>> rows = {"click": [0, 1] * 99, "site": ["a", "b", "c"] * 66, "age": [5, 90] * 99}
+    >>> rows = {"click": [0, 1] * 99, "age": [5, 90] * 99}
+    >>> rows["site"] = ["a", "b", "c"] * 66
     >>> infer(rows, "click").schema.categories
-    ('site', 'age')
+    ('age', 'site')
     """
     name, sample, unread = take_sample(data)
     label, kind = named_label(label, {*sample, *unread})

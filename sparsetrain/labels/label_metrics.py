@@ -29,7 +29,8 @@ class LabelMetrics:
     Examples
     --------
     >>> metrics = LabelMetrics({"click": "binary", "stars": "real"})
-    >>> metrics.update(np.array([[2.0, 3.5], [-1.0, 1.0]]), np.array([[1, 4.0], [0, np.nan]]))
+    >>> labels = np.array([[1, 4.0], [0, np.nan]])
+    >>> metrics.update(np.array([[2.0, 3.5], [-1.0, 1.0]]), labels)
     >>> metrics.result()["stars.rmse"]
     0.5
     """

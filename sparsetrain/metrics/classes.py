@@ -21,7 +21,8 @@ class ClassMetrics:
     Examples
     --------
     >>> metrics = ClassMetrics(3)
-    >>> metrics.update(np.array([[2.0, 0.0, 1.0], [0.0, 0.0, 3.0]]), np.array([0, 1]))
+    >>> logits = np.array([[2.0, 0.0, 1.0], [0.0, 0.0, 3.0]])
+    >>> metrics.update(logits, np.array([0, 1]))
     >>> metrics.result()["accuracy"]
     0.5
     """

@@ -23,7 +23,8 @@ class GroupedAUC:
     Examples
     --------
     >>> metrics = GroupedAUC()
-    >>> metrics.update(np.array([2.0, 1.0, 3.0]), np.array([1, 0, 1]), np.array([7, 7, 8]))
+    >>> logits, labels = np.array([2.0, 1.0, 3.0]), np.array([1, 0, 1])
+    >>> metrics.update(logits, labels, np.array([7, 7, 8]))
     >>> metrics.result()
     {'gauc': 1.0, 'groups': 1}
     """

@@ -60,7 +60,8 @@ class RankingMetrics:
     Examples
     --------
     >>> metrics = RankingMetrics(k=2)
-    >>> metrics.update(np.array([[0.3, 0.9, 0.1], [0.5, 0.2, 0.4]]))  # one chosen, two others
+    >>> # (users, 1 + 2): the score of the chosen item, then two more
+    >>> metrics.update(np.array([[0.3, 0.9, 0.1], [0.5, 0.2, 0.4]]))
     >>> metrics.result()["hr@2"], metrics.result()["mrr@2"]
     (1.0, 0.75)
     """
@@ -186,7 +187,8 @@ def rank_items(
     Examples
     --------
     >>> from sparsetrain.data import Ragged
-    >>> rank_items(np.eye(3), np.eye(3), Ragged([0, 1], [0, 1, 2, 2]), k=1)["users_without_items"]
+    >>> chosen = Ragged([0, 1], [0, 1, 2, 2])
+    >>> rank_items(np.eye(3), np.eye(3), chosen, k=1)["users_without_items"]
     1
     """
     if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:

@@ -93,13 +93,14 @@ class ClickModel(Model):
 
     Examples
     --------
+    >>> from tvm.relax.frontend import nn
     >>> class Linear(ClickModel):
     ...     def __init__(self, rows, dim=4, num_dense=0, **rest):
     ...         super().__init__(rows, dim, num_dense, **rest)
     ...         self.last = nn.Linear(self.flat_width, 1)
     ...
     ...     def forward(self, dense, embedded):
-    ...         flat = nn.op.reshape(embedded, (dense.shape[0], -1))  # (B, F * D)
+    ...         flat = nn.op.reshape(embedded, (dense.shape[0], -1))
     ...         return self.last(nn.op.concat([dense, flat], dim=1))  # (B, 1)
     >>> Linear([5, 3], num_dense=2).config()["num_dense"]
     2

@@ -88,15 +88,20 @@ class Model(nn.Module):
 
     Examples
     --------
+    >>> from tvm.relax.frontend import nn
+    >>> from sparsetrain.embedding import Embedding
+    >>> from sparsetrain.models import Ids
     >>> class Factors(Model):
     ...     def __init__(self, users, items, dim=8):
     ...         super().__init__()
-    ...         self.user, self.item = Embedding(users, dim), Embedding(items, dim)
+    ...         self.user = Embedding(users, dim)
+    ...         self.item = Embedding(items, dim)
     ...         self.features = {"user": Ids("user"), "item": Ids("item")}
     ...         self.labels = {"rating": "real"}
     ...
     ...     def forward(self, user, item):
-    ...         return nn.op.sum(self.user(user) * self.item(item), axis=1, keepdims=True)
+    ...         products = self.user(user) * self.item(item)
+    ...         return nn.op.sum(products, axis=1, keepdims=True)
     >>> Factors(users=5, items=9).config()
     {'users': 5, 'items': 9, 'dim': 8}
     """

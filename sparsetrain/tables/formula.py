@@ -49,7 +49,8 @@ class RowMean(NamedTuple):
 
     Examples
     --------
-    >>> norm = RowMean("mean_square", lambda w, g, slots, h: w * w)  # |w|^2 is this times h.width
+    >>> # |w|^2 is this mean times h.width
+    >>> norm = RowMean("mean_square", lambda w, g, slots, h: w * w)
     """
 
     name: str

@@ -44,8 +44,10 @@ class RowSparseOptimizer(torch.optim.Optimizer):
     Examples
     --------
     >>> table = st.torch.RowSparseEmbedding(1000, 16)  # doctest: +SKIP
-    >>> optimizer = st.torch.RowSparseOptimizer(table.parameters(), st.optim.adam(0.001))
-    ... # doctest: +SKIP
+    >>> adam = st.optim.adam(0.001)
+    >>> optimizer = st.torch.RowSparseOptimizer(
+    ...     table.parameters(), adam
+    ... )  # doctest: +SKIP
     """
 
     def __init__(self, params: Iterable[Any], optimizer: Optimizer) -> None:

@@ -96,9 +96,8 @@ def test_a_table_begins_a_paragraph():
 
 
 def test_code_fits_on_a_page():
-    pages = [page for page in PAGES if page.parent.name != "results"]
     cut = []
-    for page in pages:
+    for page in PAGES:
         lines = page.read_text().split("\n")
         outside = {number for number, _ in prose(page.read_text())}
         cut += [
@@ -107,6 +106,13 @@ def test_code_fits_on_a_page():
             if number not in outside and len(line) > LONGEST_CODE
         ]
     assert cut == []
+
+
+def test_examples_of_docstrings_fit_on_a_page():
+    example = re.compile(r"^ +((?:>>>|\.\.\.) .*?)(?: *# doctest.*)?$", re.MULTILINE)
+    files = (ROOT / "sparsetrain").rglob("*.py")
+    lines = {line: file for file in files for line in example.findall(file.read_text())}
+    assert {line: file for line, file in lines.items() if len(line) > LONGEST_CODE} == {}
 
 
 def test_links_lead_to_files_and_headings():

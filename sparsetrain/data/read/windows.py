@@ -62,7 +62,8 @@ def split_windows(
     Examples
     --------
     >>> rows = {"hour": [14102100, 14102123, 14102207], "C1": [1, 2, 3]}
-    >>> [(name, part.num_rows) for name, part in split_windows(rows, "hour", 100)]
+    >>> parts = split_windows(rows, "hour", 100)
+    >>> [(name, part.num_rows) for name, part in parts]
     [('14102100', 2), ('14102200', 1)]
     """
     require_unit(unit)

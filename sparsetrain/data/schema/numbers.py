@@ -52,8 +52,8 @@ def with_buckets(
 
     Examples
     --------
-    >>> made = with_buckets(Schema(dense=("price",), categories=("site",)), "quantiles")
-    >>> made.categories
+    >>> schema = Schema(dense=("price",), categories=("site",))
+    >>> with_buckets(schema, "quantiles").categories
     ('site', 'price bucket')
     """
     if numbers == "scaled":

@@ -137,7 +137,8 @@ class Schema(
 
     Examples
     --------
-    >>> Schema(categories=("site", "hour"), derived={"hour": Derived("time", modulo=24)}).dense
+    >>> hour = Derived("time", modulo=24)
+    >>> Schema(categories=("site", "hour"), derived={"hour": hour}).dense
     ()
     """
 
@@ -237,7 +238,8 @@ class Schema(
 
         Examples
         --------
-        >>> Schema(categories=("item", "history")).with_shared({"history": "item"}).share_embedding
+        >>> schema = Schema(categories=("item", "history"))
+        >>> schema.with_shared({"history": "item"}).share_embedding
         {'history': 'item'}
         """
         share = {
