@@ -14,7 +14,7 @@ import pytest
 import typer.main
 
 import sparsetrain as st
-from sparsetrain.cli.app import app
+from sparsetrain.cli.app import app, main
 from sparsetrain.cli.settings.fields import fields_of
 from sparsetrain.cli.settings.schema import settings_of
 from tests import small_dlrm
@@ -165,6 +165,15 @@ def test_commands_of_the_pages_have_their_options_and_settings():
     assert len(lines) > 30
     unknown = {line: _unknown(line) for line in lines}
     assert not any(unknown.values()), unknown
+
+
+@pytest.mark.slow
+def test_the_first_commands_of_the_readme_run_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block = next(b for b in blocks("README.md", "") if "sparsetrain generate" in b)
+    lines = [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines()]
+    codes = {" ".join(words): main(words[1:]) for words in lines if words}
+    assert codes == dict.fromkeys(codes, 0)
 
 
 def _unknown(line: str) -> set[str]:
