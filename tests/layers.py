@@ -24,14 +24,14 @@ class Part(NamedTuple):
 PARTS = {
     "errors": Part("every error, with its exit code"),
     "system": Part("files, locks, memory, threads; argument checks; tables of HTML"),
-    "backend": Part("the seam to what programs run on: `Backend`, and their registry", "", True),
-    "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "backend", True),
+    "backend": Part("the interface to devices: `Backend`, and a registry", "", True),
+    "kernels": Part("building blocks of kernels; LLVM IR; int8 and half tables", "backend", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
     "runtime": Part(
         "tensors, devices, threads and compiled libraries of TVM", "backend system", True
     ),
     "parsing": Part(
-        "kernels that read fields of text, and from values to ids", "kernels runtime system", True
+        "kernels that parse text fields and map values to ids", "kernels runtime system", True
     ),
     "metrics": Part("scores of predictions and of rankings, batch by batch", "system"),
     "labels": Part("kinds of labels as values: check, loss, prediction, scores", "metrics system"),
@@ -50,7 +50,7 @@ PARTS = {
         "reverse pass, rules, join and densify", "backend kernels ops sparse_tensor system", True
     ),
     "tables": Part(
-        "the rows of a parameter: weights, slots, what they missed; formulas that update them",
+        "the rows of a parameter: weights, slots, missed steps; formulas that update them",
         "backend kernels runtime sparse_tensor system",
         True,
     ),
@@ -87,7 +87,7 @@ PARTS = {
         True,
     ),
     "torch": Part(
-        "tables in loops of PyTorch, its modules as models here",
+        "tables in PyTorch loops; PyTorch modules as models",
         "ad compiler embedding models optim runtime sparse_tensor tables",
         True,
     ),
@@ -102,7 +102,7 @@ PARTS = {
         True,
     ),
     "verify": Part(
-        "proofs on this machine of what the package promises",
+        "checks of the package's guarantees on this machine",
         "backend checkpoint compiler data models optim runtime sparse_tensor training",
         True,
     ),
@@ -118,7 +118,7 @@ PARTS = {
         True,
     ),
     "cli": Part(
-        "the commands, on public names alone",
+        "the commands, which use public names only",
         "backend runtime serving system training verify",
         True,
     ),
