@@ -236,7 +236,7 @@ RECIPES = {
             },
         },
     ),
-    "A column made of others": (
+    "A derived column": (
         "prefix",
         {
             "sparsetrain/data/derived/prefix.py": PREFIX,
