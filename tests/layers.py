@@ -24,7 +24,7 @@ class Part(NamedTuple):
 PARTS = {
     "errors": Part("every error, with its exit code"),
     "system": Part("files, locks, memory, threads; argument checks; tables of HTML"),
-    "backend": Part("the seam to what programs run on: `Backend`, and their registry", "", True),
+    "backend": Part("the interface to the hardware: `Backend`, and the registry", "", True),
     "kernels": Part("how a kernel is put together; LLVM IR; int8 and half tables", "backend", True),
     "checkpoint": Part("a folder of arrays and a manifest, written atomically", "system"),
     "runtime": Part(
