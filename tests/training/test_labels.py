@@ -316,7 +316,7 @@ def test_a_label_is_named_once():
     ("labels", "message"),
     [
         ([0.0, 2.0], "labels: row 1: the label is 2; it must be 0 or 1"),
-        ([[0.0, 1.0], [1.0, 0.0]], "the batch has 2 labels, the model 1: label"),
+        ([[0.0, 1.0], [1.0, 0.0]], "the batch has 2 labels, but the model has 1: label"),
     ],
 )
 def test_labels_of_another_model_are_refused(labels, message):
