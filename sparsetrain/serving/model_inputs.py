@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a model's program, in terms of the encoder's columns.
 
-`Fields` take the ids of all columns together, as rows of one storage. Other features take their
-own, with the ends of rows where they are lists.
+`Fields` read the ids of all columns together, as rows of one storage. Every other feature reads its
+own ids, with the ends of rows if they are lists.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from sparsetrain.models.features import Dense, Feature, Ids, Sequence, column_of
 from sparsetrain.models.model import Model
 from sparsetrain.serving.manifest import Record
 
-_KINDS = {"": "rows", "_ends": "offsets", "_weights": "weights"}  # by how the argument's name ends
-_IN_PYTHON = ("inputs", "read", "prepare_scores")  # methods that no export runs
+_KINDS = {"": "rows", "_ends": "offsets", "_weights": "weights"}  # by suffix of the argument's name
+_IN_PYTHON = ("inputs", "read", "prepare_scores")  # methods that an export cannot run
 
 
 class ReadFeature(NamedTuple):
-    """Reads of one categorical column.
+    """How a feature reads one categorical column.
 
     Attributes
     ----------
     column : str
     first : int
-        Row of the storage at which its table begins.
-    single : bool
-        Whether a row must have one id.
-    length : int
-        Most ids of a row, the last ones; 0: any.
-    like : int
-        The feature that has as many ids in each row; -1: none.
+        First row of its table in the storage.
+        single : bool
+        Whether a row must have exactly one id.
+        length : int
+        Keep only the last `length` ids of a row; 0 keeps all.
+        like : int
+        The feature that has the same number of ids in each row; -1 if there is none.
     """
 
     column: str
@@ -49,14 +49,14 @@ class ModelInputs(NamedTuple):
     Attributes
     ----------
     records : list of Record
-        For each input its kind, and the number of its feature, -1 for all together.
+        For each input its kind, and the number of its feature, -1 for all features together.
     features : list of ReadFeature
     dense : list of str
         Dense columns in the program's order.
     flags : bool
-        Whether flags of missing values follow.
-    vectors : dict
-        From columns of vectors, which come last, to their lengths.
+        Whether flags of missing values follow the dense columns.
+        vectors : dict
+        Vector columns, which come last -> their lengths.
     """
 
     records: list[Record]
@@ -67,35 +67,36 @@ class ModelInputs(NamedTuple):
 
 
 def function_of(model: Model) -> str:
-    """Name of the function that answers: ``"logits"``, or ``"query"`` of a retrieval model.
+    """Return the function to export: ``"logits"``, or ``"query"`` for a retrieval model.
 
     Raises
     ------
     ConfigError
-        If it has neither, prepares its inputs by methods of its own, or has labels of classes.
+        If the model has neither, overrides the preparation of inputs, or has a label that the C
+        library does not support.
     """
     name = type(model).__name__
     for method in _IN_PYTHON:
         if getattr(type(model), method) is not getattr(Model, method):
-            raise ConfigError(f"export: {name}.{method} is Python, which no export runs")
+            raise ConfigError(f"export: {name}.{method} is Python code, which an export cannot run")
     for label, own in model.all_labels.items():
         if not own.is_exported:
             raise ConfigError(
-                f"export: label {label!r} is {own}; an export answers with binary and real ones"
+                f"export: label {label!r} is {own}; an export supports binary and real labels"
             )
     function = "logits" if model.all_labels else "query"
     if function not in model.functions:
-        raise ConfigError(f"export: {name} has no {function} to answer with")
+        raise ConfigError(f"export: {name} has no function {function!r}")
     return function
 
 
 def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> ModelInputs:
-    """Read the names of a program's inputs.
+    """Find the feature and kind of each of a program's inputs, by their names.
 
     Raises
     ------
     ConfigError
-        If one is not a feature, or the model has several `Dense` features.
+        If an input is not a feature, or the model has several `Dense` features.
     """
     flags, vectors = encoder.settings.missing_flags, encoder.schema.vectors
     dense = [name for name in encoder.dense_columns if name not in vectors]
@@ -114,7 +115,7 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
             if len(numbers) > 1:
                 raise ConfigError(
                     f"export: {type(model).__name__} has several Dense features, "
-                    f"{', '.join(numbers)}; an export reads one"
+                    f"{', '.join(numbers)}; an export supports one"
                 )
             if feature.columns is not None:
                 dense, flags, vectors = list(feature.columns), False, {}

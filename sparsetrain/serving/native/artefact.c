@@ -86,7 +86,7 @@ static uint32_t adler_of(const uint8_t *data, size_t size) {
 }
 
 static int damaged(const st_model *model, const char *name, char *error) {
-  return st_fail(error, ST_ARTEFACT, "%s/%s: it is damaged: copy the folder again", model->path,
+  return st_fail(error, ST_ARTEFACT, "%s/%s: the file is damaged: copy the folder again", model->path,
                  name);
 }
 
