@@ -124,7 +124,10 @@ def test_classes_and_weights_of_labels_follow_the_formulas_in_float64():
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [({"a": 1}, "label_weights: there is no label 'a', but label"), ({"label": -1}, "s.label is")],
+    [
+        ({"a": 1}, "label_weights: there is no label 'a': labels are label"),
+        ({"label": -1}, "s.label is"),
+    ],
 )
 def test_weights_of_no_label_and_negative_ones_are_refused(weights, message):
     with pytest.raises(ConfigError, match=message):
