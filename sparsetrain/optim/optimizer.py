@@ -327,7 +327,7 @@ class Optimizer(RowOptions):
         NumericalError
             If a parameter or a slot is not finite; nothing is written then.
         ConfigError
-            If a parameter is missing, not a tensor or named like a slot, or `extra` is not a mapping.
+            If a parameter is missing, not a tensor or named like a slot, or `extra` is no mapping.
         ResourceError
             If the disk has too little free space.
         """

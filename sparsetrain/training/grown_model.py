@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with as many rows as a newer encoder gives."""
+"""Growth of a model to the number of rows of a newer encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsetrain.training.processes import known, same_processes
 
 
 def grown(trainer: Any, encoder: Encoder) -> Any:
-    """A trainer that goes on with the rows of a newer encoder; see `Trainer.extended`."""
+    """Return a trainer with the rows of a newer encoder; see `Trainer.extended`."""
     require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
     made = type(trainer)(
         grown_model(trainer.model, trainer.encoder, encoder),
@@ -41,7 +41,7 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
 
 
 def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
-    """A model like this one with as many rows as the encoder gives.
+    """Return a model like this one with the encoder's number of rows.
 
     Raises
     ------
@@ -49,10 +49,10 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
         If `encoder` was not extended from the model's encoder, or the model has no rows.
     """
     if known is None:
-        raise ConfigError("extended: the trainer has no encoder, so values of its rows are unknown")
+        raise ConfigError("extended: the trainer has no encoder, so its rows have no known values")
     if not encoder.extends(known):
         raise ConfigError(
-            "extended: this encoder gives known values new rows, or reads data differently; take "
+            "extended: this encoder gives known values new rows, or reads data differently: use "
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)
@@ -62,7 +62,7 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
     before, after = ([each.rows, _by_column(each, rows)] for each in (known, encoder))
     if rows not in before:
         raise ConfigError(
-            f"extended: the rows of this {type(model).__name__} are not its encoder's"
+            f"extended: the rows of this {type(model).__name__} do not match its encoder"
         )
     return type(model)(**{**config, "rows": after[before.index(rows)]})
 
@@ -70,30 +70,30 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
 def _arguments_of_rows(
     model: Any, config: Mapping[str, Any], known: Encoder, encoder: Encoder
 ) -> dict[str, int]:
-    """The whole numbers among a constructor's arguments that tables follow, as they grow.
+    """Return new values of the constructor arguments that set the number of rows of a table.
 
-    Which these are is found by trying: with one more, a table has one more row.
+    They are found by a trial: if the argument grows by one, so does the table.
     """
     tables = {name: feature for name, feature in model.features.items() if feature.tables}
     place = {name: known.columns.index(column_of(name, tables[name])) for name in tables}
     more = {name: encoder.rows[at] - known.rows[at] for name, at in place.items()}
     found: dict[str, int] = {}
     for argument, value in config.items():
-        with suppress(Exception):  # whatever the constructor raises: it is no number of rows then
+        with suppress(Exception):  # if the constructor raises, the argument is no number of rows
             tried = type(model)(**{**config, argument: value + 1}) if is_int(value) else model
             rows = {n: tried.rows_of(tried.features[n]) - model.rows_of(tables[n]) for n in tables}
             if longer := [more[name] for name, change in rows.items() if change == 1]:
                 found[argument] = value + max(longer)
     if not found:
         raise ConfigError(
-            f"extended: no argument of {type(model).__name__} decides how many rows its tables "
-            "have: name it rows, or give each table's as a whole number"
+            f"extended: no argument of {type(model).__name__} sets the number of rows of its "
+            "tables: add an argument named rows, or an integer argument for each table"
         )
     return found
 
 
 def _by_column(encoder: Encoder, like: Any) -> dict[str, int] | None:
-    """Rows by column, if a model has them so, of the columns that it names."""
+    """Return the rows of the columns that a model names, or None if its rows are no mapping."""
     sizes = dict(zip(encoder.columns, encoder.rows, strict=True))
     named = isinstance(like, Mapping) and like.keys() <= sizes.keys()
     return {name: sizes[name] for name in like} if named else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Predictor`: a model with its parameters, for scores and probabilities."""
+"""`Predictor`: a model with its parameters, for scores and predictions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Predictor:
         self.backend = backend_of(target)
         self.precision, self.arithmetic = arithmetic.name, arithmetic
         self.steps = self.epochs = 0
-        self._lock = new_lock()  # of the thread that reads or writes weights
+        self._lock = new_lock()  # held by a thread that reads or writes weights
         check_target(table_dtype_of(model), target)
         require_loadable(model)
         if encoder is not None:
@@ -75,7 +75,7 @@ class Predictor:
         require_own_names(type(model).__name__, params, model.tables())
         parts, device = named_tables(parallel.tables(model)), device_of(target)
         held = {}
-        for name in list(params):  # one by one, so that no two copies of all stay
+        for name in list(params):  # one by one, so that there are never two copies of all
             weight = to_device(params.pop(name), device, f"parameter {name!r}")
             held[name] = Table(name, weight, named=parts.get(name))
         self.params = Tables(held)
@@ -99,12 +99,12 @@ class Predictor:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} is not pickled or copied: save it in a folder and load that, "
-            "or take its state_dict()"
+            f"a {type(self).__name__} cannot be pickled or copied: save it to a folder and load "
+            "that, or use its state_dict()"
         )
 
     def _described(self) -> list[str]:
-        """Further parts of `repr`, after the model's kind."""
+        """Return parts of `repr` after the model's kind."""
         return []
 
     @cached_property
@@ -113,14 +113,14 @@ class Predictor:
 
     @cached_property
     def _repeated(self) -> list[str]:
-        """Arguments of `_logits` that hold equal rows once."""
+        """Arguments of `_logits` in which runs of equal rows appear once."""
         return repeated_arguments(self._logits.arguments)
 
     def _program(self, function: str) -> Program:
-        """A function of the model, compiled when it is first called."""
+        """Return a function of the model; its first call compiles it."""
         if function not in self.model.functions:
             raise ConfigError(
-                f"{type(self.model).__name__} has no {METHODS[function]}: there is nothing to score"
+                f"{type(self.model).__name__} has no {METHODS[function]}, so it cannot score"
             )
         if function not in self._programs:
             module = self._module
@@ -140,40 +140,40 @@ class Predictor:
         negative_weights: np.ndarray | None = None,
         by_weights: bool = False,
     ) -> dict[str, Any]:
-        """Score labelled data, or for a model of queries and items rank the wanted ones.
+        """Compute scores of labelled data, or ranking metrics for a model of queries and items.
 
         Parameters
         ----------
-        data : anything that `fit` takes
+        data : any source that `fit` accepts
         batch_size : int
-            Of a ranking it follows from the number of items.
+            Rows per batch; for a ranking, the number of items decides it.
         group_by : str, optional
-            A feature with one id in each row, such as the user. Rows of one id are a group, and of
-            each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
-            gives one row, such as rare ones, are one group.
+            A feature with one id in each row, such as the user. Rows with the same id form a group,
+            and each binary label also gets the scores of `GroupedAUC`. Values that share a row of
+            the encoder, such as rare ones, form one group.
         k : int or sequence of int
-            Of ranking metrics: lengths of the list that is looked at.
+            Cutoffs of ranking metrics.
         negatives : int or ndarray (rows, n) of integers, optional
-            Rank the wanted item of a row among so many randomly drawn unseen items (the same in
-            every call), or among the items with the given ids; by default among all items the row
+            Rank the wanted item of a row among this number of randomly drawn unseen items (the
+            same in every call), or among items with these ids; by default among all items the row
             has not seen.
         negative_weights : ndarray (V,), optional
             Relative probabilities of drawing the items, such as their counts; uniform by default.
         by_weights : bool
-            Whether rows are weighted, by the weight column that the encoder was fitted with, in all
-            scores of labels but `rows` and the grouped ones.
+            Weight rows by the encoder's weight column, in all scores of labels except `rows` and
+            the grouped scores.
 
         Returns
         -------
         dict
             For one binary label: ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
-            ``positive_rate``. For a label of a different kind: the scores of its metrics, such as
-            `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with their ``loss`` and
+            ``positive_rate``. For labels of other kinds: the scores of their metrics, such as
+            `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with ``loss`` and
             ``rows``. Without labels: the scores of `RankingMetrics`, such as ``ndcg@10``, and
-            ``pop_ndcg@10`` and so on, the scores of one ranking for all rows by popularity in their
+            ``pop_ndcg@10`` and so on, the same scores for a ranking by popularity in the rows'
             histories. A wanted value that was rare or unknown when the encoder was fitted counts as
-            never recommended; a null is not wanted.
+            never recommended; null values are ignored.
 
         Raises
         ------
@@ -185,9 +185,9 @@ class Predictor:
         check_group_feature(self.model, group_by)
         given = k != 10 or negatives is not None or negative_weights is not None
         if self.model.all_labels and given:
-            raise ConfigError("evaluate: k and negatives are for models that rank items")
+            raise ConfigError("evaluate: k and negatives need a model that ranks items")
         if by_weights and not self.model.all_labels:
-            raise ConfigError("evaluate: by_weights is for models that predict labels")
+            raise ConfigError("evaluate: by_weights needs a model that predicts labels")
         dataset = self._dataset(data, read_weights=by_weights)
         found = self._evaluate(
             dataset,
@@ -214,18 +214,18 @@ class Predictor:
         by_weights: bool = False,
         **ranking: Any,
     ) -> dict[str, Any] | None:
-        """The scores, or None if `stop`, asked between two batches, ended it."""
+        """Return the scores, or None if `stop` returned True between two batches."""
         if not self.model.all_labels:
             return retrieval.evaluate(self, dataset, **ranking, stop=stop)
         return scores.evaluate(self, dataset, batch_size, group_by, stop, by_weights)
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Predictions (rows,) float32, in the order of the rows; labels are not needed.
+        """Return predictions (rows,) float32 in the order of the rows; labels are not needed.
 
-        Probabilities of a binary label, values of a real one, means of counts; (rows, C)
-        probabilities of C classes, (rows, Q) quantiles; of several labels all these side by side.
-        Without labels, the score of each row's wanted item; if the data have no column of wanted
-        items, (rows, V) scores of all items, -inf for ids that are not items.
+        These are probabilities for a binary label, values for a real label, means for a count;
+        (rows, C) probabilities for classes, (rows, Q) quantiles; for several labels, all of these
+        side by side. A model without labels returns the score of each row's wanted item or, if the
+        data have no column of wanted items, (rows, V) scores of all items, -inf if not an item.
 
         Raises
         ------
@@ -277,20 +277,20 @@ class Predictor:
 
     @whole
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and slots, by name.
+        """Return copies of all parameters and slots, by name.
 
-        Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
-        ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: of each row the numbers,
-        then a float32 scale; one for prediction (V, D + 8) uint8: the bytes, scale and offset.
+        Each table has its own name, such as ``embeddings.C1.weight``, however it is stored; a slot
+        is ``embeddings.C1.weight:sum``. An int8 table is (V, D + 4) int8, each row with D numbers
+        and a float32 scale; for prediction it is (V, D + 8) uint8, with bytes, scale and offset.
         """
         with self.snapshot() as state:
             return {name: array.copy() for name, array in state.arrays.items()}
 
     @contextmanager
     def snapshot(self, *, missed: int = 0) -> Iterator[TrainingState]:
-        """The current state; until the block ends all threads that write weights wait.
+        """Yield the current state; threads that write weights wait until the block ends.
 
-        Rows that exact mode left behind by more than `missed` steps are caught up first.
+        Rows that lag by more than `missed` steps in exact mode are brought up to date first.
         """
         missed = min(missed, self.parallel.most_missed)
         with self._lock:
@@ -299,7 +299,7 @@ class Predictor:
     @together
     @synchronized
     def restore_(self, saved: Saved) -> None:
-        """Fill all arrays from an open checkpoint, and take its counts; undefined after an error.
+        """Load all arrays and counts from an open checkpoint; after an error, they are undefined.
 
         Raises
         ------
@@ -312,7 +312,7 @@ class Predictor:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of all embedding tables, without slots."""
+        """Size of all embedding tables in bytes, without slots."""
         return sum(self.params.table(name).weight_bytes for name in self.model.tables())
 
     @property
@@ -322,14 +322,14 @@ class Predictor:
 
     @property
     def _updates(self) -> int | None:
-        """Updates that the optimizer made, if there is one."""
+        """Number of updates by the optimizer, if there is one."""
         return None
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         return self.params.writing(self._count)
 
     def _counts(self) -> dict[str, Any]:
-        """The counters that a step changes, as plain values."""
+        """Return the counters that a step changes, as plain values."""
         return {"steps": self.steps, "epochs": self.epochs}
 
     def _recount(self, counts: Mapping[str, Any]) -> None:
@@ -338,12 +338,12 @@ class Predictor:
     def _weights(
         self, read: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, runtime.NDArray]:
-        """The parameters by which it scores.
+        """Return the parameters to score with.
 
         Parameters
         ----------
         read : mapping of str to integer array, optional
-            Storage -> the rows that will be read; only these are caught up. Storages left out are
-            caught up whole.
+            Storage -> the rows that will be read; only these are brought up to date. For storages
+            left out, all rows are.
         """
         return self.params.rows(read)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floor of a ranking: the metrics of Pop, one order of items for everybody, by popularity.
+"""Baseline of a ranking: the metrics of Pop, which ranks all items by popularity for every user.
 
-How popular an item is, the histories of the rows tell: in how many it is listed. So no item that is
-wanted counts, and nothing is kept of the training. Ids of all rows are held until the end, and the
-evaluation takes up to twice as long; validations while a model is trained go without.
+An item's popularity is the number of rows with the item in their history. So wanted items do not
+count, and training data are not needed. Ids of all rows are kept until the end, and evaluation
+takes up to twice as long; validations during training leave this out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 from sparsetrain.data import Ragged
 from sparsetrain.metrics import RankingMetrics
 
-_POP = "pop_"  # before the name of a score
+_POP = "pop_"  # prefix of a score's name
 
 
 class _Rows(NamedTuple):
-    """Wanted and seen items of a batch of rows, and the candidate ids, if not all."""
+    """Wanted and seen items of a batch, and candidate ids unless all items are candidates."""
 
     wanted: Ragged
     counts: np.ndarray
@@ -29,7 +29,7 @@ class _Rows(NamedTuple):
 
 
 class Floor:
-    """Metrics of Pop, of rows that are fed batch by batch.
+    """Metrics of Pop, computed batch by batch.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class Floor:
         self._rows: list[_Rows] = []
 
     def add(self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None) -> None:
-        """Add rows: see `RankingMetrics.update`; `ids` (B, I) name the columns of scores."""
+        """Add rows as in `RankingMetrics.update`; `ids` (B, I) are the items of score columns."""
         items = len(self._no_items)
         once = np.unique(seen.rows() * items + seen.ids) % items
         self._listed += np.bincount(once, minlength=items)
         self._rows.append(_Rows(wanted, counts, seen, ids))
 
     def result(self) -> dict[str, Any]:
-        """Return the metrics, ``pop_ndcg@10`` and so on; none without a history."""
+        """Return the metrics, ``pop_ndcg@10`` and so on; empty without a history."""
         if not self._listed.any():
             return {}
         metrics = RankingMetrics(self._k)

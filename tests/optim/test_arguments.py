@@ -69,7 +69,10 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
             "adagrad: noop_on_zero_grad is 'always', but .* or makes them",
         ),
         (lambda: optim.sgd(1e39), "sgd: noop_on_zero_grad is 'always', but with these numbers"),
-        (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
+        (
+            lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)),
+            "adamw: weight_decay must be a number",
+        ),
         (lambda: optim.adagrad(0.1, initial=-1), "adagrad: initial must be finite and 0 or more"),
         (lambda: optim.ftrl(0.1, initial="1"), "ftrl: initial must be finite and 0 or more"),
         (
@@ -77,12 +80,15 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
             "a function of the step fails in step 1: ",
         ),
         (lambda: optim.sgd(lambda step: None), "a function of the step fails in step 1: "),
-        (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled is True or False, not 'no'"),
+        (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled must be True or False, not 'no'"),
         (lambda: optim.sgd(0.1, clip_value=0), "sgd: clip_value must be above 0"),
         (lambda: optim.sgd(0.1, clip_value="1"), "sgd: clip_value must be above 0, not '1'"),
         (lambda: optim.sgd(0.1, clip_norm=True), "sgd: clip_norm must be above 0, not True"),
-        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups is a list of ParamGroup"),
-        (lambda: optim.sgd(0.1, groups=ParamGroup("a")), "sgd: groups is a list of ParamGroup"),
+        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups must be a list of ParamGroup"),
+        (
+            lambda: optim.sgd(0.1, groups=ParamGroup("a")),
+            "sgd: groups must be a list of ParamGroup",
+        ),
         (lambda: ParamGroup(3), "group 3: match must be a name"),
         (lambda: ParamGroup("a", scale="1"), "group 'a': scale must be 0 or more"),
         (lambda: optim.sgd(0.1, clip_norm=math.inf), "sgd: clip_norm must be above 0, not inf"),
@@ -100,7 +106,7 @@ def test_a_formula_of_the_users_without_slot_decay_has_no_limit_of_replayed_step
     formula = optim.Formula("mine", lambda w, g, s, h: (w - h.lr * g, s))
     with pytest.raises(
         ConfigError,
-        match="mine allows no max_replayed_steps: its formula has no slot_decay",
+        match="mine: max_replayed_steps needs a formula with slot_decay",
     ):
         optim.Optimizer(formula, {"lr": 0.1}, mode="exact", max_replayed_steps=5)
     with pytest.raises(ConfigError, match="mine: decoupled weight_decay needs .* 'lr'"):

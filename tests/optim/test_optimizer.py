@@ -112,8 +112,8 @@ ROWS = RowSparse.from_numpy([1], np.ones((1, 3), "f4"), 4)
             as_tensor(W.astype("f2")),
             "'w' is float16, .* but its gradient is",
         ),
-        ({"w": W}, ROWS, "'w' is a ndarray; parameters and gradients are tensors of"),
-        (_tensors(w=W), W, "'w' is a ndarray; parameters and gradients are tensors of"),
+        ({"w": W}, ROWS, "'w' is a ndarray; convert parameters and gradients with"),
+        (_tensors(w=W), W, "'w' is a ndarray; convert parameters and gradients with"),
     ],
 )
 def test_a_gradient_that_does_not_fit_is_refused(params, gradient, message):

@@ -353,7 +353,7 @@ def test_a_monitor_that_no_label_has_is_refused_before_anything_is_read(capsys):
 
 def test_a_score_that_these_labels_have_not_is_not_watched():
     table = drawn(20)
-    with pytest.raises(ConfigError, match="monitor is 'auc'; these labels have click.auc, click"):
+    with pytest.raises(ConfigError, match="monitor is 'auc'; the scores are click.auc, click"):
         trainer_of(table).fit(
             table, validation=table, early_stopping=st.EarlyStopping("auc", patience=1)
         )

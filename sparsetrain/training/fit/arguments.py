@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a run, the subset fixed when it is resumed, and its result."""
+"""Arguments of a run, the subset that a resumed run must repeat, and its result."""
 
 from __future__ import annotations
 
@@ -24,31 +24,29 @@ from sparsetrain.training.run import Run
 
 
 def is_defined(score: float | None) -> bool:
-    """Return whether a score is a number; NaN is none."""
+    """Return whether a score is a number and not NaN."""
     return score is not None and score == score
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a run ends before its last epoch, and which validation is its best.
+    """Rule that ends a run before its last epoch and selects its best validation.
 
-    With patience, `fit` ends with the weights of the best validation, whichever epoch was the last;
-    without, and after a stop, with the last weights. Without a run folder a copy of all weights and
-    slots is kept for that.
+    With patience, `fit` ends with the weights of the best validation; without it, and after a stop,
+    with the last weights. Without a run folder, this keeps a copy of all weights and slots.
 
     Parameters
     ----------
     monitor : str, optional
-        The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
-        calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
-        ne or accuracy of one of classes, deviance of counts, pinball of quantiles; of several
-        labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By default
-        the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the
-        first k.
+        The validation score to monitor. Binary labels: logloss, ne, auc, gauc (with groups),
+        calibration (best near 1) or accuracy; real labels: rmse or mae; classes: logloss, ne or
+        accuracy; counts: deviance; quantiles: pinball; several labels: ``NAME.auc`` and so on, or
+        loss; rankings: hr@10, ndcg@10 and so on. The default is the label's main score, such as
+        logloss or rmse; loss for several labels; ndcg at the first k for rankings.
     patience : int, optional
-        Validations without a better score after which training ends; None watches only.
+        Stop after this many validations without a better score; None never stops.
     min_delta : float
-        Smallest gain that counts as better; it must be exceeded.
+        A better score must exceed the best by more than this.
     """
 
     monitor: str | None = None
@@ -65,7 +63,7 @@ class EarlyStopping:
     def of_labels(
         self, labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
     ) -> EarlyStopping:
-        """Return the rule with the score that it watches for labels of these kinds.
+        """Return the rule with its score set for labels of these kinds.
 
         Parameters
         ----------
@@ -84,11 +82,11 @@ class EarlyStopping:
         monitor = self.monitor or default
         if monitor not in known:
             fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""
-            raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
+            raise ConfigError(f"monitor is {monitor!r}; the scores are {', '.join(known)}{fix}")
         return replace(self, monitor=monitor)
 
     def is_better(self, score: float | None, best: float | None) -> bool:
-        """Return whether `score` beats `best`; a score that is not defined beats nothing."""
+        """Return whether `score` beats `best`; an undefined score never does."""
         if score is None or not is_defined(score):
             return False
         if best is None:
@@ -99,17 +97,17 @@ class EarlyStopping:
 
 @dataclass(frozen=True)
 class ReduceLROnPlateau:
-    """A smaller learning rate where validations do not get better.
+    """Rule that lowers the learning rate if validations do not improve.
 
-    It multiplies the rate of every parameter, after any schedule, for the rest of the run; a
-    resumed run keeps it. `EarlyStopping` sets the score that is watched and the gain that counts.
+    The factor multiplies the rate of every parameter, after any schedule, for the rest of the run;
+    a resumed run keeps it. `EarlyStopping` sets the score to monitor and the least improvement.
 
     Parameters
     ----------
     factor : float
-        Of the learning rate, above 0 and below 1.
+        Factor of the learning rate, above 0 and below 1.
     patience : int
-        Validations without a better score after which the rate falls, and falls again.
+        Lower the rate after every `patience` validations without a better score.
 
     Raises
     ------
@@ -128,7 +126,7 @@ class ReduceLROnPlateau:
         object.__setattr__(self, "patience", require_int("patience", self.patience))
 
     def is_due(self, since_best: int) -> bool:
-        """Return whether the rate falls after so many validations without a better score."""
+        """Return whether the rate falls after this many validations without a better score."""
         return since_best > 0 and since_best % self.patience == 0
 
 
@@ -142,20 +140,20 @@ class FitArguments:
     Attributes
     ----------
     until : int
-        Number of the epoch before which training ends.
+        Number of epochs at the end of training.
     batch_size : int
     seed : int or None
-        Of the order of the rows; None keeps the order of the data.
+        Seed of the order of the rows; None keeps the order of the data.
     validate_every : int or None
-        Steps between validations; None for the ends of epochs alone.
+        Steps between validations; None validates only at the end of epochs.
     validate_epochs : int
-        Epochs between validations; the last is validated too.
+        Epochs between validations; the last epoch is always validated.
     k : int or sequence of int
-        Of rankings to validate, as in `RankingMetrics`.
+        Cutoffs of validations that rank items, as in `RankingMetrics`.
     options : mapping
-        Further settings that affect the numbers of a step, by the names of a trainer's arguments.
+        Further settings that affect the numbers of a step, by names of the trainer's arguments.
     group_by : str or None
-        Feature that groups the rows to validate on, by its ids.
+        Feature with ids that group the validation rows.
     """
 
     until: int
@@ -182,19 +180,19 @@ class FitArguments:
         return self.early_stopping.patience is not None or self.reduce_lr is not None
 
     def require_defined(self, scores: Mapping[str, Any]) -> None:
-        """Refuse to decide by a score that the rows to validate on do not have.
+        """Refuse to decide by a score that is undefined for the validation rows.
 
         Raises
         ------
         DataError
-            If the weights depend on validations and the score that is watched is not defined.
+            If the weights depend on validations and the monitored score is undefined.
         """
         monitor = str(self.early_stopping.monitor)
         if self.validation_decides and scores[monitor] is None:
             raise DataError(
-                f"validation: {monitor} is not defined for these rows, and early stopping or "
-                "reduce_lr watches it: auc, gauc and ne need rows of both classes, a ranking needs "
-                "wanted items; give other rows to validate on, or watch another score (monitor)"
+                f"validation: {monitor} is not defined for these rows, but early stopping or "
+                "reduce_lr monitors it: auc, gauc and ne need rows of both classes, a ranking "
+                "needs wanted items; change the validation rows, or set a different monitor"
             )
 
     def fixed(self) -> dict[str, Any]:
@@ -214,7 +212,7 @@ class FitArguments:
 if TYPE_CHECKING:
     import pandas
 
-# Scores that one looks at while a model is trained; after the name of a label where there are some.
+# Scores to show during training; with several labels they follow the name of a label.
 _SHOWN = {"loss", "auc", "hr", "ndcg", *(label.watched for label in LABELS.values())}
 
 
@@ -226,16 +224,16 @@ class History(dict[str, Any]):
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """A row for each epoch: rows, seconds, the loss, and the validation scores."""
+        """One row per epoch: rows, seconds, the loss, and the validation scores."""
         import pandas
 
         rows = self._rows
         return pandas.DataFrame(rows, index=pandas.RangeIndex(1, len(rows) + 1, name="epoch"))
 
     def plot(self, *scores: str) -> Plot:
-        """Return charts by epoch that a notebook shows, of columns of `frame`.
+        """Return charts of columns of `frame` by epoch; a notebook shows them.
 
-        By default these are the losses, and the validation scores that one looks at.
+        The default columns are the losses and the main validation scores.
 
         Raises
         ------
@@ -246,7 +244,7 @@ class History(dict[str, Any]):
         known = [*dict.fromkeys(name for row in rows for name in row)]
         for name in scores:
             if name not in known:
-                raise ConfigError(f"plot: there is no score {name!r}; {nearest(name, known)}")
+                raise ConfigError(f"plot: no score {name!r}; {nearest(name, known)}")
         usual = [name for name in known if base_name(name.removeprefix("valid ")) in _SHOWN]
         return plot_of(rows, scores or usual)
 
@@ -269,7 +267,7 @@ def _named(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_scores(scores: Mapping[str, Any]) -> str:
-    """Return the scores of a validation that a line has room for."""
+    """Return the main scores of a validation, in one line."""
     shown = {k: v for k, v in scores.items() if base_name(k) in _SHOWN and v is not None}
     return "valid " + ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
@@ -284,18 +282,18 @@ def check_fit_arguments(
     early_stopping: Any,
     reduce_lr: Any,
 ) -> None:
-    """Refuse arguments of a wrong type, and validation or early stopping without rows for it.
+    """Refuse arguments of a wrong type, and options that need validation rows without them.
 
     Raises
     ------
     ConfigError
-        The message names a value to give.
+        If there are any; names a valid value.
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
-    for name, told in {"on_epoch": on_epoch, "on_log": on_log}.items():
-        if told is not None and not callable(told):
-            raise ConfigError(f"{name} is {told!r:.60}; give a function of a dict")
+    for name, callback in {"on_epoch": on_epoch, "on_log": on_log}.items():
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"{name} is {callback!r:.60}; give a function of a dict")
     require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
     require_type("early_stopping", early_stopping, EarlyStopping, fix)
@@ -308,4 +306,4 @@ def check_fit_arguments(
     }
     for name, value in needing.items():
         if validation is None and value is not None:
-            raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
+            raise ConfigError(f"{name} needs validation rows: fit(..., validation=...)")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the best validation, with which a run of early stopping ends.
+"""The state of the best validation, which early stopping restores at the end of a run.
 
-It is the whole state of that step (weights, slots, counts), so the trainer ends as a load of the
-best checkpoint gives it. With a run folder it is read from there and costs no memory; without one a
-copy of all parameters and slots is kept, and overwritten at each better validation.
+It is the whole state of that step (weights, slots, counts), so the trainer ends as if the best
+checkpoint had been loaded. With a run folder, it is read from there and needs no memory; otherwise
+a copy of all parameters and slots is kept, and overwritten at each better validation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Best:
     Parameters
     ----------
     rule : EarlyStopping
-        Without patience nothing is kept: such a run ends with its last weights.
+        Without patience nothing is kept, since the run ends with its last weights.
     run : Run or None
-        Where checkpoints are.
+        The run that has the checkpoints.
     """
 
     def __init__(self, rule: EarlyStopping, run: Run | None) -> None:
@@ -56,14 +56,14 @@ class Best:
                 size = sum(array.nbytes for array in state.arrays.values())
                 raise ResourceError(
                     f"early stopping keeps a copy of the best weights and slots, {size:,} bytes, "
-                    "and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
-                    "kept there"
+                    "but there is no memory for it: set run=FOLDER (train --out FOLDER) to keep it "
+                    "on disk"
                 ) from None
 
     def restore_(self, trainer: Any, step: int) -> str | None:
-        """Give `trainer` the state after `step` steps; return why it keeps its last one, or None.
+        """Restore the state after `step` steps; return None, or why the trainer keeps the last.
 
-        An interrupt is heard once the state is whole.
+        An interrupt is delayed until the state is complete.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait(), trainer.snapshot(missed=FOREVER):  # nobody reads half of a state
+        with _interrupts_wait(), trainer.snapshot(missed=FOREVER):  # no thread sees a partial state
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)
@@ -104,7 +104,7 @@ def _from_folder_(trainer: Any, step: int, run: Run) -> str | None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Let SIGINT wait until the block ends; no thread but the main one is interrupted by it."""
+    """Delay SIGINT until the block ends; it interrupts only the main thread."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -120,7 +120,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _copied(state: TrainingState, before: TrainingState | None) -> TrainingState:
-    """A copy, in the memory of the one before if there is one."""
+    """Copy a state, into the memory of the previous copy if there is one."""
     if before is None:
         return TrainingState(
             {name: array.copy() for name, array in state.arrays.items()}, state.counts

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: step, then whatever is due (a line of the log, a validation, a checkpoint).
+"""The training loop: a step, then the actions due (a log line, a validation, a checkpoint).
 
-The state alone decides which of these is due. A run that was killed between a step and its
-validation finds the validation due when it is resumed, so it does the same as an uninterrupted run.
+The state alone decides which actions are due. If a run is killed between a step and its
+validation, the resumed run makes the validation, and so repeats an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Fit:
     ----------
     trainer : Trainer
     dataset, held_out : Dataset
-        To train on; to validate on, or None.
+        Training rows; validation rows or None.
     plan : FitArguments
     state : RunState
-        Where to begin; changed as the run goes on.
+        Initial state; changed as the run proceeds.
     run : Run or None
-        Where the log and the checkpoints go, including the best validation's.
+        Folder for the log and the checkpoints, including the best validation's.
     progress : "auto", None or Progress
     stop : callable or None
-        Asked after each batch; True ends the run there.
+        Called after each batch; if it returns True, the run ends there.
     on_epoch : callable or None
-        Told of each epoch that is over.
+        Called after each epoch.
     on_log : callable or None
-        Told of each line of the log.
+        Called with each line of the log.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class Fit:
     ) -> None:
         if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
             name = trainer.optimizer.formula.name
-            raise ConfigError(f"reduce_lr: {name} has no learning rate, a number called lr")
+            raise ConfigError(f"reduce_lr: {name} has no learning rate named lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
         self._record = Record(run, plan.group_by is not None, on_log)
         self._best = Best(plan.early_stopping, run)
-        make_progress(progress)  # checks it
+        make_progress(progress)  # raises if it is invalid
         self._progress, self._stop = progress, stop or (lambda: False)
         self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = self._compiles = False
-        self._rows, self._seconds = 0, 0.0  # of this call
+        self._rows, self._seconds = 0, 0.0  # in this call
         self._is_click = trainer.model.all_labels.is_yes_or_no
-        self._labels: set[float] = set()  # those seen, until there are two
+        self._labels: set[float] = set()  # distinct labels seen, until there are two
 
     def run(self) -> History:
-        """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
-        # A compiler without room fails now, not after an epoch.
+        """Train until the last epoch, a stop or early stopping; return `fit`'s history."""
+        # If the compiler has no disk space, it fails now, not after an epoch.
         with announcing(self._note_compiling):
             self._trainer.compile(scores=self._held_out is not None)
         with self._record.open(self._trainer, self._state):
@@ -113,7 +113,7 @@ class Fit:
         return not (self._stopped or self._state.ended)
 
     def _end_with_the_best(self) -> bool:
-        """Return whether the trainer has the weights of the best validation, by early stopping."""
+        """Restore the best validation's weights if early stopping asks for it; return whether."""
         rule, best = self._plan.early_stopping, self._state.best
         if self._stopped or best is None or rule.patience is None:
             return False
@@ -172,7 +172,7 @@ class Fit:
                 if not self._goes_on():
                     return
             began = time.perf_counter()
-        self._state.position = Position(epoch + 1)  # which batches of one's own do not say
+        self._state.position = Position(epoch + 1)  # a user's own batches have no position
 
     def _step(self, batch: Batch, began: float) -> float:
         at, rows = self._state.position, len(batch)
@@ -187,14 +187,14 @@ class Fit:
         return loss
 
     def _settle(self) -> None:
-        """Log, validate and save if due at this step and not done yet."""
+        """Log, validate and save if due at this step and not yet done."""
         step, better = self._trainer.steps, False
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
             try:
                 scores = self._validate(self._held_out)
             except Exception:
-                self._record.save(self._trainer, self._state, best=False)  # it is due again then
+                self._record.save(self._trainer, self._state, best=False)  # due again on resume
                 raise
             if scores is None:
                 return
@@ -215,7 +215,7 @@ class Fit:
         return due and self._state.validated != step
 
     def _validate(self, held_out: Dataset) -> dict[str, Any] | None:
-        """Return the scores, or None if a stop came meanwhile: they are due again then."""
+        """Return the scores, or None if `stop` ended the validation, which is then still due."""
         scores = self._trainer._evaluate(
             held_out,
             batch_size=VALIDATION_BATCH,
@@ -231,7 +231,7 @@ class Fit:
         return scores
 
     def _judge(self, step: int, scores: dict[str, Any]) -> bool:
-        """Keep the scores, and return whether they are the best so far."""
+        """Record the scores, and return whether they are the best so far."""
         state, rule = self._state, self._plan.early_stopping
         state.scores, state.validated = scores, step
         value = scores[str(rule.monitor)]
@@ -277,12 +277,12 @@ class Fit:
 
 def _one_label(label: float) -> str:
     return (
-        f"warning: every label was {label:g}: nothing can be learnt from them, and there is no AUC "
-        "of such rows"
+        f"warning: every label was {label:g}: nothing can be learnt from them, and their AUC is "
+        "undefined"
     )
 
 
 def _close(iterator: Any) -> None:
-    """End a generator now, so that its background thread stops with it."""
+    """Close a generator now, so that its background thread stops."""
     with contextlib.suppress(AttributeError):
         iterator.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsetrain.system.chart import Chart, Series, svg
 
-# The colors hold on light and on dark pages.
+# The colors work on light and dark pages.
 _STYLE = """<style>
 .sparsetrain { display: grid; gap: 1rem; max-width: 1000px;
   grid-template-columns: repeat(auto-fill, minmax(min(430px, 100%), 1fr)); }

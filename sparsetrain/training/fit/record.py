@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log and checkpoints of a run in its folder, and context for an error in a step.
+"""Log and checkpoints of a run in its folder, and context for errors in a step.
 
-Without a folder nothing is written.
+Without a folder, nothing is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.training.save import describe_trainer
 
 OnLog = Callable[[dict[str, Any]], object]
 
-# How hosts, TVM and CUDA say that there is no memory.
+# Messages of hosts, TVM and CUDA when there is no memory.
 _NO_MEMORY = ("std::bad_alloc", "out of memory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
 
 
@@ -38,9 +38,9 @@ def explained(
     Raises
     ------
     NumericalError
-        With the batch's position and, with `check_numerics`, the first value that is not finite.
+        Gives the batch's position and, with `check_numerics`, the first value that is not finite.
     ResourceError
-        If memory is used up.
+        If there is no memory left.
     """
     try:
         yield
@@ -104,7 +104,7 @@ class Record:
     grouped : bool
         Whether validations have the scores of groups.
     on_log : callable or None
-        Told of each line of the log, which is written by a run alone.
+        Called with each line of the log; only a run writes the log.
     """
 
     def __init__(self, run: Run | None, grouped: bool, on_log: OnLog | None) -> None:
@@ -116,12 +116,12 @@ class Record:
 
     @property
     def latest(self) -> Path | None:
-        """The checkpoint that counts, for messages."""
+        """The run's latest checkpoint, for messages."""
         return self._run.latest if self._run else None
 
     @contextlib.contextmanager
     def open(self, trainer: Any, state: RunState) -> Iterator[None]:
-        """Open the log where the state says that it ended. The folder must be locked.
+        """Open the log at the line where the state ended it. The folder must be locked.
 
         The state counts as saved: it comes from a checkpoint, or nothing was trained yet.
         """
@@ -144,12 +144,12 @@ class Record:
             yield
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after so many steps."""
+        """Return whether a checkpoint is due after this step."""
         every = self._run.every if self._run else None
         return bool(every and step and step % every == 0)
 
     def log_training(self, trainer: Any, state: RunState) -> None:
-        """Write the mean loss and the speed since the last such line, if a line is due."""
+        """Write the mean loss and the speed since the last training line, if a line is due."""
         step = trainer.steps
         if step == state.log_step or not state.log_rows:
             return
@@ -166,12 +166,12 @@ class Record:
         state.log_rows, state.log_loss_sum, state.log_seconds = 0, 0.0, 0.0
 
     def log_validation(self, trainer: Any, state: RunState) -> None:
-        """Write the scores of the validation that has just been made."""
+        """Write the scores of the latest validation."""
         line = {"split": "valid", **self._where(trainer, state), **(state.scores or {})}
         self._add(line, state)
 
     def save(self, trainer: Any, state: RunState, *, best: bool) -> None:
-        """Write a checkpoint unless this very state is saved already.
+        """Write a checkpoint unless this state is already saved.
 
         Raises
         ------
@@ -192,7 +192,7 @@ class Record:
         self._saved = key
 
     def finish(self, trainer: Any, state: RunState) -> None:
-        """Save the last state; without a folder, see whether it could be saved."""
+        """Save the last state; without a folder, check that it could be saved."""
         self.save(trainer, state, best=False)
         if self._run is None:
             with trainer.snapshot(missed=FOREVER) as last:
@@ -201,7 +201,7 @@ class Record:
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         if self._on_log is not None:
             self._on_log({name: plain(value) for name, value in line.items()})
-        if self._log is None or self._run is None:  # no log, or a different process writes it
+        if self._log is None or self._run is None:  # there is no log, or another process writes it
             return
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)

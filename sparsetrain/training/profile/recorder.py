@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorder of a step's kernels, which leaves its results unchanged.
+"""Recorder of a step's kernels; it does not change results.
 
-Kernels run in two ways: a program's inside TVM's virtual machine, which can be instrumented, and
-single ones (coalescing, the optimizer's) through `Kernel`, which can be watched. The virtual
-machine's calls to Python take longer than a small kernel and slow the code between kernels. So
-steps of two kinds alternate: one times single kernels and the whole step, the next one the
-program's kernels.
+Kernels of a program run in TVM's virtual machine, which can be instrumented; single kernels
+(coalescing, the optimizer's) run through `Kernel`, which can be intercepted. The virtual machine's
+calls to Python take longer than a small kernel and slow the code between kernels. So two kinds of
+steps alternate: one times single kernels and the whole step, the next one the program's kernels.
 
-On a device a call returns before its kernel ends. There each launch waits for the kernel before it,
-so that a kernel's time is its own; such a step takes longer than an unwatched one.
+On a device a call returns before its kernel ends. So each launch waits for the previous kernel, to
+measure one at a time; such a step takes longer than an unprofiled one.
 """
 
 from __future__ import annotations
@@ -35,27 +34,26 @@ from sparsetrain.training.step import Loss, loss_inputs
 
 
 class Recorder:
-    """Counts the calls of steps.
+    """Records the kernel calls of steps.
 
     Parameters
     ----------
     touched : mapping of int to int
-        Rows of a storage of tables -> rows that a step looks up in it, duplicates counted. Of an
-        argument with so many rows, only those count as moved.
-    wait : callable
-        The backend's function that waits for all launched kernels. On a CPU there is nothing to
-        wait for.
+        Number of rows of a storage -> number of rows a step looks up in it, with duplicates. For an
+        argument with this number of rows, only looked-up rows count as moved.
+        wait : callable
+        The backend's function that waits for all launched kernels; on a CPU it does nothing.
     """
 
     def __init__(self, touched: Mapping[int, int], wait: Callable[[], None] = lambda: None) -> None:
         self.touched, self._wait = touched, wait
-        self.inside = 0.0  # seconds in single kernels so far
+        self.inside = 0.0  # total seconds in single kernels
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
         self._began = 0.0
-        self._thread = get_ident()  # more threads prepare batches
+        self._thread = get_ident()  # other threads prepare batches
 
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
-        """Seconds of a step, and the kernels in it that belong to no program."""
+        """Return the seconds of a step, and its kernels that belong to no program."""
         self._kernels = defaultdict(Entry)
         with intercept_kernels(self._call):
             self._wait()
@@ -66,7 +64,7 @@ class Recorder:
         return seconds, self._kernels
 
     def program_of(self, step: Callable[[], Any], machines: Sequence[Any]) -> dict[str, Entry]:
-        """Return the kernels of the programs that a step runs, in their virtual machines."""
+        """Return the kernels of the programs that a step runs in virtual machines."""
         self._kernels = defaultdict(Entry)
         try:
             for machine in machines:
@@ -80,7 +78,7 @@ class Recorder:
     def _call(self, name: str, kernel: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         if get_ident() != self._thread:
             return kernel(*args)
-        self._wait()  # for kernels of a program before, still running
+        self._wait()  # for earlier kernels that are still running
         began = time.perf_counter()
         result = kernel(*args)
         self._wait()
@@ -94,7 +92,7 @@ class Recorder:
         name = plain_name(name)
         if before:
             self._began = time.perf_counter()
-        elif "." not in name and name not in _NO_KERNELS:  # with a dot, it is of the runtime
+        elif "." not in name and name not in _NO_KERNELS:  # names with a dot are the runtime's
             self._count(name, time.perf_counter() - self._began, args)
         return 0
 
@@ -127,10 +125,10 @@ def _itemsize(array: Any) -> int:
 
 
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
-    """Rows, columns and the summed length of a product of two arguments into the last.
+    """Return rows, columns and summed length of a product of two arguments into the last.
 
-    The sizes of the three are MK, KN and MN, whichever are transposed. The two operands are
-    adjacent arguments; operands of fused operators may precede or follow.
+    The three arrays have MK, KN and MN elements, transposed or not. The two operands are adjacent
+    arguments; operands of fused operators may precede or follow.
     """
     if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
         return None
@@ -141,7 +139,7 @@ def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
 
 
 def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
-    """Whether a product of matrices of these shapes, perhaps transposed, has the result's shape."""
+    """Return whether matrices, transposed or not, have a product of the result's shape."""
     if len(a) != 2 or len(b) != 2:
         return False
     return any(
@@ -152,7 +150,7 @@ def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int
     )
 
 
-# In order of replacement: longer names precede their parts.
+# Replaced in this order, so longer names precede their parts.
 _WORDS = (
     ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
     ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
@@ -174,17 +172,17 @@ def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
     return f"{size}: {text}" if size else text
 
 
-WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels of programs
+WARM, RECORDED = 5, 40  # steps; half of the recorded steps time the kernels of programs
 
 
 class Watch:
-    """Lets the first `WARM` steps of a trainer pass and records those after them.
+    """Skips the first `WARM` steps of a trainer and records the next ones.
 
     Parameters
     ----------
     trainer : Trainer
     steps : int
-        How many steps are recorded; at least 2.
+        Number of steps to record, at least 2.
     """
 
     def __init__(self, trainer: Any, steps: int = RECORDED) -> None:
@@ -198,7 +196,7 @@ class Watch:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Let the trainer's steps pass through `step` meanwhile."""
+        """Route the trainer's steps through `step` during the block."""
         self._trainer.step_hook = self.step
         try:
             yield
@@ -210,14 +208,14 @@ class Watch:
         if self._warm:
             self._warm -= 1
             return run()
-        # The times of a last, smaller batch would not compare.
+        # Times of a smaller last batch would not be comparable.
         if not self._left or (self._rows and len(batch) != self._rows):
             return run()
         self._rows, self._left = len(batch), self._left - 1
         return self._record(run, Recorder(self._lookups(batch), self._backend.synchronize))
 
     def _lookups(self, batch: Batch) -> dict[int, int]:
-        """Rows of each storage -> how many rows a step on `batch` looks up in it."""
+        """Map each storage's number of rows to the number of rows that `batch` looks up."""
         params = self._trainer.params.weights
         inputs = loss_inputs(self._trainer, batch)
         self._spared = self._trainer.program.flops_spared(inputs)
@@ -239,7 +237,7 @@ class Watch:
         return results[0]
 
     def result(self) -> StepProfile | None:
-        """The recorded profile; None if there were too few steps."""
+        """Return the recorded profile, or None if there were too few steps."""
         if not self._program:
             return None
         kernels = kernel_times(self._program) + kernel_times(self._single)
@@ -255,19 +253,19 @@ class Watch:
 
 
 def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
-    """Find where a step spends its time: ``print(trainer.profile(batch))``.
+    """Profile a training step: ``print(trainer.profile(batch))``.
 
-    The trainer is afterwards as it was before, to the bit; meanwhile there is a copy of its
-    weights and slots. Rows of `batch` stay in the caches from step to step;
-    ``fit(..., profile=True)`` records steps over ever new rows. On CUDA launches wait for each
-    other meanwhile, so a step takes longer than one that is not profiled.
+    This does not change the trainer, to the bit; it needs memory for a copy of weights and slots.
+    The rows of `batch` stay in the caches from step to step; ``fit(..., profile=True)`` records
+    steps with new rows. On CUDA, launches wait for each other while profiling, so a step takes
+    longer.
 
     Parameters
     ----------
     batch : Batch
-        With labels.
-    steps : int
-        Recorded after some unrecorded ones; at least 2.
+        A batch with labels.
+        steps : int
+        Number of steps to record after a warm-up, at least 2.
 
     Returns
     -------
@@ -279,10 +277,10 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     ConfigError
         If `steps` is below 2.
     NumericalError
-        As `step`.
+        As in `step`.
     """
     watch = Watch(trainer, require_int("profile: steps", steps, 2))
-    with trainer.snapshot() as state:  # until the end all threads that write weights wait
+    with trainer.snapshot() as state:  # threads that write weights wait until the end
         arrays = {name: array.copy() for name, array in state.arrays.items()}
         applied = trainer.applied
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log of a run, one record per line: `log.jsonl` for programs, `log.csv` for spreadsheets.
 
-A checkpoint remembers how many lines the log had. A resumed run truncates it to that length, so the
-log of a killed and resumed run reads like an uninterrupted run's. Lines are flushed one by one and
-are on the disk before a checkpoint counts. A line of `log.jsonl` ends with a CRC-32 of its fields,
-so a changed digit is found.
+A checkpoint records the number of lines. A resumed run truncates the log to that length, so it
+reads like an uninterrupted run's log. Lines are flushed one by one and are on the disk before a
+checkpoint is valid. A line of `log.jsonl` ends with a CRC-32 of its fields, so a changed digit is
+detected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.system.regular_files import read_regular_file
 
 JSONL, CSV = "log.jsonl", "log.csv"
 _MAX_BYTES = 256 << 20  # a million lines
-# Fields of a line before the scores of a validation, in the order of the columns.
+# Fields that precede the scores of a validation, in the order of the columns.
 _FIRST = ("split", "step", "epoch", "rows", "seconds", "rows_per_s", "lr", "loss")
 _LAST = ("loss_scale",)
 _CRC = "crc32"
@@ -41,7 +41,7 @@ def fields(labels: Labels, grouped: bool) -> tuple[str, ...]:
     return (*_FIRST, *scores, *_LAST)
 
 
-# Scores of a label, which may have its name before them.
+# Scores; the name of a label may precede them.
 _SCORES = {
     *GroupedAUC.SCORES,
     *(score for label in LABELS.values() for score in label.scores.SCORES),
@@ -60,7 +60,7 @@ class Log:
     ----------
     folder : Path
     lines : int
-        Lines of the log that hold; later ones are cut off.
+        Number of valid lines; later lines are removed.
     fields : tuple of str
         The columns.
     """
@@ -70,7 +70,7 @@ class Log:
         kept = read_log(folder)[:lines]
         self.lines = len(kept)
         drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]
-        # Both stay open for the run; a draft keeps its handle when it is renamed.
+        # Both stay open during the run; a draft keeps its handle when it is renamed.
         self._json, self._csv = (_new(path) for path in drafts)
         self._rows = csv.DictWriter(self._csv, self._fields, lineterminator="\n")
         self._rows.writeheader()
@@ -118,12 +118,12 @@ def _new(path: Path) -> IO[str]:
 
 
 def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a run's log; a last line that was cut off by a kill is left out.
+    """Return the lines of a run's log, without a last line that a kill cut off.
 
     Raises
     ------
     CheckpointError
-        If a complete line is not an object of the log's fields, or the file is not a regular one.
+        If a complete line is not a valid record, or the file is not a regular file.
     """
     path = Path(folder) / JSONL
     try:
@@ -144,13 +144,13 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
-        raise CheckpointError(f"{path}: line {number} is not a line of a log")
+        raise CheckpointError(f"{path}: line {number} is not a valid log record")
     if _CRC in line and line.pop(_CRC) != _crc32(line):  # logs of older versions have none
         raise CheckpointError(f"{path}: line {number} is damaged or was edited")
     numbers = (int, float, type(None))
     for name, value in line.items():
         if not (_is_field(name) and isinstance(value, str if name == "split" else numbers)):
-            raise CheckpointError(f"{path}: line {number} is not a line of a log")
+            raise CheckpointError(f"{path}: line {number} is not a valid log record")
     return line
 
 
@@ -159,6 +159,6 @@ def _crc32(line: Mapping[str, Any]) -> int:
 
 
 def plain(value: Any) -> Any:
-    """Return a NumPy number as one of Python; one that is not finite is None."""
+    """Convert a NumPy number to Python; None if it is not finite."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
