@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-# Importing this package imports no TVM: a public name is loaded when it is first used. Type
-# checkers read these imports; at run time the same lines tell where each name is defined.
+# Importing this package does not import TVM: a public name is loaded when it is first used. Type
+# checkers read these imports; at run time `_HOMES` is parsed from the same lines.
 if TYPE_CHECKING:
     from sparsetrain import ad as ad
     from sparsetrain import compare as compare

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets `python -m sparsetrain` stand for the `sparsetrain` script."""
+"""Runs the `sparsetrain` command for `python -m sparsetrain`."""
 
 from sparsetrain.cli import run_and_exit
 

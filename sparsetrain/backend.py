@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between the package and what its programs run on: a `Backend` for each kind of target.
+"""The interface between the package and its hardware: a `Backend` for each kind of target.
 
-A program, the state of an optimizer and a trainer find theirs once, by the target, and ask it for
-all that differs; a tensor alone has that of its memory. Kernels of the CPU stand beside the
-operators that they compute; another backend names its own in their place. This module imports no
-TVM: whoever has a backend has that.
+A program, the state of an optimizer and a trainer find their backend once, from the target, and
+call it for everything that differs between targets; a tensor's backend follows from its memory.
+CPU kernels are beside the operators that they compute; a backend may replace them. This module
+does not import TVM; the backends do.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import tvm
     from tvm.target import Target
 
-CPU_MEMORY, PINNED_MEMORY = 1, 3  # DLPack's numbers; the CPU reads both
-# Each has its backend as `BACKEND`; the first is that of the host.
+CPU_MEMORY, PINNED_MEMORY = 1, 3  # DLPack device types; the CPU reads both
+# Modules that define `BACKEND`; the first is the host's.
 BUILT_IN = ("sparsetrain.backends.cpu", "sparsetrain.backends.cuda")
 
 
@@ -35,7 +35,7 @@ class Schedule(NamedTuple):
 
 
 class Coalescing(Protocol):
-    """The functions behind those of `sparse_tensor.coalesce`, which say what they do."""
+    """Implementations of the functions that `sparse_tensor.coalesce` documents."""
 
     make_plan: Callable[..., Any]
     segment_sum: Callable[..., Any]
@@ -45,25 +45,25 @@ class Coalescing(Protocol):
 
 
 class Backend(ABC):
-    """What the package asks of a kind of target.
+    """Everything the package needs from one kind of target.
 
     Attributes
     ----------
     kind : str
-        A key of its targets, or the kind that TVM gives them.
+        A key of its targets, or their kind in TVM.
     memory : int
-        DLPack's number of the memory in which its tensors lie.
+        DLPack device type of its tensors.
     hoists : bool
-        Whether programs are code of the host, given the memory that they work in and compiled
-        kernel by kernel. Else they allocate from TVM's pool on a device.
+        Whether programs run on the host, compiled kernel by kernel, in memory that the caller
+        allocates. Otherwise they allocate from TVM's pool on a device.
     row_formats : frozenset of str
-        Dtypes in which rows of tables can be stored.
+        Dtypes for rows of tables.
     plans : tuple of str
-        Who may sort the rows of a batch, see `Trainer`.
+        Values of `Trainer`'s argument `plan`, which decides where the rows of a batch are sorted.
     most_weights_dense : int
-        Weights up to which a table is updated as a whole, where that changes no bit.
+        A table of at most this many weights is updated as a whole if that changes no bit.
     is_present : bool
-        Whether the machine has the hardware, be it usable or not.
+        Whether the machine has the hardware, usable or not.
     """
 
     kind: str
@@ -76,49 +76,49 @@ class Backend(ABC):
 
     @property
     def caches(self) -> bool:
-        """Whether compiled code is kept on disk; the key has the sources of this package alone."""
+        """Whether compiled code is cached on disk; the key covers only this package's sources."""
         return type(self).__module__.startswith("sparsetrain.")
 
     # --- The machine ---------------------------------------------------------------------------
 
     def unavailable_reason(self) -> str | None:
-        """Say in one line why it cannot be used, or None if it can."""
+        """Return in one line why the hardware cannot be used, or None if it can."""
         return None
 
     @abstractmethod
     def target(self) -> Target:
-        """The target of this machine's hardware; `ConfigError` if it cannot be used."""
+        """Return the target of this machine's hardware; `ConfigError` if it cannot be used."""
 
     def complete(self, target: Target) -> Target:
-        """A target of this kind, with what it leaves open decided."""
+        """Return a target of this kind with its open settings filled in."""
         return target
 
     @abstractmethod
     def describe(self) -> str:
-        """The hardware and what it can do, in one line, for ``sparsetrain doctor``."""
+        """Describe the hardware and its abilities in one line, for ``sparsetrain doctor``."""
 
     def lacks(self, dtype: str, target: Target) -> str | None:
-        """Why a target cannot compute products of a dtype at speed, or None if it can."""
+        """Return why a target cannot compute products of a dtype at speed, or None if it can."""
         return f"no {self.kind} target computes products of {dtype}"
 
     # --- Compilation ---------------------------------------------------------------------------
 
     @abstractmethod
     def kernel(self, name: str, host: Any) -> Any:
-        """What takes the place of `host`, the CPU's maker of a kernel; None for TVM's own kernel.
+        """Return the replacement for `host`, the CPU's kernel maker; None for TVM's own kernel.
 
         Raises
         ------
         ConfigError
-            If there is no such kernel: names the operator.
+            If there is none; names the operator.
         """
 
     @abstractmethod
     def schedule(self) -> Schedule:
-        """The passes that turn operators into kernels of this target."""
+        """Return the passes that turn operators into kernels of this target."""
 
     def plain_passes(self) -> Sequence[Any]:
-        """The passes that schedule the operators of short programs, see `runtime.compiling`."""
+        """Return the passes that schedule short programs' operators, see `runtime.compiling`."""
         return ()
 
     @abstractmethod
@@ -130,22 +130,22 @@ class Backend(ABC):
     @property
     @abstractmethod
     def coalescing(self) -> Coalescing:
-        """How row-sparse tensors are coalesced."""
+        """The functions that coalesce row-sparse tensors."""
 
     def place(self, tensors: list[Any]) -> list[Any]:
-        """Arguments of a call, where the program reads them."""
+        """Move the arguments of a call to memory that the program reads."""
         return tensors
 
     @abstractmethod
     def scratch(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """Uninitialised memory for as long as a step needs it."""
+        """Return uninitialised memory that is valid during one step."""
 
     def synchronize(self) -> None:  # noqa: B027  (a call on a CPU returns when it is done)
-        """Wait until all that was launched is done."""
+        """Wait until all launched work is complete."""
 
     @abstractmethod
     def totals(self, arrays: list[Any]) -> list[float]:
-        """The sum of each of some arrays (n,) of one dtype, in an order fixed by n."""
+        """Return the sum of each array (n,), all of one dtype, in an order fixed by n."""
 
     @abstractmethod
     def update_step(
@@ -156,23 +156,23 @@ class Backend(ABC):
         loss: Any,
         kinds: Any,
     ) -> Any:
-        """What takes steps with gradients of these kinds, an `optim.update.apply.Step`."""
+        """Build the `optim.update.apply.Step` for gradients of these kinds."""
 
     @abstractmethod
     def training_step(self, trainer: Any) -> Any:
-        """What takes the steps of a trainer, see `training.step`."""
+        """Build the training step of a trainer, see `training.step`."""
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches, made ready while a trainer trains on others."""
+        """Yield the batches, prepared while the trainer still trains on earlier ones."""
         return batches
 
 
 _by_kind: dict[str, Backend] = {}
-_by_memory: dict[int, Backend] = {}  # the first that names it
+_by_memory: dict[int, Backend] = {}  # the first backend with this memory
 
 
 def register(backend: Backend) -> None:
-    """Let programs run on a kind of target, in place of what did before."""
+    """Register the backend for a kind of target; it replaces an earlier one."""
     _load()
     _add(backend)
 
@@ -189,18 +189,18 @@ def _load() -> None:
 
 
 def built_in() -> list[Backend]:
-    """The backends of this package."""
+    """Return the backends of this package."""
     return [import_module(module).BACKEND for module in BUILT_IN]
 
 
 def backends() -> dict[str, Backend]:
-    """All backends by kind of target; the CPU's is the first."""
+    """Return all backends by kind of target; the CPU's is the first."""
     _load()
     return _by_kind
 
 
 def backend_of(target: Target) -> Backend:
-    """The backend of a target: by one of its keys, or by its kind.
+    """Return the backend of a target, found by one of its keys or by its kind.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def backend_of(target: Target) -> Backend:
 
 
 def unsupported(target: Any) -> ConfigError:
-    """The error for what stands for no target."""
+    """Return the error for an unsupported target."""
     names = ", ".join(map(repr, dict.fromkeys(["auto", "cpu", *sorted(backends())])))
     kinds = " or ".join(map(repr, backends()))
     return ConfigError(
@@ -225,7 +225,7 @@ def unsupported(target: Any) -> ConfigError:
 
 
 def backend_at(tensor: Any) -> Backend:
-    """The backend in whose memory a tensor lies."""
+    """Return the backend of a tensor's memory."""
     found = _by_memory.get(tensor.__dlpack_device__()[0])
     return _find(tensor) if found is None else found
 
@@ -235,17 +235,17 @@ def _find(tensor: Any) -> Backend:
     memory = tensor.__dlpack_device__()[0]
     found = _by_memory.get(CPU_MEMORY if memory == PINNED_MEMORY else memory)
     if found is None:
-        raise ConfigError(f"no backend works on tensors of {tensor.device}")
+        raise ConfigError(f"no backend supports tensors on {tensor.device}")
     return found
 
 
 def host() -> Backend:
-    """The CPU's."""
+    """Return the CPU's backend."""
     return next(iter(backends().values()))
 
 
 def current() -> Backend:
-    """The backend of the target that is being compiled for; without one, the CPU's."""
+    """Return the backend of the target being compiled for; without one, the CPU's."""
     from tvm.target import Target
 
     target = Target.current(allow_none=True)

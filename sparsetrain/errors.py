@@ -61,7 +61,7 @@ class ResourceError(SparsetrainError, RuntimeError):
 
 
 class DataWarning(UserWarning):
-    """Data that can be read, but hardly mean what they say; commands print it as a note."""
+    """Data that can be read but are probably wrong; commands print the warning as a note."""
 
 
 class ParallelError(SparsetrainError, RuntimeError):
@@ -77,12 +77,12 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """Return a hint at the name that was probably meant, or at all there are."""
+    """Return a hint: the name that was probably meant, or all known names."""
     return _question(name, names) or f"there are {', '.join(names)}"
 
 
 def meant(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message: the name that was probably meant; "" if none is like it."""
+    """Return the end of a message: the name that was probably meant; "" if none is close."""
     question = _question(name, names)
     return question and f"; {question}"
 
@@ -93,5 +93,5 @@ def _question(name: str, names: Sequence[str]) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a column's name as a message shows it: in quotes where one would not see all of it."""
+    """Return a column's name for a message, in quotes if some of it would be invisible."""
     return name if name and name == name.strip() and name.isprintable() else repr(name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that holds arrays by name and a manifest: plain files, no code in them, no pickle.
+"""Checkpoints: a folder of named arrays and a manifest, in plain files without code or pickle.
 
-Killed at any moment, `write` leaves the old folder or the new one. Every byte is checked before it
-is used; an error names the file. Locks, folder handles and renames are POSIX's.
+If `write` is killed at any moment, the old or the new folder is complete. Every byte is checked
+before it is used; an error names the file. Locks, folder handles and renames are POSIX calls.
 
-- `manifest` and `array_file`: the format, as JSON and as the bytes of one array; threads for many
+- `manifest`, `array_file`: the format, as JSON and as the bytes of one array; threads for many
 - `folders`: the folder, and its temporary neighbours during a save
 - `reading`, `writing`: whole folders
 """

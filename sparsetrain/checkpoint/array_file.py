@@ -4,8 +4,8 @@
 Any NumPy reads these files. We read them without interpreting their header: it must equal, byte for
 byte, the one we would write for the dtype and shape in the manifest. The data starts on a multiple
 of 64 bytes, so a mapped file has the alignment that compiled kernels need. NumPy has no bfloat16,
-so such an array is stored as its bits in uint16. Files of a large folder are read and written by
-threads: all of it releases the GIL. Writing and checking each use a block of 4 MiB.
+so such an array is stored as its bits in uint16. Threads read and write the files of a large
+folder, and all of this work releases the GIL. Writing and checking each use a block of 4 MiB.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
-# By the names NumPy gives them; nothing that could hold an object or a pointer.
+# By NumPy's names; no dtype that could hold an object or a pointer.
 DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -46,7 +46,7 @@ def file_size(dtype: str, shape: tuple[int, ...]) -> int:
 
 def write_array(file: IO[bytes], array: np.ndarray) -> int:
     """Write `array`, of any layout and byte order, and return the file's CRC-32."""
-    # In one run, a slice is a view; else it is copied.
+    # Slices of a contiguous array are views; slices of `flat` are copies.
     run = array.reshape(-1) if array.flags.c_contiguous else array.flat
     step = _BLOCK // array.itemsize
     blocks = (run[start : start + step] for start in range(0, array.size, step))
@@ -56,7 +56,7 @@ def write_array(file: IO[bytes], array: np.ndarray) -> int:
 def write_blocks(
     file: IO[bytes], dtype: str, shape: tuple[int, ...], blocks: Iterable[np.ndarray]
 ) -> int:
-    """Write the array whose parts are `blocks`, in order; return the file's CRC-32."""
+    """Write an array that is passed as consecutive `blocks`; return the file's CRC-32."""
     header, stored = header_of(dtype, shape), _in_file(DTYPES[dtype])
     file.write(header)
     crc = zlib.crc32(header)
@@ -92,7 +92,7 @@ def read_array(file: IO[bytes], dtype: str, out: np.ndarray) -> int:
 
 
 def _filling(out: np.ndarray, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """Yield blocks to read into; each is copied to its rows of `out` afterwards."""
+    """Yield blocks to read into; copy each to its rows of `out` afterwards."""
     step = max(1, _BLOCK * len(out) // max(1, out.nbytes))
     spare = np.empty((min(step, len(out)), *out.shape[1:]), dtype)
     for start in range(0, len(out), step):
@@ -107,9 +107,9 @@ def check_array(
     shape: tuple[int, ...],
     look: Callable[[np.ndarray], object] | None = None,
 ) -> int:
-    """Read a file and return its CRC-32; `read_array` keeps the array.
+    """Read a file without keeping the array, and return its CRC-32.
 
-    `look` is given the numbers, a block at a time.
+    `look` receives the numbers, a block at a time.
     """
     size, spare = prod(shape) * DTYPES[dtype].itemsize, np.empty(_BLOCK, np.uint8)
     blocks = (spare[: size - start] for start in range(0, size, _BLOCK))
@@ -143,12 +143,12 @@ def _read(
 
 
 _WORKERS = 6
-_SHARE = 128 << 20  # bytes for each worker, so that their blocks are a small part of all
+_SHARE = 128 << 20  # least bytes per worker, so that buffers stay small beside the data
 
 
 @contextmanager
 def in_parallel(size: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """Yield a `map` for work on `size` bytes in all.
+    """Yield a `map` for work on `size` bytes in total, threaded if they are many.
 
     Results come in order. The first error is raised, and calls that have not begun are dropped.
     """

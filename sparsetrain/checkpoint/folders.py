@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of a checkpoint before, during and after a save: the only file that changes folders.
+"""Paths of a checkpoint before, during and after a save: the only module that changes folders.
 
     .NAME.new-XXXXXXXX   being written; nobody reads it
     NAME                 the checkpoint
-    .NAME.old            the one before, between the two renames of `publish`
+    .NAME.old            the previous checkpoint, between the two renames of `publish`
 
 Not every file system can swap two folders in one step, so NAME is missing for a moment. Readers
 then use `.NAME.old`, which is complete until NAME exists again.
@@ -24,7 +24,7 @@ from sparsetrain.system.file_locks import locked_draft, remove_dead, sync
 
 def located(folder: str | os.PathLike[str]) -> Path:
     """Return the absolute path, with links followed, so that siblings are on the same disk."""
-    path = Path(os.path.realpath(require_path("folder", folder)))  # of a circle, too
+    path = Path(os.path.realpath(require_path("folder", folder)))  # circular links are no error
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
     return path
@@ -91,7 +91,7 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Put a complete `folder` where `target` is; the old one goes last."""
+    """Move a complete `folder` to `target`; delete the old one last."""
     old = aside(target)
     sync(folder)
     replacing = os.path.lexists(target)
@@ -106,7 +106,7 @@ def publish(folder: Path, target: Path) -> None:
         raise
     sync(target.parent)
     if replacing:
-        # The save is done; if something keeps the old folder, the next save says so.
+        # The save is complete; if the old folder cannot be deleted, the next save reports it.
         with contextlib.suppress(OSError):
             remove(old)
 
@@ -114,7 +114,8 @@ def publish(folder: Path, target: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete a folder of ours, manifest first, so its remains never look like a checkpoint.
 
-    A file that is not ours stays, and makes this fail. Of a link only the link goes.
+    A file that is not ours stays, and makes this fail. If `folder` is a link, only the link is
+    deleted.
     """
     if folder.is_symlink():
         os.unlink(folder)
@@ -134,7 +135,7 @@ def _remove_drafts(target: Path) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of a checkpoint has this name."""
+    """Return whether a checkpoint may have a file of this name."""
     return name == FILE or ARRAY_FILE.fullmatch(name) is not None
 
 

@@ -3,7 +3,7 @@
 
 Reading trusts nothing: size, depth, version, types, names and the consistency of all numbers are
 checked before a file is opened. The manifest carries a checksum of itself, so a flipped digit in a
-setting is found too. A manifest of an unknown version is refused by its number.
+setting is found too. A manifest with an unknown version number is refused.
 """
 
 import json
@@ -21,12 +21,12 @@ MAX_BYTES = 16 << 20
 ARRAY_FILE = re.compile(r"[0-9]{3,6}\.npy")
 _FORMAT, _VERSION = "sparsetrain checkpoint", 1
 MAX_FILES = 100_000
-MAX_AXES = 32  # as many as every NumPy has
+MAX_AXES = 32  # every version of NumPy supports as many
 MAX_DEPTH = 32  # nesting of objects and lists; the package itself needs 7
 
 
 class Entry(NamedTuple):
-    """One file: the array it belongs to, and which rows of it the file must hold."""
+    """One file: the array it belongs to, and the rows of that array it must hold."""
 
     name: str
     file: str
@@ -93,7 +93,7 @@ def parse(text: bytes) -> tuple[list[Entry], dict[str, Any]]:
     if type(version) is not int or version != _VERSION:
         raise ValueError(
             f"format version {version!r:.20} is unknown, this sparsetrain reads "
-            f"version {_VERSION}: use the one that wrote it, or a newer one"
+            f"version {_VERSION}: use the sparsetrain that wrote it, or a newer one"
         )
     if body.pop("crc32", None) != _checksum(body):
         raise ValueError("its checksum does not match: the file is damaged or was edited")
@@ -129,7 +129,7 @@ def _check_pieces(entries: list[Entry]) -> None:
 
 def _load(text: bytes) -> Any:
     try:
-        # Decoded here: given bytes, json would guess the encoding and import its codec.
+        # Decoded here: for bytes, json would guess the encoding and import its codec.
         body = json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON: the file is damaged or cut off") from None
@@ -191,11 +191,11 @@ def _entry(number: int, fields: object) -> Entry:
         raise ValueError(f"array {number} must have the fields {', '.join(_FIELDS)}")
     for field in fields:
         if not _FIELDS[field](fields[field]):
-            raise ValueError(f"array {number} has the {field} {fields[field]!r:.60}")
+            raise ValueError(f"array {number} has the invalid {field} {fields[field]!r:.60}")
     shape, rows = tuple(fields["shape"]), tuple(fields["rows"])
     entry = Entry(**{**fields, "shape": shape, "rows": rows})
     if rows[1] > all_rows(shape)[1] or (not shape and rows != (0, 1)):
-        raise ValueError(f"array {number} has the rows {list(rows)} of shape {list(shape)}")
+        raise ValueError(f"array {number} has invalid rows {list(rows)} of shape {list(shape)}")
     if entry.bytes != file_size(entry.dtype, entry.piece):
         raise ValueError(f"array {entry.name!r:.60} cannot have {entry.bytes} bytes")
     return entry

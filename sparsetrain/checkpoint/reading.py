@@ -31,7 +31,7 @@ Look = Callable[[str, np.ndarray], object]
 
 
 class Saved:
-    """An open checkpoint whose manifest and file sizes are right.
+    """An open checkpoint with a valid manifest and correct file sizes.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Saved:
             self._check_size(entry)
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array, in memory of its own.
+        """Read an array into new memory.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Saved:
         return out
 
     def fill(self, targets: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays of the shapes and dtypes of saved ones, a few files at a time.
+        """Fill arrays that have the saved shapes and dtypes, a few files at a time.
 
         After an error their content is undefined.
 
@@ -101,9 +101,9 @@ class Saved:
                 pass
 
     def check(self, share: int = 0, of: int = 1, look: Look | None = None) -> None:
-        """Read all files and keep nothing, for who may write only if every byte is right.
+        """Verify all files and keep nothing, for callers that write only if every byte is right.
 
-        Of several processes, each may read its share. `look` is given the name of an array and a
+        Each of several processes may read a share. `look` receives the name of an array and a
         block of its numbers, possibly from a damaged file, so it must not raise.
 
         Raises
@@ -117,7 +117,7 @@ class Saved:
                 pass
 
     def read_rows(self, name: str, out: np.ndarray, first: int, step: int) -> None:
-        """Fill `out` with rows ``first, first + step, ...``, of files that were checked before."""
+        """Fill `out` with rows ``first, first + step, ...`` of files that are already checked."""
         for entry in self._pieces[name]:
             dtype, (begin, end) = DTYPES[entry.dtype], entry.rows
             shape = entry.shape[1:]
@@ -135,7 +135,7 @@ class Saved:
     def _read_piece(
         self, entry: Entry, out: np.ndarray | None = None, look: Look | None = None
     ) -> None:
-        """Check a file, and keep its rows in `out` if they are wanted."""
+        """Check a file; read its rows into `out` unless that is None."""
         with self._open(entry) as file, self._errors_of(entry):
             if out is None:
                 seen = None if look is None else partial(look, entry.name)
@@ -223,7 +223,7 @@ def _reading(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _open(target: Path) -> Iterator[Saved]:
-    """Open the folder, or the one before it if a save stopped between its renames."""
+    """Open the folder, or the previous one if a save stopped between its renames."""
     try:
         handle = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

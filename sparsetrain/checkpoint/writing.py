@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic saving of arrays and a manifest: killed at any moment, it leaves the old save or the new.
+"""Atomic saving of arrays and a manifest: after a kill, the old or the new save is complete.
 
 Everything is checked before anything is written: names, dtypes, the target, free space. Files are
 flushed by threads, the manifest last, then the folder is renamed into place. Extra memory is a few
@@ -30,7 +30,7 @@ from sparsetrain.errors import CheckpointError, ResourceError
 from sparsetrain.system.file_locks import name_write_errors
 
 _SLACK = 1 << 20  # the manifest, folder blocks and rounding
-PIECE_BYTES = 256 << 20  # of a file; several are written and read at a time
+PIECE_BYTES = 256 << 20  # size of a file; several are written and read at a time
 
 _Piece = tuple[str, tuple[int, int]]  # name of an array, and rows of it
 
@@ -62,16 +62,16 @@ def write(
         If an array or the manifest cannot be kept, if `folder` holds anything but a checkpoint, or
         if it cannot be written.
     ResourceError
-        If the disk has not enough room.
+        If the disk has too little free space.
 
     Notes
     -----
-    Only one process may save to a folder at a time: of two, one may get an error, and the folder
+    Only one process may save to a folder at a time: if two do, one may get an error, and the folder
     stays complete.
     """
     target, checked = folders.located(folder), _checked(arrays)
     pieces = _cut(checked, piece_bytes)
-    dump([], manifest)  # before anything is written: can it be kept?
+    dump([], manifest)  # refuses an unsuitable manifest before anything is written
     size = sum(file_size(a.dtype.name, a.shape) for a in checked.values())
     with errors_of(target), replacing(target, size) as draft:
         _fill(draft, checked, pieces, manifest)
@@ -79,7 +79,7 @@ def write(
 
 @contextmanager
 def replacing(target: Path, size: int) -> Iterator[Path]:
-    """Yield a folder for arrays of `size` bytes, which is put in place of `target` at the end."""
+    """Yield a folder for arrays of `size` bytes; it replaces `target` when the block ends."""
     folders.restore(target)
     folders.require_replaceable(target)
     require_room(target, size)
@@ -115,7 +115,7 @@ def _cut(arrays: dict[str, np.ndarray], piece_bytes: int) -> list[_Piece]:
         starts = range(first, end, step) or (0,)
         pieces += ((name, (start, min(start + step, end))) for start in starts)
     if len(pieces) > MAX_FILES:
-        raise CheckpointError(f"{len(pieces)} files are more than the {MAX_FILES} of a folder")
+        raise CheckpointError(f"{len(pieces)} files are needed, but the limit is {MAX_FILES}")
     return pieces
 
 
@@ -138,7 +138,7 @@ def require_room(target: Path, size: int) -> None:
     Raises
     ------
     ResourceError
-        Which says how much is lacking.
+        If not; the message gives the needed and the free space.
     """
     needed = _SLACK + size
     existing = next(place for place in (target, *target.parents) if place.exists())

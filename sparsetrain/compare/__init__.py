@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of sparse and dense updates of a table on this machine: time, memory, and the crossing.
+"""Cost of sparse and dense updates of a table on this machine: time, memory, and the crossover.
 
-Read `case` (a table, its ids and gradients), `arms` (the ways to update, a rule table; TVM's own
+Read `case` (a table, its ids and gradients), `arms` (the table of ways to update; TVM's own way is
 in `stock`), `measuring` (one arm on one case), `tables` (the sweep over rows, and the user's
 tables).
 """

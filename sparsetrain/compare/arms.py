@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to update one table: a rule table, one entry each.
+"""The ways to update one table, as a table of arms.
 
 All arms start from the same ids and the cotangent of the looked-up rows, and end with a written
-table. Memory by formula counts the bytes a step needs besides table, slots and cotangent.
+table. `memory` is a formula for the bytes that a step needs besides table, slots and cotangent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.optim.update_rule import Mode, Update
 from sparsetrain.sparse_tensor import RowSparse
 
 LEARNING_RATE = 0.01
-_PLAN_BYTES = 32  # of an id: itself, sort keys and positions twice, order, row and offset
+_PLAN_BYTES = 32  # per id: the id, sort keys and positions twice, order, row and offset
 
 Step = Callable[[RowSparse], runtime.NDArray]
 
@@ -30,9 +30,9 @@ class Arm(NamedTuple):
     """One way to update a table."""
 
     dense: bool  # whether its cost grows with the rows of the table
-    prepare: Callable[[Case], Step]  # to a function that takes one step and returns the table
+    prepare: Callable[[Case], Step]  # returns a function that takes a step and returns the table
     memory: Callable[[Case], int]  # bytes that a step needs on top of table, slots and cotangent
-    unsupported: Callable[[Case], str | None] = lambda case: None  # why it does not have a case
+    unsupported: Callable[[Case], str | None] = lambda case: None  # why it cannot run a case
 
     def peak_bytes(self, case: Case) -> int:
         """Return the bytes that a measurement holds at its peak."""
@@ -50,7 +50,7 @@ def _new_table(case: Case) -> runtime.NDArray:
 
 
 def _update(update: Update, mode: Mode, case: Case) -> Step:
-    """Prepare steps of one table; in exact mode rows are caught up first, as before a lookup."""
+    """Prepare steps on one table; exact mode first brings rows up to date, as for a lookup."""
     optimizer = replace(OPTIMIZERS[case.formula](LEARNING_RATE), update=update, mode=mode)
     params = {"table": _new_table(case)}
     state = optimizer.init(params, {"table": {"table": slice(0, case.rows)}})
@@ -64,17 +64,17 @@ def _update(update: Update, mode: Mode, case: Case) -> Step:
 
 
 def _sparse_memory(case: Case) -> int:
-    """The ids and the plan that coalesces them."""
+    """Return the bytes of the ids and of the plan that coalesces them."""
     return case.lookups * _PLAN_BYTES
 
 
 def _dense_memory(case: Case) -> int:
-    """A gradient as large as the table, kept between steps, and the partitioned ids."""
+    """Return the bytes of a dense gradient, kept between steps, and of the partitioned ids."""
     return case.table_bytes + _sparse_memory(case)
 
 
 def _stock_memory(case: Case) -> int:
-    """Gradient, its product with the learning rate, and new copies of weights and slots."""
+    """Return the bytes of the gradient, its products, and new copies of weights and slots."""
     copies = 1 + sum(slot.per == "element" for slot in _formula(case).slots)
     products = {"adam": 4}.get(case.formula, 1)
     return (1 + products + copies) * case.table_bytes
@@ -88,7 +88,7 @@ def _stock_unsupported(case: Case) -> str | None:
 def _exact_is_lazy(case: Case) -> str | None:
     if _formula(case).noop_on_zero_grad != "always":
         return None
-    return f"{case.formula}: lazy mode is exact already, a zero gradient changes nothing"
+    return f"{case.formula}: lazy mode is already exact, since a zero gradient changes nothing"
 
 
 def _stock(case: Case) -> Step:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A case to measure: a table, the ids and gradients of its steps, and the optimizer formula.
 
-Every step has ids of its own, so a table larger than the caches is read from memory.
+Every step has new ids, so a table larger than the caches is read from memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.system.argument_checks import require_int
 MOST_ROWS = 2**31 - 1  # ids are int32
 _ZIPF = re.compile(r"zipf(\d+(?:\.\d+)?)")
 _STRIDE = 2_654_435_761  # a prime above every number of rows
-_COTANGENTS = 8  # reused, as a program writes them just before the update reads them
+_COTANGENTS = 8  # reused, so that they are in the cache, as after a backward pass
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,23 @@ class Case:
     Parameters
     ----------
     rows : int
-        V, rows of the table.
+        Number of rows V of the table.
     lookups : int
-        N, ids in a step.
+        Number of ids N in a step.
     width : int
-        D, float32 numbers in a row.
+        Number of float32 values D in a row.
     skew : str
         Distribution of the ids: ``"uniform"``, or ``"zipf1.05"`` with any positive exponent;
-        nothing for ids that the caller passes to `measure`.
+        "" for ids that the caller passes to `measure`.
     formula : str
         A name in `sparsetrain.optim.OPTIMIZERS`.
     label : str
-        Name of the user's table; none of a sweep's.
+        Name of the user's table; "" in a sweep.
 
     Raises
     ------
     ConfigError
-        If a number is out of range, or there is no such distribution or formula.
+        If a number is out of range, or the distribution or formula is unknown.
     """
 
     rows: int
@@ -65,16 +65,16 @@ class Case:
             raise ConfigError(f"compare: {self.rows:,} rows are more than 32-bit ids can address")
         if self.skew not in ("", "uniform") and _ZIPF.fullmatch(self.skew) is None:
             raise ConfigError(
-                f"compare: skew is uniform, or zipf with a number such as zipf1.05, not "
+                f"compare: skew must be uniform, or zipf with a number such as zipf1.05, not "
                 f"{self.skew!r}"
             )
         if self.formula not in OPTIMIZERS:
             known = ", ".join(OPTIMIZERS)
-            raise ConfigError(f"compare: formula is one of {known}, not {self.formula!r}")
+            raise ConfigError(f"compare: formula must be one of {known}, not {self.formula!r}")
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the weights."""
+        """Size of the weights in bytes."""
         return self.rows * self.width * 4
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Case:
 
 
 def _zipf_ranks(share: np.ndarray, exponent: float, rows: int) -> np.ndarray:
-    """Invert the distribution's continuous form at uniform numbers."""
+    """Invert the continuous form of the distribution at uniform numbers."""
     rest = 1 - exponent
     if abs(rest) < 1e-9:
         drawn = (rows + 1.0) ** share

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of an arm on a case, with one table in memory.
 
-No two steps share ids, and warm-up steps, which compile, do not count. Cheap steps are repeated
-until they fill `SECONDS`, expensive ones `LEAST_STEPS` times, those of seconds less often.
+No two steps share ids, and warm-up steps, which compile, are not counted. Cheap steps are repeated
+for `SECONDS`, expensive steps `LEAST_STEPS` times, and steps of seconds fewer times.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LEAST_STEPS = 10
 MOST_STEPS = 400
 WARM = 3
 SECONDS = 0.4
-_MOST_SECONDS = 5.0  # after which fewer steps count, and fewer warm up
+_MOST_SECONDS = 5.0  # limit of the warm-up, and of the measurement of slow steps
 _SPARE_BYTES = 2**28  # for batches, code and the system
-_MOST_IDS = 2**22  # of all steps of a case together
+_MOST_IDS = 2**22  # in all steps of a case together
 _LARGE_BYTES = 2**25  # smaller tables stay in the caches
-# In a virtual machine the first thousands of random reads of a new table wait for the host, which
-# makes them up to ten times as long; a training run is past that within a second.
+# In a virtual machine the first thousands of random reads of a new table wait for the host, and
+# take up to ten times as long; a training run is past that within a second.
 _LARGE_WARM_SECONDS = 1.0
 
 Ids = Sequence[np.ndarray]
@@ -44,16 +44,16 @@ class Measurement(NamedTuple):
     arm: str
     case: Case
     left_out: str | None = None
-    unique: float = nan  # distinct rows of a step, on average
-    steps: int = 0  # that count
+    unique: float = nan  # mean number of distinct rows in a step
+    steps: int = 0  # steps without warm-up
     median_us: float = nan
     p10_us: float = nan
     p90_us: float = nan
-    memory_bytes: int = 0  # of a step on top of table and slots, by formula
+    memory_bytes: int = 0  # memory of a step on top of table and slots, by formula
 
 
 def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
-    """Measure an arm on a case, or say why not.
+    """Measure an arm on a case, or return the reason why it cannot be measured.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
         A name in `ARMS`.
     case : Case
     ids : sequence of (N,) int32, optional
-        Of ``WARM + LEAST_STEPS`` steps at least. Without them they are drawn.
+        Ids of at least ``WARM + LEAST_STEPS`` steps; by default they are drawn.
 
     Raises
     ------
@@ -73,13 +73,13 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
     needed, free = ARMS[arm].peak_bytes(case), free_memory()
     reason = ARMS[arm].unsupported(case)
     if reason is None and free is not None and needed + _SPARE_BYTES > free:
-        reason = f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
+        reason = f"needs {needed / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free"
     if reason is not None:
         return Measurement(arm, case, reason)
     most = max(LEAST_STEPS, min(MOST_STEPS, _MOST_IDS // case.lookups))
     ids = ids or list(case.draw_ids(WARM + most))
     seconds = _take_steps(ARMS[arm], case, ids)
-    gc.collect()  # memory for the next table
+    gc.collect()  # frees memory for the next table
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
     low, median, high = (1e6 * np.percentile(seconds, [10, 50, 90])).tolist()
     unique = float(np.mean([len(np.unique(step)) for step in ids[:LEAST_STEPS]]))
@@ -88,7 +88,7 @@ def measure(arm: str, case: Case, ids: Ids | None = None) -> Measurement:
 
 
 def _take_steps(arm: Arm, case: Case, ids: Ids) -> list[float]:
-    """Return the seconds of the steps that count."""
+    """Warm up, take steps, and return the seconds of each."""
     step, gradients = arm.prepare(case), case.gradients(ids)
     begin = time.perf_counter()
     for gradient in islice(gradients, WARM):
@@ -108,7 +108,7 @@ def _take_steps(arm: Arm, case: Case, ids: Ids) -> list[float]:
 
 
 def _warm_up(step: Step, case: Case) -> None:
-    """Take steps that touch all of a large table, for a fixed time."""
+    """Take steps with ids from all of a large table, for a fixed time."""
     end = time.perf_counter() + _LARGE_WARM_SECONDS
     for gradient in case.gradients(case.draw_ids(sys.maxsize, seed=2)):
         step(gradient)

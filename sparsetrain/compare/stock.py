@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's own dense training update of one table, as its users get it.
+"""TVM's own dense training update of one table.
 
-`relax.transform.Gradient` makes ``take_backward`` of a ``take``, a dense gradient: zeros as large
-as the table, to which rows are added. `relax.training.optimizer` makes a function from parameters
-and gradients to new parameters. Both are compiled by TVM's default pipeline, which schedules
-nothing for a CPU.
+`relax.transform.Gradient` turns ``take`` into ``take_backward``, which adds rows to zeros as large
+as the table: a dense gradient. `relax.training.optimizer` makes a function from parameters and
+gradients to new parameters. TVM's default pipeline compiles both; it schedules nothing for a CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _WARNINGS = (b"Warning: Unknown pragma pragma_scope", b"Warning: Fast mode segfa
 
 
 class _Adam(stock_optimizer.Adam):
-    """TVM 0.27's Adam, with a fix: its state fails since it hands NumPy a TVM dtype."""
+    """TVM 0.27's Adam with a fix: it passes a TVM dtype to NumPy, which fails."""
 
     def _set_params_and_dtype(self, params: list[relax.Var]) -> None:
         super()._set_params_and_dtype(params)
@@ -44,7 +43,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 def stock_update(case: Case, table: runtime.NDArray) -> Callable[[RowSparse], runtime.NDArray]:
-    """Compile gradient and update for a case; return a step, which makes a new table."""
+    """Compile gradient and update for a case; return a step, which creates a new table."""
     optimizer = OPTIMIZERS[case.formula]()
     with filter_stderr(lambda line: any(known in line for known in _WARNINGS)):
         module, target = _module(case, optimizer), host_target()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases of a comparison: a sweep over the rows of a table, and the user's own tables.
 
-The user's are one for each categorical column of a file, or row count, and all of them in one
-array, as a model keeps and updates them. Bags are measured as single lookups, as many as the
-smallest batch has ids.
+The user's tables are one for each categorical column of a file, or for each row count, and all of
+them together in one array, as in a model. A bag is measured as single lookups, as many as the
+smallest batch has.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from sparsetrain.training.load import load
 from sparsetrain.training.run import Run
 
 _SWEPT = tuple(factor * 10**n for n in range(3, 7) for factor in (1, 3)) + (10**7,)
-_STEPS = 67  # batches that are read: their rows do not fit into the caches
-
-
-Planned = list[tuple[Case, Ids | None]]  # cases with their ids, or with ids to be drawn
+_STEPS = 67  # batches to read, so that their rows do not fit into the caches
+Planned = list[tuple[Case, Ids | None]]  # cases with their ids; None: ids are drawn
 
 
 def sweep(base: Case, formulas: Sequence[str] = ("sgd", "adagrad")) -> Planned:
-    """Return tables from a thousand to ten million rows, for each formula; else as in `base`."""
+    """Return cases like `base` with a thousand to ten million rows, for each formula."""
     return [(replace(base, rows=n, formula=f), None) for f in formulas for n in _SWEPT]
 
 
@@ -44,9 +42,9 @@ def tables_of_rows(rows: Mapping[str, int], base: Case) -> Planned:
 def tables_of_data(
     source: str, base: Case, batch_size: int = 2048, *, encoder: Encoder | None = None
 ) -> Planned:
-    """Return a case for each table that a model on click logs would have, with their ids.
+    """Return a case with ids for each table of a model on click logs.
 
-    `base` has the width and formula of all; `encoder` comes from a trained model, or one is fitted.
+    `base` sets the width and formula; `encoder` comes from a trained model, or is fitted here.
 
     Raises
     ------
@@ -58,8 +56,8 @@ def tables_of_data(
     batches = list(islice(dataset.batches(batch_size, drop_last=True), WARM + _STEPS))
     if len(batches) < WARM + LEAST_STEPS:
         raise DataError(
-            f"{source}: {len(batches)} batches of {batch_size:,} rows; a comparison needs "
-            f"{WARM + LEAST_STEPS} different ones: pass more rows or a smaller batch size"
+            f"{source}: {len(batches)} batches of {batch_size:,} rows, but a comparison needs "
+            f"{WARM + LEAST_STEPS}: pass more rows or a smaller batch size"
         )
     tables = {str(name): _looked_up(batches, encoder, name) for name in encoder.tables}
     own = [
@@ -74,8 +72,8 @@ def tables_of_run(
 ) -> Planned:
     """Return a case for each table of a trained model, with its width and formula.
 
-    The ids come from `data`, by default from the files of the run; `formula` overrides the one of
-    `base`.
+    The ids come from `data`, by default the training files of the run. With `formula`, the formula
+    is `base`'s instead of the run's.
 
     Raises
     ------
@@ -84,7 +82,7 @@ def tables_of_run(
     ConfigError
         If the run does not name its training files, or has no encoder.
     DataError
-        As `tables_of_data`.
+        As in `tables_of_data`.
     """
     trainer = load(run)
     if trainer.encoder is None:
@@ -104,7 +102,7 @@ def tables_of_run(
 
 
 def _with_all_together(own: Sequence[tuple[Case, Ids]]) -> Planned:
-    """Add a case for all tables in one array, unless there is one, or ids cannot address it."""
+    """Add a case for all tables in one array, if there are several and ids can address it."""
     *firsts, rows = np.cumsum([0, *(case.rows for case, _ in own)]).tolist()
     if len(own) < 2 or rows > MOST_ROWS:
         return [*own]
@@ -117,7 +115,7 @@ def _with_all_together(own: Sequence[tuple[Case, Ids]]) -> Planned:
 
 
 def _looked_up(batches: Sequence[Batch], encoder: Encoder, table: str) -> Ids:
-    """Return the ids of a table in each batch, from all columns that share it."""
+    """Return a table's ids in each batch, from all columns that share the table."""
     owner = encoder.columns.index(table)
     columns = [_column(batches, f) for f, whose in enumerate(encoder.owners) if whose == owner]
     return [np.concatenate(step) for step in zip(*columns, strict=True)]

@@ -24,14 +24,14 @@ class Binary(Label):
     scores = ClickMetrics
 
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are neither 0 nor 1."""
+        """Return which numbers are neither 0 nor 1."""
         return (values != 0) & (values != 1)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """``log(1 + exp(z)) - z y``."""
+        """Return ``log(1 + exp(z)) - z y``."""
         return op.binary_cross_entropy(logits, labels)
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """``1 / (1 + exp(-z))``, by way of float64."""
-        with np.errstate(over="ignore"):  # exp of a large number is infinite, its inverse 0
+        """Return ``1 / (1 + exp(-z))``, computed in float64."""
+        with np.errstate(over="ignore"):  # exp of a large number is infinite; 1 / inf is 0
             return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)

@@ -21,7 +21,7 @@ class Classes(Label):
     Parameters
     ----------
     count : int
-        C, 2 or more.
+        Number of classes C, 2 or more.
     """
 
     count: int
@@ -33,7 +33,7 @@ class Classes(Label):
 
     def __post_init__(self) -> None:
         if self.count < 2:
-            raise ValueError("classes are 2 or more")
+            raise ValueError("there must be 2 or more classes")
 
     @classmethod
     def parse(cls, arguments: str) -> Classes:
@@ -51,23 +51,23 @@ class Classes(Label):
         return f"a class below {self.count}"
 
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are no class."""
+        """Return which numbers are not classes."""
         return ~((values >= 0) & (values < self.count) & (values == np.floor(values)))
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """``log sum_c exp(z_c) - z_y``."""
+        """Return ``log sum_c exp(z_c) - z_y``."""
         rows = logits.shape[0]
         classes = op.reshape(op.astype(labels, "int64"), (rows,))
         return op.reshape(op.softmax_cross_entropy(logits, classes), (rows, 1))
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes, by way of float64."""
+        """Return the probabilities of the classes, computed in float64."""
         wide = logits.astype(np.float64)
         powers = np.exp(wide - wide.max(axis=1, keepdims=True, initial=-np.inf))
         return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
 
     def metrics(self) -> ClassMetrics:
-        """Return scores of no rows yet."""
+        """Return metrics without any rows."""
         return ClassMetrics(self.count)
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Count`: a label that counts, such as visits; its logit is the logarithm of the mean."""
+"""`Count`: a label that is a count, such as visits; its logit is the logarithm of the mean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsetrain.metrics.scores import Scores
 
 
 class DevianceMetrics(MeanMetrics):
-    """Mean deviance of Poisson's distribution, fed batch by batch.
+    """Mean deviance of Poisson's distribution, computed batch by batch.
 
     Examples
     --------
@@ -40,13 +40,13 @@ class DevianceMetrics(MeanMetrics):
         dict
             `deviance` : mean of ``2 (y log(y / m) - y + m)`` of labels y and predicted means m.
 
-            `rows` : how many rows.
+            `rows` : number of rows.
 
             `constant_deviance` : deviance of always predicting the mean label of these rows.
 
             `mean_label`, `mean_prediction` : means.
 
-            Without rows all but `rows` are None.
+            Without rows, all but `rows` are None.
         """
         found = self._means()
         label, constant = found.get("label"), None
@@ -63,9 +63,9 @@ class DevianceMetrics(MeanMetrics):
 
 @dataclass(frozen=True)
 class Count(Label):
-    """0 or more, as Poisson's distribution has it; the prediction is the mean.
+    """A number of 0 or more, modelled by Poisson's distribution; the prediction is its mean.
 
-    The loss is half the deviance, and so 0 where the mean is the label.
+    The loss is half the deviance, and so 0 if the mean equals the label.
     """
 
     word = "count"
@@ -75,16 +75,16 @@ class Count(Label):
     scores = DevianceMetrics
 
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are negative, or not finite in float32."""
+        """Return which numbers are negative, or not finite in float32."""
         return ~(values >= 0) | not_finite(values)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """``exp(z) - y z + y log y - y``."""
+        """Return ``exp(z) - y z + y log y - y``."""
         entropies = labels * op.log(op.maximum(labels, op.constant([[_LEAST]])))
         return op.exp(logits) - labels * logits + (entropies - labels)
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """``exp(z)``, by way of float64."""
+        """Return ``exp(z)``, computed in float64."""
         with np.errstate(over="ignore"):
             return np.exp(logits.astype(np.float64)).astype(np.float32)
 
@@ -93,4 +93,4 @@ class Count(Label):
         return (scores["deviance"] or 0.0) / 2
 
 
-_LEAST = float(np.finfo(np.float32).tiny)  # 0 log 0 is 0: no logarithm of it is infinite
+_LEAST = float(np.finfo(np.float32).tiny)  # avoids log 0, so that 0 log 0 is 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Label`: one kind of label as a value, which tells all that the package asks about the kind.
+"""`Label`: one kind of label as a value, with everything the package needs to know about it.
 
-A kind is a class in a file of its own: valid numbers, loss, prediction, scores, and names of
-outputs. Schemas, configurations and saved runs hold its plain word, `kind`, which `label_of` turns
-back into the value. This package imports no TVM: a loss gets its operators as an argument.
+A kind is a class in its own file: valid numbers, loss, prediction, scores, and names of outputs.
+Schemas, configurations and saved runs store its plain word, `kind`; `label_of` turns that back into
+the value. This package does not import TVM: a loss gets its operators as an argument.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from sparsetrain.errors import ConfigError
 from sparsetrain.metrics.scores import Scores
 
-Kind = str | int  # a word, such as "binary", with arguments after ":"; a number of classes
+Kind = str | int  # a word such as "binary", with arguments after ":"; or a number of classes
 
 
 class Metrics(Protocol):
-    """Scores of a label, fed batch by batch."""
+    """Metrics of a label, computed batch by batch."""
 
     def update(
         self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None, /
     ) -> None:
-        """Add rows: logits (B,), or (B, S) of several, labels (B,), and how much each counts."""
+        """Add rows: logits (B,), or (B, S) if S > 1, labels (B,), and weights (B,)."""
 
     def result(self) -> Scores:
         """Return the scores of all rows so far, by name."""
@@ -36,24 +36,24 @@ class Metrics(Protocol):
 
 
 class Label(ABC):
-    """A kind of label. A subclass with a `word` is known by it once its module is imported.
+    """A kind of label. Importing a subclass registers it under its `word`.
 
     Attributes
     ----------
     word : str
         Name of the kind in schemas and configurations.
     output : str
-        Name of the prediction where this is the only label.
+        Name of the prediction if this is the only label.
     watched : str
-        The score by which a run's best validation is found.
+        The score that selects a run's best validation.
     lower : tuple of str
-        Scores of its own that are better if lower.
+        Scores specific to this kind that are better if lower.
     scales : bool
-        Whether predictions shift and scale as the labels do.
+        Whether shifting and scaling the labels shifts and scales predictions equally.
     is_yes_or_no : bool
-        Whether labels are 0 or 1, so that rows of 1 can be counted, and ranked in an AUC.
+        Whether labels are 0 or 1, so that an AUC and a count of ones are defined.
     is_exported : bool
-        Whether the C library answers with its predictions.
+        Whether the C library can return its predictions.
     scores : type
         The class of its metrics.
 
@@ -78,12 +78,12 @@ class Label(ABC):
 
     @classmethod
     def parse(cls, arguments: str) -> Label:
-        """Return the label for the `arguments` after the word's colon, "" without.
+        """Return the label for the `arguments` after the word's colon; "" if there is no colon.
 
         Raises
         ------
         ValueError
-            If they are none.
+            If they are invalid.
         """
         if arguments:
             raise ValueError(f"{cls.word} has no arguments")
@@ -91,42 +91,42 @@ class Label(ABC):
 
     @property
     def kind(self) -> Kind:
-        """The plain word that `label_of` turns into this label."""
+        """The plain value that `label_of` turns into this label."""
         return self.word
 
     @property
     @abstractmethod
     def wanted(self) -> str:
-        """The values of a label, for messages."""
+        """The valid values of a label, for messages."""
 
     @property
     def num_logits(self) -> int:
-        """S, how many numbers a model gives for this label."""
+        """S, the number of logits of a model for this label."""
         return len(self.suffixes)
 
     @abstractmethod
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are no such label; NaN is none."""
+        """Return which numbers are not valid labels; NaN never is."""
 
     @abstractmethod
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """(B, S) logits and (B, 1) labels -> (B, 1) losses.
+        """Return (B, 1) losses from (B, S) logits and (B, 1) labels.
 
-        `op` holds the operators: ``tvm.relax.frontend.nn.op``, the losses of
-        ``sparsetrain.models``, and `constant`, which makes a tensor of an array.
+        `op` has the operators: ``tvm.relax.frontend.nn.op``, the losses of ``sparsetrain.models``,
+        and `constant`, which converts an array to a tensor.
         """
 
     def predict(self, logits: np.ndarray) -> np.ndarray:
-        """(B, S) logits -> (B, S) float32 predictions."""
+        """Return (B, S) float32 predictions from (B, S) logits."""
         return logits
 
     def metrics(self) -> Metrics:
-        """Return scores of no rows yet."""
+        """Return metrics without any rows."""
         made: Metrics = self.scores()
         return made
 
     def mean_loss(self, scores: Mapping[str, float | int | None]) -> float:
-        """Return the mean loss that is among the scores, 0 without rows."""
+        """Return the mean loss from the scores; 0 without rows."""
         return scores[self.watched] or 0.0
 
     @property
@@ -151,8 +151,8 @@ def not_finite(values: np.ndarray) -> np.ndarray:
         return ~np.isfinite(values.astype(np.float32))
 
 
-NUMBER = "a number"  # which labels of any number must be
-LABELS: dict[str, type[Label]] = {}  # by their words
+NUMBER = "a number"  # `wanted` of labels that can be any number
+LABELS: dict[str, type[Label]] = {}  # word -> class
 
 
 def label_of(kind: Kind | Label, where: str = "label") -> Label:
@@ -161,7 +161,7 @@ def label_of(kind: Kind | Label, where: str = "label") -> Label:
     Raises
     ------
     ConfigError
-        If there is no such kind; begins with `where`.
+        If there is no such kind; the message begins with `where`.
     """
     if isinstance(kind, Label):
         return kind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LabelMetrics`: scores of all labels of a model, by their kinds."""
+"""`LabelMetrics`: scores of all labels of a model."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +15,16 @@ from sparsetrain.metrics.scores import GAINS, Scores, base_name, ratio
 
 
 class LabelMetrics:
-    """Scores of each label of a model, fed batch by batch.
+    """Scores of each label of a model, computed batch by batch.
 
     Parameters
     ----------
     labels : Labels, or mapping from str to str or int
         Name and kind of each of the T labels.
     grouped : bool
-        Whether rows come with groups, so that binary labels have the scores of `GroupedAUC` too.
+        Whether rows have groups, so that binary labels also get the scores of `GroupedAUC`.
     weights : mapping from str to float, optional
-        Factors of the losses of labels in their sum; by default 1.
+        Factor of each label's loss in the sum of losses; by default 1.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class LabelMetrics:
             for name, label in self._labels.items()
             if grouped and label.is_yes_or_no
         }
-        self._known = dict.fromkeys(self._each, 0.0)  # the weight of rows with a label
+        self._known = dict.fromkeys(self._each, 0.0)  # total weight of rows that have the label
         self._weight, self._rows = 0.0, 0
 
     def update(
@@ -64,18 +64,18 @@ class LabelMetrics:
         Parameters
         ----------
         logits : ndarray (B, S) of a float type
-            The columns of each label side by side, such as a single one of log-odds.
-        labels : ndarray (B, T), or (B,) of a single label
-            NaN where one of several is missing: the row does not count for that one.
+            The columns of all labels side by side, for example one column of log-odds.
+        labels : ndarray (B, T), or (B,) for a single label
+            With several labels, NaN is a missing label: the row does not count for that label.
         groups : ndarray (B,) of integers, optional
-            Where `grouped`, which group a row belongs to.
+            If `grouped`, the group of each row.
         weights : ndarray (B,) of numbers of 0 or more, optional
-            How much each row counts, but in `rows` and the scores of groups; by default 1.
+            Weight of each row, except in `rows` and the scores of groups; by default 1.
 
         Raises
         ------
         ConfigError, DataError, NumericalError
-            As `update` of the labels' scores; no label has got rows then.
+            As in `update` of the labels' metrics; no rows are added then.
         """
         columns = np.atleast_2d(labels.T)
         several, weights = len(columns) > 1, check_weights(weights, len(logits), self._rows)
@@ -106,9 +106,9 @@ class LabelMetrics:
         Returns
         -------
         dict
-            The scores of the only label; of several ``NAME.SCORE`` for each, `rows`, and `loss`:
-            the weighted sum over the labels of their mean losses, where a missing label counts as a
-            row without an error.
+            The scores of a single label. For several labels ``NAME.SCORE`` for each, `rows`, and
+            `loss`: the weighted sum over labels of their mean losses, where a missing label counts
+            as a row with loss 0.
         """
         found = {name: metrics.result() for name, metrics in self._each.items()}
         for name, of_groups in self._grouped.items():
@@ -126,22 +126,22 @@ class LabelMetrics:
 
 
 def gains() -> dict[str, Callable[[float], float]]:
-    """Return, for each score of any kind, a function that is larger for better values."""
+    """Return, for each score of any kind, a function that increases with better values."""
     own = [score for label in LABELS.values() for score in label.lower]
     return GAINS | dict.fromkeys(own, operator.neg)
 
 
 def watched_names() -> list[str]:
-    """Return the names of all scores that can be watched; rankings' as ``ndcg@K``."""
+    """Return the names of all scores that can be monitored; of rankings as ``ndcg@K``."""
     ranked = {base_name(name) for name in score_names(Labels({})) if "@" in name}
-    names = sorted(gains(), key=ranked.__contains__)  # those last
+    names = sorted(gains(), key=ranked.__contains__)  # scores of rankings last
     return [f"{name}@K" if name in ranked else name for name in names]
 
 
 def score_names(labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10) -> list[str]:
-    """Return the names of the scores of labels, in the order of `LabelMetrics`.
+    """Return the names of the labels' scores, in the order of `LabelMetrics`.
 
-    Without labels, the scores of rankings with lists of `k` items.
+    Without labels, return the scores of rankings at `k`.
     """
     if not labels:
         return [*RankingMetrics(k).result()]

@@ -16,7 +16,7 @@ from sparsetrain.system.argument_checks import require_type
 
 
 def named_label(text: str, columns: Collection[str]) -> tuple[str, Label | None]:
-    """Return the column that a text names, and the kind that it has behind a colon.
+    """Return the column that a text names, and the label kind after its colon, if any.
 
     Examples
     --------
@@ -29,30 +29,30 @@ def named_label(text: str, columns: Collection[str]) -> tuple[str, Label | None]
 
 
 def guess_label(values: np.ndarray) -> Label:
-    """Return the label that some values look like: binary, or real."""
+    """Return the label kind that values look like: binary or real."""
     return label_of("binary" if np.isin(values, (0, 1)).all() else "real")
 
 
 @cache
 def click(name: str = "label") -> Labels:
-    """Return a single label of 0 and 1, the default."""
+    """Return a single binary label, the default."""
     return Labels({name: "binary"})
 
 
 class Labels(Mapping[str, Label]):
-    """Labels by name, in order; there are none where items are ranked.
+    """Labels by name, in order; empty for models that rank items.
 
     Parameters
     ----------
     kinds : mapping from str to str, int or Label
-        Plain words of kinds, or their values.
+        Kinds, as plain values or as `Label`.
     where : str
         Name in errors.
 
     Raises
     ------
     ConfigError
-        If it is something else.
+        If `kinds` is not such a mapping.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Labels(Mapping[str, Label]):
         self.given = dict(kinds)
         self._of = {name: label_of(kind, f"{where}.{name}") for name, kind in kinds.items()}
         ends = [0, *accumulate(label.num_logits for label in self.values())]
-        # Of each label its columns among the S logits of all.
+        # Label -> its columns among the S logits of all labels.
         self.columns = dict(zip(self._of, map(slice, ends, ends[1:]), strict=True))
         self.num_logits = ends[-1]
 
@@ -86,38 +86,38 @@ class Labels(Mapping[str, Label]):
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """Name and plain word of each, as files hold them."""
+        """Name and plain kind of each label, as stored in files."""
         return {name: label.kind for name, label in self.items()}
 
     @property
     def only(self) -> Label | None:
-        """The only label, or None of several and of none."""
+        """The only label; None if there are several or none."""
         return next(iter(self.values())) if len(self) == 1 else None
 
     @property
     def is_yes_or_no(self) -> bool:
-        """Whether there is one label, which is 0 or 1."""
+        """Whether there is one label and it is 0 or 1."""
         return self.only is not None and self.only.is_yes_or_no
 
     @property
     def watched(self) -> str:
-        """Name of the score that finds a run's best validation; of a ranking without its k."""
+        """Name of the score that selects a run's best validation; for rankings without the k."""
         if not self:
             return "ndcg"
         return self.only.watched if self.only else "loss"
 
     def check(self, labels: np.ndarray) -> None:
-        """Refuse labels (B,), or (B, T), of a batch that are not these.
+        """Refuse a batch's labels (B,), or (B, T), that are not of these kinds.
 
         Raises
         ------
         DataError
-            With the wanted shape, or the first row with a label not of its kind.
+            Names the expected labels, or the first row with an invalid label.
         """
         count = labels.shape[1] if labels.ndim == 2 else 1
         if count != len(self):
             raise DataError(
-                f"the batch has {count} labels, the model {len(self)}: {', '.join(self)}"
+                f"the batch has {count} labels, but the model has {len(self)}: {', '.join(self)}"
             )
         for values, (name, label) in zip(np.atleast_2d(labels.T), self.items(), strict=True):
             bad = label.bad(values)
@@ -129,14 +129,14 @@ class Labels(Mapping[str, Label]):
                 raise DataError(f"{where}: {label.describe_bad(values[row], f'{values[row]:g}')}")
 
     def predictions(self, logits: np.ndarray) -> np.ndarray:
-        """(B, S) logits -> (B, S) predictions, or (B,) where S is 1; float32."""
+        """Return (B, S) float32 predictions, or (B,) if S is 1, from (B, S) logits."""
         found = [label.predict(logits[:, self.columns[name]]) for name, label in self.items()]
         joined = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         return joined[:, 0] if joined.shape[1] == 1 else joined
 
     @property
     def output_names(self) -> list[str]:
-        """Names of the columns of predictions: of labels, and behind them of classes or levels."""
+        """Names of the prediction columns: labels, with suffixes for classes or levels."""
         if not self:
             return ["prediction"]
         names = [self.only.output] if self.only else [*self]
@@ -144,9 +144,9 @@ class Labels(Mapping[str, Label]):
         return [f"{name}{suffix}" for name, label in labels for suffix in label.suffixes]
 
     def check_weights(self, weights: Mapping[str, Any]) -> None:
-        """Refuse a weight of no label, as the losses of labels may have them."""
+        """Refuse weights of labels' losses that name no label."""
         for name in weights:
             if name not in self:
                 raise ConfigError(
-                    f"label_weights: there is no label {name!r}, but {', '.join(self)}"
+                    f"label_weights: there is no label {name!r}: labels are {', '.join(self)}"
                 )

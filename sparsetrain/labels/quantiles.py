@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Quantiles`: any number; predictions are quantiles of its distribution."""
+"""`Quantiles`: a label that is any number; predictions are quantiles of its distribution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsetrain.metrics.scores import Scores
 
 
 class PinballMetrics(MeanMetrics):
-    """Mean pinball loss of predicted quantiles, fed batch by batch.
+    """Mean pinball loss of predicted quantiles, computed batch by batch.
 
     Parameters
     ----------
@@ -50,14 +50,12 @@ class PinballMetrics(MeanMetrics):
         -------
         dict
             `pinball` : mean over rows and levels q of ``max(q e, (q - 1) e)``, where e is the
-            label less the predicted quantile.
+            label minus the predicted quantile.
+            `coverage` : share of rows with a label between the lowest and the highest quantile; for
+            levels from 0.1 to 0.9 it should be 0.8. None for a single level.
+            `rows`, `mean_label` : number of rows, and the mean of their labels.
 
-            `coverage` : share of rows with a label between the lowest and the highest quantile; of
-            levels 0.1 to 0.9 it should be 0.8. None of a single level.
-
-            `rows`, `mean_label` : how many rows, and the mean of their labels.
-
-            Without rows all but `rows` are None.
+            Without rows, all but `rows` are None.
         """
         found = self._means()
         return {
@@ -70,7 +68,7 @@ class PinballMetrics(MeanMetrics):
 
 @dataclass(frozen=True, init=False)
 class Quantiles(Label):
-    """Any finite number; quantiles are predicted, and the loss is the pinball loss.
+    """Any finite number; predictions are quantiles, and the loss is the pinball loss.
 
     Parameters
     ----------
@@ -79,8 +77,8 @@ class Quantiles(Label):
 
     Notes
     -----
-    In plain words, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt independently (Koenker and
-    Bassett 1978, https://doi.org/10.2307/1913643), so a row's may cross.
+    As a plain kind, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt independently (Koenker and
+    Bassett 1978, https://doi.org/10.2307/1913643), so the quantiles of a row may cross.
     """
 
     levels: tuple[float, ...]
@@ -94,14 +92,14 @@ class Quantiles(Label):
 
     def __init__(self, *levels: float) -> None:
         if not levels or not all(0 < level < 1 for level in levels):
-            raise ValueError("levels are numbers between 0 and 1")
+            raise ValueError("levels must be between 0 and 1")
         if any(low >= high for low, high in pairwise(levels)):
             raise ValueError("levels must increase")
         object.__setattr__(self, "levels", tuple(map(float, levels)))
 
     @classmethod
     def parse(cls, arguments: str) -> Quantiles:
-        """Read the levels, with commas between them."""
+        """Read the levels, separated by commas."""
         return cls(*map(float, arguments.split(",")))
 
     @property
@@ -110,11 +108,11 @@ class Quantiles(Label):
         return f"{self.word}:{','.join(map(str, self.levels))}"
 
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are not finite in float32."""
+        """Return which numbers are not finite in float32."""
         return not_finite(values)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """Mean over levels q of ``max(q e, (q - 1) e)``, where ``e = y - z``."""
+        """Return the mean over levels q of ``max(q e, (q - 1) e)``, where ``e = y - z``."""
         errors = labels - logits  # (B, Q)
         over = op.constant([self.levels])
         under = op.constant([[level - 1 for level in self.levels]])
@@ -122,7 +120,7 @@ class Quantiles(Label):
         return op.sum(each, axis=1, keepdims=True) * (1 / len(self.levels))
 
     def metrics(self) -> PinballMetrics:
-        """Return scores of no rows yet."""
+        """Return metrics without any rows."""
         return PinballMetrics(self.levels)
 
     @property

@@ -25,11 +25,11 @@ class Real(Label):
     scores = RegressionMetrics
 
     def bad(self, values: np.ndarray) -> np.ndarray:
-        """Return which of some numbers are not finite in float32."""
+        """Return which numbers are not finite in float32."""
         return not_finite(values)
 
     def loss(self, op: Any, logits: Any, labels: Any) -> Any:
-        """``(z - y)**2``."""
+        """Return ``(z - y)**2``."""
         error = logits - labels
         return error * error
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of predictions, fed batch by batch: of clicks, real values, classes, and of rankings.
+"""Metrics of clicks, real values, classes and rankings, computed batch by batch.
 
 - `clicks`, `regression`, `classes`: one label; `grouped`: clicks within each user's rows
 - `auc`: probability that a click is scored above a row without one
 - `means`: scores that are means
-- `ranking`: ranks of a user's chosen items among all items or given ones
+- `ranking`: ranks of a user's chosen items among all items or a list of candidates
 - `scores`: which value of a score is better
 """
 

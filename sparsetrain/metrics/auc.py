@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUC of rows that come batch by batch: exact of four million rows, from histograms of more.
+"""AUC over batches of rows: exact up to four million rows, from histograms above that.
 
-Up to 2^22 rows are kept (5 bytes each, 13 with weights) and sorted when they are asked for, some 50
-ns a row. More are counted in two histograms (clicks and non-clicks) over 2^20 bins of the logit, 24
-MB and 20 ns a row. A bin holds the float32 numbers that share their top 20 bits, so bins are narrow
+Up to 2^22 rows are kept (5 bytes each, 13 with weights) and sorted when `auc` is called, about 50
+ns a row. More rows are counted in two histograms (clicks, non-clicks) over 2^20 bins of the logit,
+24 MB and 20 ns a row. A bin holds the float32 numbers with equal top 20 bits, so bins are narrow
 where floats are dense and no range is assumed. Pairs of rows in different bins are counted exactly;
 pairs inside a bin count half, and `bound` limits the error. The number of rows alone decides
 between the two, so neither batches nor the order of merging change a digit.
@@ -21,12 +21,12 @@ _EXACT_ROWS = 1 << 22
 
 
 class ClickOrder:
-    """Scores of clicks and of rows without one.
+    """The scores of clicks and non-clicks, as rows or as histograms.
 
     Attributes
     ----------
     rows : int
-        How many there are.
+        Number of rows.
     weight, clicks : int, or float once a row has a weight
         The sums of weights of all rows and of clicks.
     """
@@ -36,7 +36,7 @@ class ClickOrder:
         self.weight: float = 0
         self.clicks: float = 0
         self._scores, self._clicked = np.empty(0, np.float32), np.empty(0, bool)
-        self._weights: np.ndarray | None = None  # as long, once a row has one
+        self._weights: np.ndarray | None = None  # (rows,) once a row has a weight
         self._bins: Bins | None = None
 
     def add(
@@ -72,9 +72,9 @@ class ClickOrder:
         self.clicks += other.clicks
 
     def auc(self) -> float | None:
-        """Return the share of pairs with the click above, ties as half; None with one class only.
+        """Return the share of pairs that score the click above; None with one class only.
 
-        Of more than 2^22 rows, pairs inside a bin are ties.
+        Ties count half. Above 2^22 rows, pairs inside a bin count as ties.
         """
         twice = self._twice_above() if self._bins is None else self._bins.twice_above()
         return ratio(twice, 2 * self._pairs)
@@ -89,7 +89,7 @@ class ClickOrder:
 
     @property
     def _kept(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The scores, clicks and weights of rows that are not in bins."""
+        """The scores, clicks and weights of rows that are not yet in bins."""
         own = slice(self.rows)
         weights = None if self._weights is None else self._weights[own]
         return self._scores[own], self._clicked[own], weights
@@ -112,14 +112,14 @@ class ClickOrder:
         return self._bins
 
     def _twice_above(self) -> float:
-        """Return the sum over clicks of twice the non-clicks below plus those tied."""
+        """Return the sum over clicks of: twice the non-clicks below, plus the tied non-clicks."""
         scores, clicked, weights = self._kept
         if weights is None:
             clicks, others = np.sort(scores[clicked]), np.sort(scores[~clicked])
             return sum(int(others.searchsorted(clicks, side).sum()) for side in ("left", "right"))
         clicks, others = scores[clicked], scores[~clicked]
         order = np.argsort(others)
-        below = np.r_[0.0, np.cumsum(weights[~clicked][order])]  # the weight of the first so many
+        below = np.r_[0.0, np.cumsum(weights[~clicked][order])]  # weight of the n lowest, by n
         places = (others[order].searchsorted(clicks, side) for side in ("left", "right"))
         return sum(float(weights[clicked] @ below[place]) for place in places)
 
@@ -153,14 +153,14 @@ class Bins:
 
     def twice_above(self) -> float:
         """Return twice the number of pairs with the click above; a pair inside a bin is a tie."""
-        # Float64 rather than int64: the number of pairs overflows at four billion rows.
-        # Most bins met no row, and add nothing.
+        # Float64, since the number of pairs overflows int64 at four billion rows.
+        # Most bins have no row, and add nothing.
         met = np.flatnonzero(self._lowest <= self._highest)
         others, clicks = self._counts[:, met].astype(np.float64)
         return float((clicks * (2 * np.cumsum(others) - others)).sum())
 
     def unsure(self) -> float:
-        """Return half the number of pairs inside a bin that met more than one number."""
+        """Return half the number of pairs inside bins with more than one distinct score."""
         others, clicks = self._counts[:, self._lowest < self._highest].astype(np.float64)
         return 0.5 * float((clicks * others).sum())
 
@@ -169,5 +169,5 @@ def _order_keys(z: np.ndarray) -> np.ndarray:
     """Map float32 of `z` to uint32 with the same order, -0.0 and 0.0 to one key: (B,)."""
     with np.errstate(over="ignore"):
         bits = (z.astype(np.float32) + np.float32(0.0)).view(np.uint32)
-    # The bits of negative floats rise as they fall: flip all their bits, of positive ones the sign.
+    # Bits of negative floats increase as the value decreases: flip all bits; else only the sign.
     return np.where(bits >> 31, ~bits, bits | np.uint32(0x80000000))

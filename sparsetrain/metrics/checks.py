@@ -11,7 +11,7 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 def check_finite(
     predictions: np.ndarray, labels: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as float64; refuse values that are not finite, naming the row after `before`."""
+    """Return both as float64; refuse values that are not finite. Rows count from `before`."""
     wide = predictions.astype(np.float64), labels.astype(np.float64)
     for name, array, error in (
         ("label", wide[1], DataError),
@@ -25,7 +25,7 @@ def check_finite(
 
 
 def check_weights(weights: np.ndarray | None, rows: int, before: int) -> np.ndarray | None:
-    """Return weights of rows, if there are any, as float64; see `check_finite`."""
+    """Return the weights of rows as float64, or None; see `check_finite`."""
     if weights is None:
         return None
     wide = np.asarray(weights, np.float64)
@@ -42,4 +42,4 @@ def total(values: np.ndarray, weights: np.ndarray | None) -> float:
     """Return the weighted sum of values (B,) of rows; rows of weight 0 do not count."""
     if weights is None:
         return float(values.sum())
-    return float(values[weights > 0] @ weights[weights > 0])  # a value may be infinite
+    return float(values[weights > 0] @ weights[weights > 0])  # avoids 0 * inf

@@ -11,12 +11,12 @@ from sparsetrain.metrics.scores import Scores, entropy, ratio
 
 
 class ClassMetrics:
-    """Scores of one label of C classes, fed batch by batch.
+    """Metrics of one label with C classes, computed batch by batch.
 
     Parameters
     ----------
     classes : int
-        C.
+        Number of classes C.
 
     Examples
     --------
@@ -53,9 +53,9 @@ class ClassMetrics:
         ConfigError
             If the shapes do not fit.
         DataError
-            If a label is not a class, or a weight no such number.
-        NumericalError
-            If a logit is NaN. Rows are counted from the first that was added.
+            If a label is not a class, or a weight is negative or not finite.
+            NumericalError
+            If a logit is NaN. Messages count rows from the first row that was added.
         """
         z, wanted = self._checked(logits, labels)
         factors = check_weights(weights, len(z), self._rows)
@@ -63,7 +63,7 @@ class ClassMetrics:
         own = z[np.arange(len(z)), wanted]
         losses = np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - own
         self._loss += total(losses, factors)
-        # Of classes that tie for the first place, the lowest is predicted.
+        # If classes tie for the highest logit, the lowest class is predicted.
         self._right += total(z.argmax(axis=1) == wanted, factors)
         self._counts += np.bincount(wanted, factors, minlength=len(self._counts))
         self._rows += len(z)
@@ -100,8 +100,8 @@ class ClassMetrics:
         Returns
         -------
         dict
-            `logloss`, `ne`, `rows`, `constant_logloss` : as in `ClickMetrics`; the constant is the
-            shares of the classes.
+            `logloss`, `ne`, `rows`, `constant_logloss` : as in `ClickMetrics`; the constant
+            prediction is the shares of the classes.
 
             `accuracy` : share of rows where the true class has the highest logit.
         """

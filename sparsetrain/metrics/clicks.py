@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ClickMetrics`: AUC, logloss, entropy, calibration and accuracy of any number of clicks."""
+"""`ClickMetrics`: AUC, logloss, entropy, calibration and accuracy over any number of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsetrain.metrics.scores import Scores, entropy, ratio
 
 
 class ClickMetrics:
-    """Scores that are fed batch by batch, and can be merged across parts of the data.
+    """Metrics of clicks, computed batch by batch; metrics of parts of the data can be merged.
 
     The same batches in the same order give the same bits. Counts merge exactly; the sums of losses
     and of predictions are float64, so a different order may change their last digits.
@@ -43,21 +43,21 @@ class ClickMetrics:
         Parameters
         ----------
         logits : ndarray (B,) of a float type
-            Log-odds of a click; the AUC sees them as float32.
+            Log-odds of a click; the AUC uses them as float32.
         labels : ndarray (B,) of bool, integers or floats
             1 for a click, 0 for none.
         weights : ndarray (B,) of numbers of 0 or more, optional
-            How much each row counts in all scores but `rows`; by default 1. Pairs of the AUC have
-            the product of two.
+            Weight of each row in all scores except `rows`; by default 1. In the AUC, a pair has the
+            product of its rows' weights.
 
         Raises
         ------
         ConfigError
             If the shapes do not fit.
         DataError
-            If a label is neither 0 nor 1, or a weight no such number.
-        NumericalError
-            If a logit is NaN. Rows are counted from the first that was added.
+            If a label is neither 0 nor 1, or a weight is negative or not finite.
+            NumericalError
+            If a logit is NaN. Messages count rows from the first row that was added.
         """
         z, clicks = self._checked(np.asarray(logits), np.asarray(labels))
         factors = check_weights(weights, len(z), self._order.rows)
@@ -82,25 +82,23 @@ class ClickMetrics:
         dict
             `auc` : probability that a click is scored above a row without one, ties counted half.
 
-            `auc_bound` : the exact AUC of the float32 logits is within this of `auc`: 0 up to 2^22
-            rows, above which ties that are known to be exact do not count.
+            `auc_bound` : largest possible difference between `auc` and the exact AUC of the float32
+            logits: 0 up to 2^22 rows, and above only from bins with several distinct logits.
 
-            `logloss` : mean cross-entropy, in nats; infinite if an infinite logit was wrong.
+            `logloss` : mean cross-entropy in nats; infinite if an infinite logit was wrong.
 
             `ne` : normalised entropy, `logloss / constant_logloss`; below 1 is better than a
             constant.
 
             `calibration` : mean prediction divided by the click rate; 1 is best.
 
-            `accuracy` : share of rows that are clicks just where the probability is above 0.5.
-
-            `rows` : how many rows.
-
+            `accuracy` : share of rows classified correctly with a threshold of 0.5.
+            `rows` : number of rows.
             `constant_logloss`, `positive_rate` : logloss of always predicting the click rate of
             these rows, and that rate.
 
-            A score that does not exist is None, as JSON has no NaN: all but `rows` without rows;
-            `auc`, `auc_bound` and `ne` with one class only; `calibration` without a click.
+            An undefined score is None, since JSON has no NaN: without rows, all but `rows`; with
+            one class only, `auc`, `auc_bound` and `ne`; without a click, `calibration`.
         """
         weight, clicks = self._order.weight, self._order.clicks
         rate = ratio(clicks, weight)
@@ -144,7 +142,7 @@ class ClickMetrics:
 
 
 def _losses_and_predictions(z: np.ndarray, clicks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the cross-entropies and the probabilities, (B,) each, infinite logits allowed."""
+    """Return the cross-entropies and probabilities, (B,) each; logits may be infinite."""
     tail = np.exp(-np.abs(z))
     loss = np.log1p(tail) + np.maximum(np.where(clicks, -z, z), 0.0)
     return loss, np.where(z < 0.0, tail, 1.0) / (1.0 + tail)

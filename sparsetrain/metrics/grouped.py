@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`GroupedAUC`: the AUC within each group of rows, such as a user's, and its mean.
+"""`GroupedAUC`: the mean of the AUC within groups of rows, such as each user's rows.
 
-The order of a model's scores matters among the rows that one user sees; AUC over all rows also
-counts pairs of two users. All rows are kept (17 bytes each) and sorted once, 0.2 us a row.
+A ranking orders the rows that one user sees, but AUC over all rows also counts pairs of rows from
+two users. All rows are kept (17 bytes each) and sorted once, 0.2 us a row.
 """
 
 import numpy as np
@@ -12,9 +12,9 @@ from sparsetrain.metrics.scores import Scores, ratio
 
 
 class GroupedAUC:
-    """Mean of the AUC of each group, weighted by its rows; fed batch by batch.
+    """Mean of the groups' AUC, weighted by their rows; computed batch by batch.
 
-    A group of one class has no AUC and is left out.
+    A group with one class has no AUC and is left out.
 
     References
     ----------
@@ -40,11 +40,11 @@ class GroupedAUC:
         Parameters
         ----------
         logits : ndarray (B,) of a float type
-            Any score that rises with the probability of a click.
+            Any score that increases with the probability of a click.
         labels : ndarray (B,)
             1 for a click.
         groups : ndarray (B,) of integers
-            Which group a row belongs to.
+            The group of each row.
 
         Raises
         ------
@@ -75,9 +75,8 @@ class GroupedAUC:
         Returns
         -------
         dict
-            `gauc` : the mean; ties count half. None without a group of both classes.
-
-            `groups` : how many groups have both classes.
+            `gauc` : the mean; ties count half. None if no group has both classes.
+            `groups` : number of groups with both classes.
         """
         if not self._parts:
             return {"gauc": None, "groups": 0}
@@ -98,7 +97,7 @@ class GroupedAUC:
 
 
 def _starts(*sorted_keys: np.ndarray) -> np.ndarray:
-    """Return where a run of equal keys begins."""
+    """Return the positions where runs of equal keys begin."""
     new = np.zeros(len(sorted_keys[0]), bool)
     new[0] = True
     for keys in sorted_keys:
@@ -107,7 +106,7 @@ def _starts(*sorted_keys: np.ndarray) -> np.ndarray:
 
 
 def _ranks(groups: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return ranks over all rows from 1, rows that tie within a group sharing their mean."""
+    """Return ranks over all rows, from 1; rows that tie within a group get their mean rank."""
     first = _starts(groups, scores)
     count = np.diff(first, append=len(scores))
     return np.repeat(first + 0.5 * (count + 1), count)

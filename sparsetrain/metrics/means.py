@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MeanMetrics`: means over any number of rows, for scores that are means."""
+"""`MeanMetrics`: base class of metrics that are means over rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsetrain.metrics.checks import check_finite, check_weights, total
 
 
 class MeanMetrics(ABC):
-    """Sums over rows that are fed batch by batch, and can be merged.
+    """Sums over rows, computed batch by batch; sums of parts of the data can be merged.
 
     Sums are float64: the same batches in the same order give the same bits.
     """
@@ -24,7 +24,7 @@ class MeanMetrics(ABC):
 
     @abstractmethod
     def _of_rows(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Float64 arrays -> the numbers (B,) of each row that are summed, by name."""
+        """Return the numbers (B,) to sum over rows, by name, from float64 arrays."""
 
     def update(
         self, predictions: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
@@ -33,18 +33,18 @@ class MeanMetrics(ABC):
 
         Parameters
         ----------
-        predictions : ndarray (B,), or (B, S) of several for each row, of a float type
+        predictions : ndarray (B,), or (B, S) with several per row, of a float type
         labels : ndarray (B,) of a float type
         weights : ndarray (B,) of numbers of 0 or more, optional
-            How much each row counts in the means; by default 1.
+            Weight of each row in the means; by default 1.
 
         Raises
         ------
         ConfigError
             If the shapes do not fit.
         DataError, NumericalError
-            If a label, a prediction or a weight is not finite. Rows are counted from the first that
-            was added.
+            If a label, a prediction or a weight is not finite. Messages count rows from the first
+            row that was added.
         """
         found, wanted = self._checked(predictions, labels)
         self._add(found, wanted, check_weights(weights, len(wanted), self._rows))
@@ -63,7 +63,7 @@ class MeanMetrics(ABC):
         self._weight += other._weight
 
     def _means(self) -> dict[str, float]:
-        """The mean of each sum; none without rows."""
+        """Return the mean for each sum; empty without rows."""
         return {name: added / self._weight for name, added in self._sums.items() if self._weight}
 
     def _checked(

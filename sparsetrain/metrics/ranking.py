@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking metrics: ranks of each user's chosen items among all items or given ones.
+"""Ranking metrics: ranks of each user's chosen items among all items or a list of candidates.
 
-A chosen item's rank is counted, not sorted for: 1 plus the items that score at least as high. A
-tie therefore counts against the model, one that scores all alike gets the lowest metrics there are,
-and no order of a sort decides. Cost: one pass over a user's scores for each item chosen, some 10
-us for 24,000 items. Scores of all users are never held at once.
+A chosen item's rank is 1 plus the number of items that score at least as high, counted without a
+sort. So ties count against the model: a model with equal scores for all items gets the lowest
+possible metrics. Cost: one pass over a user's scores per chosen item, about 10 us for 24,000 items.
+Scores of all users are never held at once.
 
 Definitions are RecBole's (https://recbole.io/docs/recbole/recbole.evaluator.metrics.html). `c` is
-the number of items that a user chose, `h` how many of them have a rank of at most k:
+the number of items that a user chose, `h` the number of them with a rank of at most k:
+
 
 - HR: 1 if h > 0, else 0; Recall: h / c; Precision: h / k
-- MRR: 1 / rank of the best, or 0 beyond k
+- MRR: 1 / (best rank), or 0 if that is above k
 - NDCG: sum over the h of 1 / log2(rank + 1), divided by the same sum over ranks 1 to min(c, k)
-- MAP: sum over the h of (number of chosen items up to this rank) / rank, by min(c, k)
+- MAP: sum over the h of (number of chosen items up to this rank) / rank, divided by min(c, k)
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from sparsetrain.metrics.scores import Scores, ratio
 from sparsetrain.system.argument_checks import require_int
 
 METRICS = ("hr", "ndcg", "mrr", "recall", "precision", "map")
-_BLOCK = 1 << 22  # scores at once: 16 MB
+_BLOCK = 1 << 22  # scores computed at once: 16 MB
 
 
 class Lists(Protocol):
-    """Lists of items, as `sparsetrain.data.Ragged` holds them."""
+    """Interface for lists of items, such as `sparsetrain.data.Ragged`."""
 
     @property
     def ids(self) -> Any:
@@ -43,19 +44,19 @@ class Lists(Protocol):
         """Refuse overlapping lists or gaps between them."""
 
     def rows(self) -> np.ndarray:
-        """The list of each item, (N,)."""
+        """Return the number of each item's list, (N,)."""
 
     def take(self, rows: Any) -> Any:
         """Return some of the lists."""
 
 
 class RankingMetrics:
-    """Means over users, fed batch by batch.
+    """Ranking metrics averaged over users, computed batch by batch.
 
     Parameters
     ----------
     k : int or sequence of int
-        Lengths of the list that is looked at.
+        Cutoffs: the metrics look at the k highest-ranked items.
 
     Examples
     --------
@@ -84,16 +85,16 @@ class RankingMetrics:
         Parameters
         ----------
         scores : ndarray (B, I) of a float type
-            Of each user and item. -inf ranks an item last.
+            Score of each item for each user. -inf ranks an item last.
         chosen : Ragged of B lists, optional
-            Items each user chose, as columns of `scores`; by default the first column, for scores
-            of one chosen item and I - 1 negatives.
+            Items that each user chose, as columns of `scores`; by default the first column, for
+            scores of one chosen item and I - 1 negatives.
         seen : Ragged of B lists, optional
-            Items that are not ranked, such as those of training. A chosen item is ranked all the
-            same.
+            Items left out of the ranking, such as items seen in training. A chosen item is ranked
+            even if it is in `seen`.
         counts : ndarray (B,) of integers, optional
-            How many items each user chose, where some have no score, as items that are new; by
-            default as many as `chosen` lists.
+            Number of items that each user chose, if some have no score, such as new items; by
+            default the lengths of the lists in `chosen`.
 
         Raises
         ------
@@ -103,10 +104,10 @@ class RankingMetrics:
         DataError
             If an item is not from 0 to I - 1.
         NumericalError
-            If a score is NaN. Users are counted from the first that was added.
+            If a score is NaN. Messages count users from the first user that was added.
         """
         if scores.ndim != 2:
-            raise ConfigError(f"scores must be (users, items), their shape is {scores.shape}")
+            raise ConfigError(f"scores must have the shape (users, items), not {scores.shape}")
         users, items = scores.shape
         for k in self.k:
             if k > items:
@@ -126,9 +127,9 @@ class RankingMetrics:
         self._empty += int(np.count_nonzero(count == 0))
 
     def merge(self, other: RankingMetrics) -> None:
-        """Add the users that `other` has seen, of the same k; `other` stays as it is."""
+        """Add the users that `other` has seen, with the same k; `other` is unchanged."""
         if self.k != other.k:
-            raise ConfigError(f"metrics of k {other.k} cannot be merged into those of k {self.k}")
+            raise ConfigError(f"metrics with k={other.k} cannot be merged into k={self.k}")
         self._sums += other._sums
         self._users += other._users
         self._empty += other._empty
@@ -142,9 +143,8 @@ class RankingMetrics:
             ``hr@K``, ``ndcg@K``, ``mrr@K``, ``recall@K``, ``precision@K`` and ``map@K`` for each k,
             None without users.
 
-            `users` : how many users they are of.
-
-            `users_without_items` : how many had chosen nothing, who are left out.
+            `users` : number of users in the means.
+            `users_without_items` : number of users who chose nothing, and are left out.
         """
         scores: Scores = {
             f"{name}@{k}": ratio(float(total), self._users)
@@ -199,7 +199,7 @@ def rank_items(
     for name, bags in {"chosen": chosen, "seen": seen}.items():
         if bags is not None and len(bags) != len(users):
             raise ConfigError(f"{name} has {len(bags)} lists for {len(users)} users")
-        if bags is not None:  # all of them: blocks begin anew at 0
+        if bags is not None:  # checked before blocks shift the offsets to 0
             bags.check_offsets(f"{name}: ", len(users))
     if counts is not None and np.shape(counts) != (len(users),):
         raise ConfigError(f"counts has the shape {np.shape(counts)} for {len(users)} users")
@@ -213,7 +213,7 @@ def rank_items(
 
 
 def _places(name: str, bags: Lists, shape: tuple[int, int]) -> np.ndarray:
-    """Return the places of listed items in flat scores (users, items)."""
+    """Return the positions of listed items in flattened scores (users, items)."""
     users, items = shape
     if len(bags) != users:
         raise ConfigError(f"{name} has {len(bags)} lists for {users} rows of scores")
@@ -222,12 +222,12 @@ def _places(name: str, bags: Lists, shape: tuple[int, int]) -> np.ndarray:
     outside = (ids < 0) | (ids >= items)
     if outside.any():
         at = int(outside.argmax())
-        raise DataError(f"{name}: list {row[at]} has the item {ids[at]}, but there are {items}")
+        raise DataError(f"{name}: list {row[at]} has item {ids[at]}, but there are {items} items")
     return row * items + ids
 
 
 def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
-    """Return how many items each user chose, of whom so many different ones are listed."""
+    """Return the number of items each user chose; `listed` counts the distinct listed ones."""
     if given is None:
         return listed
     counts = np.asarray(given)
@@ -235,16 +235,16 @@ def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
         raise ConfigError(f"counts: give an integer for each of {len(listed)} rows of scores")
     if (counts < listed).any():
         at = int((counts < listed).argmax())
-        raise ConfigError(f"counts: {counts[at]} for list {at}, which has {listed[at]} items")
+        raise ConfigError(f"counts: {counts[at]} for list {at}, but that has {listed[at]} items")
     return counts.astype(np.int64)
 
 
 def _ranks(
     scores: np.ndarray, chosen: np.ndarray, seen: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return of each chosen item its row, its rank, and its place among those chosen, from 1.
+    """Return each chosen item's row, rank, and position among the row's chosen items, from 1.
 
-    Within a row the ranks rise.
+    Within a row, ranks increase.
     """
     items = scores.shape[1]
     flat = scores.reshape(-1)
@@ -254,7 +254,7 @@ def _ranks(
     users = np.arange(len(scores) + 1)
     first, first_seen = np.searchsorted(row, users), np.searchsorted(seen // items, users)
     hidden = flat[seen]
-    higher = np.empty(len(row), np.int64)  # other items that score as high
+    higher = np.empty(len(row), np.int64)  # items not chosen that score at least as high
     for user in np.unique(row):
         own, mine = scores[user], slice(first[user], first[user + 1])
         if np.isnan(own.max()):

@@ -11,7 +11,7 @@ from sparsetrain.metrics.scores import Scores
 
 
 class RegressionMetrics(MeanMetrics):
-    """Errors of real predictions that are fed batch by batch, and can be merged.
+    """Errors of real predictions, computed batch by batch; metrics of parts can be merged.
 
     Sums are float64: the same batches in the same order give the same bits.
 
@@ -27,7 +27,7 @@ class RegressionMetrics(MeanMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._spread = 0.0  # sum of squared distances of labels from their mean
+        self._spread = 0.0  # sum of squared deviations of labels from their mean
 
     def _of_rows(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
         found = predictions.reshape(-1)
@@ -54,7 +54,7 @@ class RegressionMetrics(MeanMetrics):
         super().merge(other)
 
     def _spread_by(self, weight: float, mean: float, spread: float) -> None:
-        """Add the squared distances of more labels from their mean, before these are summed."""
+        """Add more labels' squared deviations from their mean; call it before adding their sums."""
         apart = mean - self._means().get("label", mean)
         self._spread += spread + apart * apart * self._weight * weight / (self._weight + weight)
 
@@ -66,13 +66,13 @@ class RegressionMetrics(MeanMetrics):
         dict
             `rmse`, `mae` : root of the mean squared error, and mean absolute error.
 
-            `rows` : how many rows.
+            `rows` : number of rows.
 
             `constant_rmse` : the RMSE of always predicting the mean label of these rows.
 
             `mean_label`, `mean_prediction` : means.
 
-            Without rows all but `rows` are None.
+            Without rows, all but `rows` are None.
         """
         found = self._means()
         root = float(np.sqrt(found["squared"])) if found else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores by name: which value of each is better, and quotients that may not exist."""
+"""Scores by name: which direction is better, and ratios that may be undefined."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,7 +20,7 @@ def _near_one(score: float) -> float:
     return -abs(score - 1.0)
 
 
-# Scores that can be watched, without the label's name -> a function that is larger for better ones.
+# Scores that can be monitored, without the label's name -> a function that is larger if better.
 GAINS: dict[str, Callable[[float], float]] = {
     "logloss": _lower,
     "ne": _lower,
@@ -31,17 +31,17 @@ GAINS: dict[str, Callable[[float], float]] = {
     "rmse": _lower,
     "mae": _lower,
     "loss": _lower,
-    **dict.fromkeys(("hr", "ndcg", "mrr", "recall", "precision", "map"), _higher),  # behind them @k
+    **dict.fromkeys(("hr", "ndcg", "mrr", "recall", "precision", "map"), _higher),  # as "hr@10"
 }
 
 
 def base_name(name: str) -> str:
-    """Return a score's name without its label's, and without a ranking's k."""
+    """Return a score's name without a label's name and without the k of a ranking."""
     return name.rpartition(".")[2].partition("@")[0]
 
 
 def ratio(total: float | None, count: float | None) -> float | None:
-    """Return `total / count`, or None where that does not exist."""
+    """Return `total / count`, or None if that is undefined."""
     return total / count if total is not None and count else None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers as values: each is a formula, from which dense and row kernels are compiled.
+"""Optimizers as values: each is a formula that is compiled to dense and row kernels.
 
 From a formula to a write: `formula` (the update of one element, and `KernelSpec`, which adds decay
 and clipping), `update_rule` (a formula with numbers and a mode), `param_groups` (the rows of each
@@ -48,7 +48,7 @@ from sparsetrain.tables.formula import sign as sign
 from sparsetrain.tables.formula import sqrt as sqrt
 from sparsetrain.tables.formula import where as where
 
-# Name, as in settings and saved runs -> constructor.
+# Name in settings and saved runs -> constructor.
 OPTIMIZERS: dict[str, _Callable[..., Optimizer]] = {
     "sgd": sgd,
     "momentum": momentum,

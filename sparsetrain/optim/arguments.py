@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options shared by all constructors, checks of arguments, and conversion to plain values.
 
-A custom formula, and a learning rate that is a function, are marked as such: then the optimizer
-must be passed when the run is loaded.
+A custom formula, or a learning rate that is a custom function, is only marked as such: the caller
+must then pass the optimizer when loading the run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sparsetrain.tables.formula import Formula
 if TYPE_CHECKING:
     from typing_extensions import Unpack as Unpack
 else:
-    Unpack = dict  # for type checkers alone
+    Unpack = dict  # only type checkers need the real one
 
 
 class WithoutDecay(TypedDict, total=False):
-    """See `Optimizer`: options of a formula that decides by itself how weights decay."""
+    """See `Optimizer`: the options of formulas with their own weight decay."""
 
     mode: Mode
     max_replayed_steps: int | None
@@ -47,12 +47,12 @@ class Options(WithoutDecay, total=False):
 
 
 def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
-    """Return an optimizer; of a name in `OPTIMIZERS`, one with this learning rate.
+    """Return an `Optimizer` as it is, or make one from a name in `OPTIMIZERS`.
 
     Raises
     ------
     ConfigError
-        If it is neither.
+        If `given` is neither.
     """
     known = _constructors()
     if isinstance(given, str) and given in known:
@@ -66,7 +66,7 @@ def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
 
 
 def options_of(name: str) -> list[str]:
-    """Names of the arguments of a formula's constructor, in the order of its signature."""
+    """Return the names of a constructor's arguments, in the order of its signature."""
     hints = get_type_hints(_constructors()[name])
     shared = get_args(hints.pop("options"))[0].__annotations__
     return [argument for argument in (*hints, *shared) if argument != "return"]
@@ -92,7 +92,7 @@ def make_optimizer(
     formula, hyper
         As in `Optimizer`.
     options : mapping
-        Keyword arguments of the constructor beyond those of the formula.
+        Keyword arguments of the constructor that are not the formula's.
     shared : type
         The options that the constructor accepts.
     fixed : mapping, optional
@@ -101,7 +101,7 @@ def make_optimizer(
     Raises
     ------
     ConfigError
-        If the formula lacks an option; names the formula and its options.
+        If the formula does not have an option; names the formula and its options.
     """
     for name in options:
         if name not in shared.__annotations__:
@@ -149,7 +149,7 @@ FUNCTION = "function"
 def to_config(optimizer: Optimizer) -> dict[str, Any]:
     """Describe an optimizer: name, hyper-parameters, initial slot, options and groups.
 
-    Its formula is `custom` if no constructor of the package makes it.
+    `custom` marks a formula that no constructor of the package makes.
     """
     groups = [{**asdict(g), "lr": _described(g.lr)} for g in optimizer.groups]
     return {
@@ -163,22 +163,22 @@ def to_config(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any]) -> Optimizer:
-    """The optimizer that `to_config` described, by a constructor of the package.
+    """Make the optimizer that `to_config` described, by a constructor of the package.
 
     Raises
     ------
     ConfigError
-        If its formula or learning rate is not of this package.
+        If its formula or learning rate is a custom one.
     """
     if config.get("custom"):
         raise ConfigError(
-            f"it was trained by a custom formula named {config['name']!r}: "
+            f"it was trained with a custom formula named {config['name']!r}: "
             "pass load(..., optimizer=...)"
         )
     known = _constructors()
     if config["name"] not in known:
         raise ConfigError(
-            f"it was trained by {config['name']!r}, which this package does not have: "
+            f"it was trained with {config['name']!r}, which this package does not have: "
             "pass load(..., optimizer=...)"
         )
     hyper = {name: _number(value) for name, value in config["hyper"].items()}
@@ -192,7 +192,7 @@ def from_config(config: Mapping[str, Any]) -> Optimizer:
 
 
 def is_known(config: Mapping[str, Any]) -> bool:
-    """Whether `from_config` can make an optimizer from a description."""
+    """Return whether `from_config` can make an optimizer from a description."""
     try:
         from_config(config)
     except ConfigError:
@@ -201,7 +201,7 @@ def is_known(config: Mapping[str, Any]) -> bool:
 
 
 def _initial(optimizer: Optimizer) -> dict[str, float]:
-    """The argument `initial` of a constructor: at most one slot of our formulas begins above 0."""
+    """Return the constructor's argument `initial`; at most one slot starts above 0."""
     above = [slot.initial for slot in optimizer.formula.slots if slot.initial]
     return {"initial": float(above[0])} if above else {}
 
@@ -211,7 +211,7 @@ def _makes_formula_of(constructor: Callable[..., Optimizer] | None, optimizer: O
         return False
     try:
         built = constructor(**optimizer.hyper, **_initial(optimizer))
-    except (ConfigError, TypeError):  # its arguments differ
+    except (ConfigError, TypeError):  # the constructor has different arguments
         return False
     return built.formula == optimizer.formula
 

@@ -21,22 +21,22 @@ from sparsetrain.system.argument_checks import is_number, require_int
 from sparsetrain.tables.formula import Formula, RowMean, Slot
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
-AVERAGE = "average"  # the slot, and the number of `h` that keeps the earlier average
+AVERAGE = "average"  # name of the slot, and of the number in `h` that keeps the earlier average
 
 
 class Average(NamedTuple):
-    """An average of all weights, with which a model scores; made by `ema` or `swa`.
+    """An average of all weights, which a model uses to score; made by `ema` or `swa`.
 
-    Called with a step's number, it returns the factor by which the earlier average is kept.
+    Call it with a step's number for the factor by which that step keeps the earlier average.
 
     Parameters
     ----------
     decay : float or None
         Decay rate of an exponential average; None gives all weights the same factor.
     start : int
-        The step until which the average is the weight itself.
+        Until this step, the average is the weight itself.
     every : int
-        Steps between two weights that are averaged.
+        Number of steps between two weights in the average.
     """
 
     decay: float | None
@@ -44,7 +44,7 @@ class Average(NamedTuple):
     every: int = 1
 
     def __call__(self, step: int) -> float:
-        """The factor by which a step, counted from 1, keeps the earlier average."""
+        """Return the factor by which a step, counted from 1, keeps the earlier average."""
         if step <= self.start:
             return 0.0
         count, rest = divmod(step - self.start, self.every)
@@ -72,7 +72,7 @@ def ema(decay: float = 0.999) -> Average:
 
 
 def swa(start: int, every: int = 1) -> Average:
-    """Stochastic weight averaging: the mean of the weights after step `start` and every so many.
+    """Stochastic weight averaging: the mean of the weights every `every` steps from `start` on.
 
     References
     ----------
@@ -92,7 +92,7 @@ def swa(start: int, every: int = 1) -> Average:
 
 
 def as_average(value: Any) -> Average | None:
-    """Return an average from one, a decay, or the list that a manifest holds.
+    """Return an average from an `Average`, a decay, or a list in a manifest.
 
     Raises
     ------
@@ -114,15 +114,15 @@ def averaged(formula: Formula) -> Formula:
         If the formula already has a slot of this name.
     """
     if AVERAGE in [slot.name for slot in formula.slots]:
-        raise ConfigError(f"{formula.name}: its slot {AVERAGE!r} needs another name beside average")
+        raise ConfigError(f"{formula.name}: rename its slot {AVERAGE!r}, which average= uses")
 
     def step(w: Any, g: Any, slots: tuple[Any, ...], h: Any) -> tuple[Any, tuple[Any, ...]]:
         *own, apart = slots
         new, kept = formula.step(w, g, tuple(own), h)
-        new = T.Bind(fuse_multiply_adds(new))  # lest w - (w - x) is simplified
+        new = T.Bind(fuse_multiply_adds(new))  # so that w - (w - x) is not simplified
         before = w / h.keep if hasattr(h, "keep") else w  # without decoupled decay
-        # The sum comes last: LLVM would fuse a product with the sum of the next step, where it
-        # sees both.
+        # The sum comes last: LLVM would fuse a product with the sum of the next step if it saw
+        # both.
         return new, (*kept, h.average * apart + h.average * (before - new))
 
     fades = len(formula.slot_decay) == len(formula.slots)
@@ -142,7 +142,7 @@ def _without_average(mean: RowMean) -> Any:
 def averages(
     params: Mapping[str, NDArray], slots: Mapping[str, Mapping[str, NDArray]]
 ) -> dict[str, NDArray]:
-    """Return the averages of parameters with current rows; parameters without an average unchanged.
+    """Return the averages of parameters with up-to-date rows; others are returned unchanged.
 
     Cost: the memory of all parameters, and a pass over them.
     """

@@ -20,23 +20,23 @@ KINDS = {"per": ("element", "row"), "noop_on_zero_grad": ("always", "untouched",
 
 
 def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
-    """Run a formula on symbols.
+    """Check a formula by running it on symbols and arrays.
 
     Raises
     ------
     ConfigError
-        If a name is taken, if `slot_decay` or `noop_on_zero_grad` is wrong, if its step fails on
-        symbols, returns the wrong number of slots, or computes a per-row slot from a single
-        element, or if a gradient of 0 changes a value despite `noop_on_zero_grad`.
+        If a name is taken; if `slot_decay` or `noop_on_zero_grad` is wrong; if its step fails on
+        symbols, returns the wrong number of slots, or computes a per-row slot from one element; or
+        if a gradient of 0 changes a value despite `noop_on_zero_grad`.
     """
     names = [slot.name for slot in formula.slots]
     if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
-        raise ConfigError(f"{formula.name}: slots need names that differ, per 'element' or 'row'")
+        raise ConfigError(f"{formula.name}: slots need distinct names, and per 'element' or 'row'")
     if LAST in names:
         raise ConfigError(f"{formula.name}: a slot cannot be named {LAST!r}; exact mode uses it")
     if formula.noop_on_zero_grad not in KINDS["noop_on_zero_grad"]:
         raise ConfigError(
-            f"{formula.name}: noop_on_zero_grad is one of {KINDS['noop_on_zero_grad']}, "
+            f"{formula.name}: noop_on_zero_grad must be one of {KINDS['noop_on_zero_grad']}, "
             f"not {formula.noop_on_zero_grad!r}"
         )
     numbers = _numbers(formula, hyper)
@@ -63,7 +63,7 @@ def _check_slot_decay(formula: Formula, numbers: tuple[str, ...]) -> None:
     wrong = [name for name in formula.slot_decay if name not in (None, *numbers)]
     if wrong or (formula.slot_decay and len(formula.slot_decay) != len(formula.slots)):
         raise ConfigError(
-            f"{formula.name}: slot_decay names a number of the formula or None for each slot, not "
+            f"{formula.name}: slot_decay must have, for each slot, a number's name or None, not "
             f"{formula.slot_decay}"
         )
 
@@ -84,7 +84,7 @@ def _check_step(formula: Formula, numbers: tuple[str, ...]) -> None:
         raise ConfigError(f"{formula.name}: step must return (w, slots), slots being a tuple")
     new_slots = result[1]
     if len(new_slots) != len(slots):
-        raise ConfigError(f"{formula.name}: {len(slots)} slots, but step gives {len(new_slots)}")
+        raise ConfigError(f"{formula.name}: {len(slots)} slots, but step returns {len(new_slots)}")
     single = [weight, gradient, *(var for slot, var in slots.items() if slot.per == "element")]
     for slot, value in zip(formula.slots, new_slots, strict=True):
         if slot.per == "row" and _uses(value, single):
@@ -121,8 +121,7 @@ def uses_count(formula: Formula) -> bool:
 def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
     """Try a gradient of 0, because `noop_on_zero_grad` decides which rows are skipped.
 
-    Uses the initial slots, and for "always" also the slots after one step, in float32 as kernels
-    do.
+    Uses the initial slots, and for "always" also the slots after one step, in float32 like kernels.
     """
     if formula.noop_on_zero_grad == "never":
         return
@@ -144,7 +143,7 @@ def _check_zero_gradient(formula: Formula, hyper: Mapping[str, float]) -> None:
             if formula.noop_on_zero_grad == "always":
                 tried.append(tuple(stepped(np.ones_like(weight), tried[0])[1:]))
             after = [stepped(np.zeros_like(weight), slots) for slots in tried]
-    except Exception:  # a step that takes symbols alone cannot be tried
+    except Exception:  # the step accepts only symbols
         return
     for slots, found in zip(tried, after, strict=True):
         if not all(map(np.array_equal, found, (weight, *slots))):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients before a step: finiteness, global norm, accumulation.
 
-All take a mix of dense tensors and `RowSparse`. Row-sparse ones are coalesced first: the norm of
-uncoalesced duplicates is wrong, and an accumulator of them would grow without bound.
+All functions accept a mix of dense tensors and `RowSparse`. They coalesce row-sparse gradients
+first: the norm of uncoalesced duplicates is wrong, and accumulated duplicates grow without bound.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ def accumulate_(
     *,
     coalesce: bool = True,
 ) -> None:
-    """Add ``weight * gradients`` to an accumulator, which `Optimizer.apply_` takes as gradients.
+    """Add ``weight * gradients`` to an accumulator, which `Optimizer.apply_` accepts as gradients.
 
-    Losses are means over a batch, so ``weight`` is a micro-batch's share of the rows of all.
+    Losses are means over a batch, so ``weight`` is a micro-batch's share of the batch's rows.
 
     Parameters
     ----------
     gradients : mapping of str to Tensor or RowSparse
-        Of one micro-batch.
+        Gradients of one micro-batch.
     acc : dict
-        Changed. Begin with ``{}``.
+        The accumulator, which is changed. Start with ``{}``.
     weight : float
         Factor.
     coalesce : bool
-        Sum duplicates of row-sparse gradients now, so that the accumulator has as many rows as were
-        touched. Without it the entries of all micro-batches are kept for the optimizer to sum,
+        Sum duplicates of row-sparse gradients now, so that the accumulator has one row for each
+        touched row. Otherwise it keeps the entries of all micro-batches for the optimizer to sum,
         which takes less time and more memory.
 
     Raises
     ------
     ConfigError
-        If a gradient differs in kind from the one accumulated under its name, or the weight is not
-        a finite number; nothing is changed then.
+        If a gradient's kind differs from the accumulated gradient of the same name, or the weight
+        is not a finite number; nothing is changed then.
     """
     if not (is_number(weight) and isfinite(weight)):
         raise ConfigError(f"accumulate_: weight is {weight!r:.60}; it must be a finite number")
     for name, gradient in gradients.items():
         if name in acc and _kind(acc[name]) != _kind(gradient):
             raise ConfigError(
-                f"accumulate: gradient of {name!r} is {_kind(gradient)}, the accumulator holds "
+                f"accumulate: gradient of {name!r} is {_kind(gradient)}, but the accumulator has "
                 f"{_kind(acc[name])}"
             )
     for name, gradient in gradients.items():
@@ -91,7 +91,7 @@ def _scaled(tensor: NDArray, weight: float) -> NDArray:
 
 
 def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
-    """Return the entries of an accumulator and of a gradient times a number."""
+    """Join the entries of an accumulator with those of a gradient times a number."""
     if acc is None:
         values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
@@ -113,27 +113,27 @@ def _scale_(out: NDArray, tensor: NDArray, weight: float, *, add: bool, first: i
 
 
 def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | None:
-    """Describe the first array that holds NaN or infinity, if one does.
+    """Describe the first array with NaN or infinity; None if all are finite.
 
-    The loss alone does not tell: a maximum or a mask may turn NaN into a number.
+    The loss alone is not enough: a maximum or a mask may turn NaN into a number.
     Cost: one pass, one launch.
     """
     values = [*map(_values, gradients.values())]
-    if loss is not None:  # the sum over parts of a batch is on the host
+    if loss is not None:  # a sum over parts of a batch is on the host
         values.insert(0, to_device(loss, values[0].device) if values else loss)
     places = which_nonfinite(values)
     return problem_of(places[0], loss, gradients) if places else None
 
 
 def problem_of(place: int, loss: NDArray | None, names: Iterable[str]) -> str:
-    """Describe the array at a place, of the loss, if there is one, and gradients."""
+    """Describe the array at a position among the loss, if any, and the gradients."""
     if loss is not None and place == 0:
         return f"the loss is {float(runtime.as_numpy(loss))}"
     return f"the gradient of {[*names][place - (loss is not None)]!r} is not finite"
 
 
 def is_finite(loss: NDArray | None) -> bool:
-    """Whether a loss is a number; one that was not given is."""
+    """Return whether a loss is finite; None counts as finite."""
     return loss is None or bool(np.isfinite(runtime.as_numpy(loss)))
 
 
@@ -142,12 +142,12 @@ def _flat(tensor: NDArray) -> NDArray:
 
 
 def coalesced(gradients: Mapping[str, Gradient]) -> dict[str, Gradient]:
-    """The gradients, duplicates of row-sparse ones summed."""
+    """Return the gradients with duplicates in row-sparse ones summed."""
     return {n: g.coalesce() if isinstance(g, RowSparse) else g for n, g in gradients.items()}
 
 
 def global_norm(gradients: Mapping[str, Gradient]) -> float:
-    """Square root of the sum of all squares, in float64 and in a fixed order.
+    """Return the square root of the sum of all squares, in float64 and in a fixed order.
 
     Duplicates are summed first, so this is the norm of the densified gradients.
     """
@@ -159,7 +159,7 @@ def global_norm(gradients: Mapping[str, Gradient]) -> float:
 
 
 def block_squares(values: NDArray) -> np.ndarray:
-    """Sums of squares of blocks of a tensor's elements, in float64 and in a fixed order."""
+    """Return sums of squares over blocks of a tensor, in float64 and in a fixed order."""
     return runtime.as_numpy(_squares_of(values))
 
 
@@ -198,7 +198,7 @@ def scale_kernel(dtype: str, add: bool) -> PrimFunc:
 
 
 def squares_kernel(dtype: str) -> PrimFunc:
-    """Sums of squares of blocks of (n,) elements, in float64."""
+    """Build sums of squares over blocks of (n,) elements, in float64."""
     with kernel() as built:
         (size,) = extents(1)
         values = buffer("values", (size,), dtype)

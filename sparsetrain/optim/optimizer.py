@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Optimizer`: a formula and its options, applied to a mix of dense and row-sparse gradients.
 
-One object for the whole model. A dense gradient updates the whole parameter, a `RowSparse` one the
-rows it names; both in place. Cost of a row-sparse update: N ids to sort and U rows to read and
-write, whatever the table's rows; in exact mode, the steps that those rows missed as well.
+One object serves the whole model. A dense gradient updates the whole parameter, a `RowSparse`
+gradient the rows it names; both in place. A row-sparse update sorts N ids and reads and writes U
+rows, for any size of the table; in exact mode it also replays the steps that those rows missed.
 
-This file holds the options. `update` takes steps, `exact` catches rows up, `state_factory` makes
-states, `saving` writes them to disk.
+This file has the options. `update` takes steps, `exact` replays missed steps, `state_factory`
+makes states, `saving` writes them to disk.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ ON_NONFINITE = ("stop", "skip")
 
 @dataclass(frozen=True)
 class Optimizer(RowOptions):
-    """An update rule with its options; the state lives outside, in `State`.
+    """An update rule with its options; the state is separate, in `State`.
 
     Parameters
     ----------
     formula : Formula
         The rule.
     hyper : mapping of str to float, Schedule or function of the step
-        Its hyper-parameters, passed to the kernels as numbers: changing one compiles nothing.
+        Its hyper-parameters, which are arguments of the kernels: changing one does not recompile.
         Steps count from 1.
     mode : {"lazy", "exact", "closed", "dense"}
-        Rows with a row-sparse gradient that a batch does not name: lazy leaves them as they are;
-        exact replays their missed steps before they are read, which gives the weights of a dense
-        optimizer; closed takes the product of many missed steps in place of a replay, for formulas
-        that have one; dense makes the gradient dense and updates every row.
+        Treatment of a table's rows that a batch does not look up: lazy leaves them unchanged; exact
+        replays their missed steps before they are read, which gives the weights of a dense
+        optimizer; closed replaces a replay of many steps by one product, for formulas that have
+        one; dense makes the gradient dense and updates every row.
     max_replayed_steps : int, optional
-        In exact and closed mode, most steps replayed for a row; see docs/optimizers.md for the
-        error. Closed mode replays 8 by default.
+        In exact and closed mode, the most steps to replay for a row; see docs/optimizers.md for the
+        error. The default in closed mode is 8.
     weight_decay : float
         Coupled: added to the gradient as ``weight_decay * w``.
     decoupled : bool
@@ -75,21 +75,21 @@ class Optimizer(RowOptions):
     clip_norm : float, optional
         Scale all gradients so that their global norm is at most this.
     on_nonfinite : {"stop", "skip"}
-        A gradient with NaN or infinity raises, or the step is left out and counted.
+        If a gradient has NaN or infinity, raise, or skip the step and count it.
     update : {"sparse", "dense"}, optional
-        Rows that a row-sparse gradient updates: those it names, or every row, where both give the
-        same bits. By default those it names, but every row in dense mode, and in exact mode of
-        small tables, where that is quicker.
+        Whether a row-sparse gradient updates only the rows it names, or every row, if both give the
+        same bits. The default is sparse, except in dense mode, and in exact mode for small tables,
+        for which dense is faster.
     average : float or Average, optional
-        An average of all weights is kept, and the model scores by it: the decay of an exponential
-        one, or the result of `ema` or `swa`. Needs mode exact or dense, and tables in float32.
+        Keep an average of all weights, and score with it: the decay of an exponential average, or
+        the result of `ema` or `swa`. Needs mode exact or dense, and tables in float32.
     groups : sequence of ParamGroup
         Options that differ for some parameters or tables.
 
     Raises
     ------
     ConfigError
-        If the formula or an option is wrong, or the formula lacks the option.
+        If the formula or an option is invalid, or the formula does not have the option.
 
     Examples
     --------
@@ -118,23 +118,23 @@ class Optimizer(RowOptions):
             isinstance(self.groups, Sequence)
             and all(isinstance(g, ParamGroup) for g in self.groups)
         ):
-            raise ConfigError(f"{name}: groups is a list of ParamGroup, not {self.groups!r}")
+            raise ConfigError(f"{name}: groups must be a list of ParamGroup, not {self.groups!r}")
         object.__setattr__(self, "groups", tuple(self.groups))
         check_formula(self.formula, {key: value_at(value, 1) for key, value in numbers.items()})
         if self.on_nonfinite not in ON_NONFINITE:
-            raise ConfigError(f"{name}: on_nonfinite is one of {ON_NONFINITE}")
+            raise ConfigError(f"{name}: on_nonfinite must be one of {ON_NONFINITE}")
         check_limit(name, "clip_norm", self.clip_norm)
         if self.clip_norm is not None and uses_count(self.formula):
             raise ConfigError(
-                f"{name}: clip_norm sums the entries of a row first, and h.count is lost; leave it "
-                "out"
+                f"{name}: clip_norm sums the entries of a row first, so h.count is lost: remove "
+                "clip_norm"
             )
         for option in ("weight_decay", "clip_value", "clip_norm"):
             object.__setattr__(self, option, as_float(getattr(self, option)))
-        self.rule().numbers(1)  # a schedule that fails, fails now
+        self.rule().numbers(1)  # raises if a schedule fails
 
     def __repr__(self) -> str:
-        """Name, numbers, and the options that are not as they are by default."""
+        """Return the name, the numbers, and options that differ from their defaults."""
         options = [option for option in fields(self) if option.default is not MISSING]
         chosen = {o.name: value for o in options if (value := getattr(self, o.name)) != o.default}
         numbers = [f"{name}={value!r}" for name, value in {**self.hyper, **chosen}.items()]
@@ -150,11 +150,11 @@ class Optimizer(RowOptions):
 
     @cached_property
     def full_formula(self) -> Formula:
-        """The formula with the slot of the average, if there is one."""
+        """The formula, with the slot of the average if there is an average."""
         return self.formula if self.average is None else averaged(self.formula)
 
     def number(self, name: str, step: int) -> float | None:
-        """A number such as ``"lr"`` in a step, from 1, groups aside; None if there is none such."""
+        """Return a number such as ``"lr"`` in a step, without groups; None if it does not exist."""
         return value_at(self.hyper[name], step) if name in self.hyper else None
 
     @property
@@ -181,19 +181,18 @@ class Optimizer(RowOptions):
         params : mapping of str to Tensor
             All parameters that will be updated.
         tables : mapping, optional
-            Storage -> its tables by name, as slices of its rows: the parameters that get row-sparse
-            gradients. By default any matrix may get them.
+            Storage -> its tables by name, as slices of its rows. Only storages may have row-sparse
+            gradients; by default, any matrix may.
         fill : bool
-            False leaves slots uninitialised, for slots that are about to be loaded.
+            False leaves slots uninitialised, if they are about to be loaded.
         seed : int
-            Of the random bits by which tables in half precision are rounded.
+            Seed of the random bits that round half-precision tables.
         scaled : bool
-            Whether gradients will come with a `scale`, see `apply_`.
+            Whether gradients will have a `scale`, see `apply_`.
         buffers : collection of str
-            Parameters for which new values will come in place of gradients: a step writes them as
-            they are.
+            Parameters that get new values in place of gradients: a step copies the values.
         target : tvm.target.Target, optional
-            Of the gradients' programs; by default the parameters' device.
+            Target of the gradient programs; by default the parameters' device.
 
         Raises
         ------
@@ -205,7 +204,7 @@ class Optimizer(RowOptions):
         require_mapping("optimizer: params", params)
         if not isinstance(tables or {}, Mapping):
             raise ConfigError(
-                f"optimizer: tables is a {type(tables).__name__}; give model.tables(), a dict of "
+                f"optimizer: tables is a {type(tables).__name__}; give model.tables(), a dict from "
                 "storages to their tables by name, as slices of rows"
             )
         backend = None if target is None else backend_of(target)
@@ -222,33 +221,32 @@ class Optimizer(RowOptions):
         scale: float = 1.0,
         may_overflow: bool = False,
     ) -> StepResult:
-        """Take one step: writes into the tensors of `params` and `state`.
+        """Take one step; write to the tensors of `params` and `state`.
 
-        Of a parameter with a row-sparse gradient only the rows named by its indices change (in
-        dense mode, all may); duplicates are summed first.
+        A row-sparse gradient changes only the rows that its indices name (in dense mode, all rows
+        may change); duplicates are summed first.
 
         Parameters
         ----------
         params : mapping of str to Tensor
             Parameters of any shape; tables are (V, D).
         gradients : mapping of str to Tensor or RowSparse
-            For some or all of the parameters, or sums of `accumulate_`.
+            Gradients of some or all parameters, or sums from `accumulate_`.
         state : State
             From `init`.
         loss : Tensor, optional
-            Checked to be finite with the gradients.
+            Checked for NaN and infinity together with the gradients.
         scale : float
-            Factor that the gradients are too large by; needs a state from ``init(...,
-            scaled=True)``.
+            Divide the gradients by this loss scale; needs a state from ``init(..., scaled=True)``.
         may_overflow : bool
-            Whether the scale may be why a gradient is not finite: the step is left out then.
+            Skip the step if a gradient is not finite, since the scale may have caused it.
 
         Raises
         ------
         ConfigError
-            If a gradient has no parameter or state, or the wrong shape or dtype, if rows of a
-            parameter in exact mode were not caught up, or if the state takes no scale; nothing is
-            written then.
+            If a gradient has no parameter or state, or the wrong shape or dtype; if rows of a
+            parameter in exact mode are not up to date; or if the state does not support a scale.
+            Nothing is written then.
         NumericalError
             If a gradient or the loss is not finite; nothing is written then.
         """
@@ -259,20 +257,20 @@ class Optimizer(RowOptions):
     def catch_up_(
         self, params: Mapping[str, NDArray], rows: Mapping[str, Any], state: State
     ) -> int:
-        """Make rows current that are about to be read; only exact mode has something to do.
+        """Bring rows up to date before they are read; only exact mode needs this.
 
         Parameters
         ----------
         params : mapping of str to Tensor
-            Written, as are the slots in `state`.
+            Written, like the slots in `state`.
         rows : mapping of str to integer array
-            For each table that will be read, the rows; any shape, duplicates welcome. The plan
-            made of them is kept for the `apply_` that follows.
+            The rows to be read from each table; any shape, duplicates allowed. Their plan is kept
+            for the next `apply_`.
 
         Returns
         -------
         int
-            Steps replayed, over all rows.
+            Number of steps replayed, summed over rows.
 
         Raises
         ------
@@ -284,18 +282,18 @@ class Optimizer(RowOptions):
         return sum(state.tables.table(name).catch_up(ids) for name, ids in rows.items())
 
     def flush_(self, params: Mapping[str, NDArray], state: State) -> int:
-        """Make all rows current, as evaluation, checkpoints and export need; see `catch_up_`."""
+        """Bring all rows up to date, for evaluation, checkpoints and export; see `catch_up_`."""
         adopt_state_(self, params, state)
         state.tables.hold(params)
         return sum(table.flush() for table in state.tables.each())
 
     def restored_(self, state: State) -> None:
-        """Begin new histories after a checkpoint was loaded into the tensors of `state`.
+        """Start new histories after a checkpoint was loaded into the tensors of `state`.
 
         Raises
         ------
         CheckpointError
-            If a row is not current: the checkpoint was not made after `flush_`.
+            If a row is not up to date, because the checkpoint was made without `flush_`.
         """
         state.tables.restored()
 
@@ -306,21 +304,21 @@ class Optimizer(RowOptions):
         state: State,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep a loop's parameters and state in a folder, from which `load_` goes on.
+        """Save the parameters and state of a custom loop to a folder, for `load_`.
 
-        Killed at any moment, it leaves the save before or this one. In exact mode all rows are made
-        current first, see `flush_`.
+        After a kill at any moment, the previous save or this one is complete. Exact mode first
+        brings all rows up to date, see `flush_`.
 
         Parameters
         ----------
         folder : path
-            In which nothing else is; folders above it are made.
+            A folder for this alone; its parents are created.
         params : mapping of str to Tensor
-            All that steps are taken with, those without a gradient too.
+            All parameters of the steps, including those without a gradient.
         state : State
             From `init`.
         extra : mapping, optional
-            Kept beside them, as plain JSON values: where the data are to be read on, for instance.
+            Plain JSON values to save, such as the position in the data.
 
         Raises
         ------
@@ -329,9 +327,9 @@ class Optimizer(RowOptions):
         NumericalError
             If a parameter or a slot is not finite; nothing is written then.
         ConfigError
-            If a parameter is missing, is no tensor or has a slot's name, or `extra` is no mapping.
+            If a parameter is missing, not a tensor or named like a slot, or `extra` is no mapping.
         ResourceError
-            If the disk has not enough room.
+            If the disk has too little free space.
         """
         saving.require_tensors(params, state)
         extra = {} if extra is None else extra
@@ -342,17 +340,17 @@ class Optimizer(RowOptions):
     def load_(
         self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
     ) -> dict[str, Any]:
-        """Continue from what `save` wrote, with the bits of an uninterrupted loop.
+        """Load a `save`, to continue with the bits of an uninterrupted loop.
 
         Parameters
         ----------
         folder : path
             The saved folder.
         params : mapping of str to Tensor
-            Written; of the names, shapes and dtypes that were saved.
+            Written; they need the saved names, shapes and dtypes.
         state : State
-            Written; from `init` with the arguments of the saved one. This optimizer's
-            hyperparameters apply, such as its learning rate, not the saved ones.
+            Written; from `init` with the same arguments as the saved state. Hyperparameters, such
+            as the learning rate, are this optimizer's, not the saved ones.
 
         Returns
         -------
@@ -363,10 +361,9 @@ class Optimizer(RowOptions):
         ------
         CheckpointError
             If there is no such folder, its files are damaged, or the formula, a parameter, a slot
-            or a table differs; nothing is written then. Also if saved values are not finite; they
-            have been read.
+            or a table differs, or a saved value is not finite; nothing is written then.
         ConfigError
-            If a parameter is missing or no tensor.
+            If a parameter is missing or not a tensor.
         """
         saving.require_tensors(params, state)
         extra = saving.load_(folder, self.formula.name, params, state)
@@ -374,11 +371,11 @@ class Optimizer(RowOptions):
         return extra
 
     def describe(self, state: State) -> list[str]:
-        """Describe which rows of each table are updated, and why; equal neighbours share a line."""
+        """Say which rows of each table are updated, and why; equal neighbours share a line."""
         return describe_tables(state)
 
     def summarize(self, state: State) -> str:
-        """Count the tables that are updated in each way; `describe` has their names.
+        """Count the tables that are updated in each way; `describe` gives their names.
 
         Examples
         --------

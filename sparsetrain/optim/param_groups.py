@@ -39,14 +39,14 @@ class ParamGroup:
     Parameters
     ----------
     match : str
-        A name as in `Trainer.state_dict`, with ``*`` and ``?``: ``"embeddings.C1.weight"``,
+        A name in `Trainer.state_dict`, with ``*`` and ``?``: ``"embeddings.C1.weight"``,
         ``"embeddings.*"``, ``"*.bias"``.
     lr : float, Schedule or function of the step, optional
-        In place of the optimizer's.
+        Replaces the optimizer's.
     scale : float
         Multiplies the learning rate.
     weight_decay, mode, max_replayed_steps, update : optional
-        In place of the optimizer's.
+        Replace the optimizer's.
     """
 
     match: str
@@ -59,14 +59,14 @@ class ParamGroup:
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:
-            raise ConfigError(f"group {self.match!r}: mode is one of {MODES}, not {self.mode!r}")
+            raise ConfigError(f"group {self.match!r}: mode must be in {MODES}, not {self.mode!r}")
         if self.update is not None and self.update not in UPDATES:
             raise ConfigError(
-                f"group {self.match!r}: update is one of {UPDATES}, not {self.update!r}"
+                f"group {self.match!r}: update must be in {UPDATES}, not {self.update!r}"
             )
         if not isinstance(self.match, str):
             raise ConfigError(
-                f"group {self.match!r}: match is a name, with * and ? for any letters"
+                f"group {self.match!r}: match must be a name, with * and ? for any letters"
             )
         if not (is_number(self.scale) and 0 <= self.scale < float("inf")):
             raise ConfigError(f"group {self.match!r}: scale must be 0 or more, not {self.scale}")
@@ -89,7 +89,7 @@ class RowRange(NamedTuple):
 
 
 def abbreviate_names(names: Sequence[str]) -> str:
-    """One name, or the first and the last of several."""
+    """Return one name, or the first and the last of several."""
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} tables)"
 
 
@@ -105,15 +105,15 @@ def resolve(
     Parameters
     ----------
     rule : UpdateRule
-        The rule where no group matches.
+        The rule if no group matches.
     groups : sequence of ParamGroup
-        In order.
+        The groups, in order.
     heights : mapping of str to int
         Rows of each parameter.
     tables : mapping
-        For storages, the rows of each table by logical name; any other parameter is one range.
+        Storage -> rows of each table by logical name; all other parameters are one range each.
     small : mapping of str to int, optional
-        Most rows of a table of each parameter that exact mode updates densely; by default 0.
+        Parameter -> most rows of a table that exact mode updates densely; by default 0.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _range(name: str, rows: slice, rule: UpdateRule, small: int) -> RowRange:
 
 
 def rule_of(name: str, rule: UpdateRule, groups: Sequence[ParamGroup]) -> UpdateRule:
-    """Return the rule of a parameter or table, from the one where no group matches."""
+    """Return the rule of a parameter or table; `rule` applies if no group matches."""
     for group in groups:
         if fnmatchcase(name, group.match):
             rule = _changed(rule, group)
@@ -152,7 +152,7 @@ def rule_of(name: str, rule: UpdateRule, groups: Sequence[ParamGroup]) -> Update
 
 
 def _changed(rule: UpdateRule, group: ParamGroup) -> UpdateRule:
-    """The rule with the options of a group; None leaves an option as it is."""
+    """Return the rule with the options of a group; None leaves an option unchanged."""
     hyper = dict(rule.hyper)
     if group.lr is not None:
         hyper["lr"] = as_hyper_parameter(rule.formula, "lr", group.lr)
@@ -170,7 +170,7 @@ def _scaled(lr: float | Function, scale: float) -> float | Function:
 
 
 def merge(ranges: Sequence[RowRange]) -> tuple[RowRange, ...]:
-    """Merge neighbours with the same rule; `ranges` are in rising order."""
+    """Merge neighbours with the same rule; `ranges` are in ascending order."""
     merged: list[RowRange] = []
     for new in ranges:
         if merged and merged[-1].end == new.first and merged[-1].rule == new.rule:

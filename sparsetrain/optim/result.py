@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result of a step: taken, or skipped at NaN or infinity."""
+"""Result of a step: taken, or skipped because of NaN or infinity."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class StepResult(NamedTuple):
     Parameters
     ----------
     step : int
-        Its number, from 1; a skipped step has the number of the step before.
+        Its number, from 1; a skipped step has the number of the previous step.
     norm : float or None
         Global norm of the gradients before clipping, if `clip_norm` is set.
     skipped : str or None
         The reason why nothing was updated.
     overflowed : bool
-        Whether the loss scale may be that reason.
+        Whether the loss scale may be the reason.
     """
 
     step: int
@@ -34,7 +34,7 @@ class StepResult(NamedTuple):
 
 
 def skip_step(state: State, problem: str, scale: Scale, loss: NDArray | None) -> StepResult:
-    """Count a step that is not taken, or raise; an infinite loss is not the fault of a scale.
+    """Count a skipped step, or raise; a loss scale cannot cause an infinite loss.
 
     Raises
     ------

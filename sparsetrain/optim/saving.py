@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a custom training loop: parameters, slots and step counts in a folder.
 
-A checkpoint is compared with the state, and every byte of it read and checked, before the first
-write into a tensor. Cost of loading: files are read twice, in no more memory than a few blocks.
+Before the first write to a tensor, a checkpoint is compared with the state, and every byte is
+checked. Loading reads files twice, and needs memory for a few blocks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def save(
     state: State,
     extra: Mapping[str, Any],
 ) -> None:
-    """Save for the formula of this name; all rows are current. See `Optimizer.save`."""
+    """Save the state of a formula by name; rows must be up to date. See `Optimizer.save`."""
     arrays = named_arrays(weights_of(params), state, {})
     require_finite(arrays, state.step)
     manifest = {
@@ -74,13 +74,13 @@ def load_(
     return extra
 
 
-_ALIKE = "make parameters, optimizer and init's arguments as they were when it was saved"
+_ALIKE = "use the same parameters, optimizer and arguments of init as when it was saved"
 
 
 def _validated(
     manifest: Mapping[str, Any], formula: str, state: State, path: Path
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Counts and extra values of a manifest, after a comparison with the state."""
+    """Return counts and extra values of a manifest, after a comparison with the state."""
     if manifest.get("kind") != KIND:
         raise CheckpointError(
             f"{path} holds {manifest.get('kind')!r:.60}, not a state from Optimizer.save: "
@@ -89,7 +89,7 @@ def _validated(
     if manifest.get("formula") != formula:
         raise CheckpointError(
             f"{path} was saved by the optimizer {manifest.get('formula')!r:.60}, not {formula!r}: "
-            "load it by one of that formula; one with the same slots may take the next step"
+            "load it with that formula; a different one with the same slots may continue"
         )
     extra, counts = manifest.get("extra"), {name: manifest.get(name) for name in _COUNTS}
     for name, count in counts.items():
@@ -108,7 +108,7 @@ def require_tensors(params: Mapping[str, NDArray], state: State) -> None:
     Raises
     ------
     ConfigError
-        Names the parameter.
+        If there is one; names the parameter.
     """
     if not isinstance(state, State):
         raise ConfigError("optimizer: use the state from this optimizer's init")
@@ -116,6 +116,5 @@ def require_tensors(params: Mapping[str, NDArray], state: State) -> None:
         if not isinstance(params.get(name), runtime.NDArray):
             found = f"a {type(params[name]).__name__}" if name in params else "missing"
             raise ConfigError(
-                f"optimizer: parameter {name!r} is {found}; give the tensors that steps are taken "
-                "with"
+                f"optimizer: parameter {name!r} is {found}; pass the tensors that the steps use"
             )

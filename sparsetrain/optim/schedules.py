@@ -2,7 +2,7 @@
 """Learning rate schedules: products of factors, each a function of the step.
 
 Steps count from 1. ``0.02 * warmup(500) * cosine(10_000)`` rises for 500 steps, then follows the
-cosine. Any function of the step is a schedule; a run can save only the ones of this module.
+cosine. Any function of the step is a schedule; a run can save only this module's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Function = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Factor:
-    """One named factor with its numbers."""
+    """One factor of a schedule: its name and numbers."""
 
     name: str
     numbers: tuple[tuple[str, float], ...]
 
     def __call__(self, step: int) -> float:
-        """The factor in a step."""
+        """Return the factor in a step."""
         return FACTORS[self.name](step, **dict(self.numbers))
 
     def __repr__(self) -> str:
@@ -49,7 +49,7 @@ class Schedule:
     factors: tuple[Function, ...]
 
     def __call__(self, step: int) -> float:
-        """The product in a step."""
+        """Return the product in a step."""
         product = 1.0
         for factor in self.factors:
             product *= factor(step)
@@ -64,7 +64,7 @@ class Schedule:
         return " * ".join(map(repr, self.factors))
 
     def to_config(self) -> list[dict[str, Any]]:
-        """Plain values for a manifest.
+        """Return plain values for a manifest.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Schedule:
 
     @staticmethod
     def from_config(config: Sequence[Mapping[str, Any]]) -> Schedule:
-        """The schedule that `to_config` described."""
+        """Return the schedule that `to_config` described."""
         product = Schedule(())
         for part in config:
             numbers = {key: value for key, value in part.items() if key != "name"}
@@ -88,14 +88,14 @@ class Schedule:
 
 
 def as_schedule(value: Any) -> Schedule:
-    """A number, a function of the step or a schedule, as a schedule."""
+    """Convert a number, a function of the step or a schedule to a schedule."""
     if isinstance(value, Schedule):
         return value
     return Schedule((value,)) if callable(value) else constant(value)
 
 
 def constant(value: float) -> Schedule:
-    """The same number in every step."""
+    """Return the same number in every step."""
     return _make("constant", value=value)
 
 
@@ -132,7 +132,7 @@ def _cosine(step: int, steps: float, floor: float) -> float:
     return floor + (1 - floor) * (1 + cos(pi * min(step, steps) / steps)) / 2
 
 
-# Name, as in settings and manifests -> the function of the step.
+# Name in settings and manifests -> the function of the step.
 FACTORS: dict[str, Callable[..., float]] = {
     "constant": lambda step, value: value,
     "warmup": lambda step, steps: min(step, steps) / steps,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer state: slots by parameter and name, the step count, and values kept between steps.
 
-It reads like the dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs the slots and
-`count` alone: tables have no history after a flush, which comes before every save.
+It is a dictionary ``{parameter: {slot: Tensor}}``. A checkpoint needs only the slots and `count`:
+tables have no history after a flush, which precedes every save.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.tables.formula import Formula
 
 
 class RuleSource(Protocol):
-    """The part of an `Optimizer` that its state and its steps know."""
+    """The part of an `Optimizer` that its state and its steps use."""
 
     @property
     def full_formula(self) -> Formula:
@@ -31,7 +31,7 @@ class RuleSource(Protocol):
 
     @property
     def groups(self) -> Sequence[ParamGroup]:
-        """The exceptions for some parameters."""
+        """Different options for some parameters."""
 
     @property
     def on_nonfinite(self) -> Literal["stop", "skip"]:
@@ -53,25 +53,25 @@ class State(dict[str, dict[str, NDArray]]):
     count : Tensor (1,) int64
         Steps taken.
     skipped : int
-        Steps left out because a number was not finite.
+        Number of steps skipped because a value was not finite.
     owner : Optimizer
         The optimizer that made the tables' rules.
     tables : Tables
         Each parameter with its slots and rules; storages of tables have `parts`.
     seed : int
-        Of the random bits by which half-precision tables are rounded.
+        Seed of the random bits that round half-precision tables.
     scaled : bool
         Whether kernels multiply gradients by a factor.
     buffers : frozenset of str
-        Parameters that are given new values in place of gradients.
+        Parameters that get new values in place of gradients.
     plans : dict
         Parameter -> the gradient of the next step and the plan of its rows, if made in advance.
     backend : Backend
         The gradients' backend; it makes `update_steps`.
     update_steps : dict
-        Names and kinds of gradients -> the `Step` for them, by the rules of `owner`.
+        Names and kinds of gradients -> the `Step` for them, with the rules of `owner`.
     programs : dict
-        Names and kinds of gradients, and layout -> the program of such steps.
+        Names and kinds of gradients, and layout -> the program of these steps.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class State(dict[str, dict[str, NDArray]]):
         self.programs: dict[Any, Any] = {}
 
     def __reduce__(self) -> Any:
-        # `count` has two views, and caches of the last step belong to its tensors.
+        # `count` has two views, and the caches of the last step refer to these tensors.
         raise TypeError(
-            "the state of an optimizer is not pickled or copied: keep its content, "
+            "the state of an optimizer cannot be pickled or copied: keep its content, "
             "{name: dict(slots) for name, slots in state.items()}, and state.step"
         )
 
@@ -114,13 +114,13 @@ class State(dict[str, dict[str, NDArray]]):
         self._counted[0] = number
 
     def rules(self, names: Iterable[str]) -> tuple[UpdateRule, ...]:
-        """The rules of some parameters, each once."""
+        """Return the distinct rules of some parameters."""
         return tuple(
             dict.fromkeys(part.rule for name in names for part in self.tables.table(name).ranges)
         )
 
     def tensors(self) -> list[NDArray]:
-        """All slots."""
+        """Return all slots."""
         return [*chain.from_iterable(map(dict.values, self.values()))]
 
 
@@ -133,7 +133,7 @@ def describe_tables(state: State) -> list[str]:
 
 
 def count_tables(state: State) -> str:
-    """Each path of updates, and how many tables take it."""
+    """Return each way of updating tables, with the number of tables."""
     counts = Counter(path.partition(";")[0] for _, path in _tables_by_path(state))
     return "; ".join(f"{path} ({n} table{'s'[: n - 1]})" for path, n in counts.items())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State factory: makes an optimizer's state, and hands it to a new optimizer with the same slots.
+"""Make an optimizer's state, or pass one on to a new optimizer with the same slots.
 
 Rules and groups are resolved to ranges of rows here, once, not in every step.
 """
@@ -23,7 +23,7 @@ from sparsetrain.tables.slots import LAST, check_rules, new_slots, rows_of
 from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
-# The rule of buffers, which are given new values in place of gradients.
+# The rule of buffers, which get new values in place of gradients.
 ASSIGNMENT = UpdateRule(Formula("assignment", lambda w, g, slots, h: (g, slots)), ())
 
 
@@ -61,7 +61,7 @@ def new_state(
 
 
 def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: State) -> None:
-    """Let a state follow an optimizer that has the same slots as the one that made it.
+    """Use a state with a new optimizer that has the same slots as the state's.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def _resolved(
 def _names_with_last(
     params: Mapping[str, NDArray], ranges: Mapping[str, tuple[RowRange, ...]], tables: Parts
 ) -> set[str]:
-    """Names of parameters that get the slot `last`."""
+    """Return the names of parameters that get the slot `last`."""
     return {
         name
         for name, parts in ranges.items()

@@ -25,7 +25,7 @@ UPDATES = get_args(Update)
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """Options of an optimizer that may differ from rows to rows; `Optimizer` describes them."""
+    """Options of an optimizer that may differ between rows; `Optimizer` describes them."""
 
     mode: Mode = "lazy"
     max_replayed_steps: int | None = None
@@ -35,13 +35,13 @@ class RowOptions:
     update: Update | None = None
 
     def row_options(self) -> dict[str, Any]:
-        """Return them by name."""
+        """Return the options by name."""
         return {option.name: getattr(self, option.name) for option in fields(RowOptions)}
 
 
 @dataclass(frozen=True)
 class UpdateRule(RowOptions):
-    """A formula with numbers and options; an `update` of None leaves it to `with_update`.
+    """A formula with numbers and options; if `update` is None, `with_update` decides it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class UpdateRule(RowOptions):
     hyper : tuple of (str, float or function of the step)
         Its hyper-parameters.
     scaled : bool
-        Whether steps come with a factor for the gradient.
+        Whether steps have a factor for the gradient.
     """
 
     formula: Formula
@@ -65,7 +65,7 @@ class UpdateRule(RowOptions):
 
     @cached_property
     def _hash(self) -> int:
-        """Cached, because a step looks rules up many times."""
+        """The hash, cached because a step looks rules up many times."""
         return hash(tuple(getattr(self, item.name) for item in fields(self)))
 
     @cached_property
@@ -81,7 +81,7 @@ class UpdateRule(RowOptions):
 
     @property
     def has_last(self) -> bool:
-        """Whether rows have the slot `last`: if they catch up, unless 0 changes nothing.
+        """Whether rows have the slot `last`: in exact and closed mode, unless a 0 changes nothing.
 
         Rows that are updated densely have it too, so that a checkpoint does not depend on `update`.
         """
@@ -98,7 +98,7 @@ class UpdateRule(RowOptions):
         return "dense" in (self.mode, self.update)
 
     def with_update(self, small: bool) -> UpdateRule:
-        """Return the rule with `update` decided for a table, which is `small` or not."""
+        """Return the rule with `update` decided for a table that is `small` or not."""
         if self.update is not None or self.mode == "dense":
             return self
         dense = small and self.catches_up and self.max_replayed_steps is None
@@ -108,7 +108,7 @@ class UpdateRule(RowOptions):
     def path(self) -> str:
         """Description of how the rows of a table are updated."""
         if self.mode == "dense":
-            return "dense: every row in every step, as asked for"
+            return "dense: every row in every step, as requested"
         if self.dense:
             return f"every row; {self.mode} means the same here"
         if self.spec.noop_on_zero_grad == "always":
@@ -128,18 +128,18 @@ class UpdateRule(RowOptions):
         return f"{exact}, at most {self.max_replayed_steps} steps a row"
 
     def numbers(self, step: int, lr_scale: float = 1.0) -> tuple[float, ...]:
-        """The spec's numbers in a step, from 1, in float64, with the learning rate times a factor.
+        """Return the spec's numbers in a step, in float64; `lr_scale` multiplies the learning rate.
 
         Raises
         ------
         ConfigError
-            If a function of the step gives no finite number of 0 or more.
+            If a function of the step does not return a finite number of 0 or more.
         """
         changes = self.changes or lr_scale != 1
         return self._numbers(step, lr_scale) if changes else self._always
 
     def scalars(self, numbers: tuple[float, ...], factor: float) -> tuple[float, ...]:
-        """Scalar arguments of kernels: numbers of a step, scale and limit of the gradient."""
+        """Return the kernels' scalars: numbers of a step, scale and limit of the gradient."""
         scale = (factor,) if self.scaled else ()
         clip = () if self.clip_value is None else (self.clip_value,)
         return (*numbers, *scale, *clip)
@@ -151,7 +151,7 @@ class UpdateRule(RowOptions):
 
     @cached_property
     def _always(self) -> tuple[float, ...]:
-        """The numbers of all steps, where they do not depend on the step."""
+        """The numbers of all steps, if they do not depend on the step."""
         return self._numbers(1)
 
     def _numbers(self, step: int, lr_scale: float = 1.0) -> tuple[float, ...]:
@@ -190,7 +190,7 @@ def value_at(value: float | Function, step: int) -> float:
     Raises
     ------
     ConfigError
-        If a function of the step raises, or gives no number.
+        If a function of the step raises, or does not return a number.
     """
     if not callable(value):
         return value
@@ -204,15 +204,15 @@ def _check_options(rule: UpdateRule) -> None:
     """Refuse options that the formula lacks or that would have no effect."""
     name = rule.formula.name
     if callable(rule.weight_decay):
-        raise ConfigError(f"{name}: weight_decay is a number, not a function of the step")
+        raise ConfigError(f"{name}: weight_decay must be a number, not a function of the step")
     as_hyper_parameter(rule.formula, "weight_decay", rule.weight_decay)
     if not isinstance(rule.decoupled, bool):
-        raise ConfigError(f"{name}: decoupled is True or False, not {rule.decoupled!r}")
+        raise ConfigError(f"{name}: decoupled must be True or False, not {rule.decoupled!r}")
     if rule.mode not in MODES:
-        raise ConfigError(f"{name}: mode is one of {', '.join(MODES)}, not {rule.mode!r}")
+        raise ConfigError(f"{name}: mode must be one of {', '.join(MODES)}, not {rule.mode!r}")
     if rule.mode == "lazy" and "average" in dict(rule.hyper):
         raise ConfigError(
-            f"{name}: an average needs mode 'exact' or 'dense': a lazy row would keep an old one"
+            f"{name}: average needs mode 'exact' or 'dense': lazy rows would keep an old average"
         )
     if rule.weight_decay and not rule.formula.decays:
         raise ConfigError(f"{name} has no weight_decay")
@@ -220,15 +220,15 @@ def _check_options(rule: UpdateRule) -> None:
         raise ConfigError(f"{name}: decoupled weight_decay needs a hyper-parameter 'lr'")
     check_limit(name, "clip_value", rule.clip_value)
     if rule.update not in (None, *UPDATES):
-        raise ConfigError(f"{name}: update is one of {', '.join(UPDATES)}, not {rule.update!r}")
+        raise ConfigError(f"{name}: update must be {' or '.join(UPDATES)}, not {rule.update!r}")
     if rule.update == "sparse" and rule.mode == "dense":
         raise ConfigError(
-            f"{name}: mode 'dense' updates every row; take mode 'exact' for update 'sparse': it "
-            "gives the same bits"
+            f"{name}: mode 'dense' updates every row: for update 'sparse' use mode 'exact', "
+            "which gives the same bits"
         )
     if rule.update == "dense" and rule.mode == "lazy" and rule.spec.noop_on_zero_grad != "always":
         raise ConfigError(
-            f"{name}: mode 'lazy' leaves rows alone that update 'dense' would move; take mode "
+            f"{name}: mode 'lazy' skips rows that update 'dense' would change: use mode "
             "'dense' or 'exact'"
         )
     if rule.max_replayed_steps is not None:
@@ -237,8 +237,8 @@ def _check_options(rule: UpdateRule) -> None:
         coupled = rule.weight_decay and not rule.decoupled
         raise ConfigError(
             f"{name}{' with coupled weight_decay' if coupled else ''}: mode 'closed' needs a step "
-            "that is linear in weight and slots without a gradient, such as sgd's and momentum's; "
-            "this one has no closed form: take mode 'exact'"
+            "that is linear in weight and slots without a gradient, such as sgd's and momentum's: "
+            "use mode 'exact'"
         )
 
 
@@ -248,7 +248,7 @@ def check_limit(formula: str, option: str, value: Any) -> None:
     Raises
     ------
     ConfigError
-        Names the formula, the option and the value.
+        If it is not; names the formula, the option and the value.
     """
     if value is not None and not (is_number(value) and 0 < value < float("inf")):
         raise ConfigError(f"{formula}: {option} must be above 0, not {value!r}")
@@ -262,21 +262,21 @@ def _check_max_replayed_steps(rule: UpdateRule) -> None:
         )
     if rule.mode not in CATCH_UP:
         raise ConfigError(
-            f"{name}: max_replayed_steps belongs to mode 'exact'; the mode is {rule.mode!r}"
+            f"{name}: max_replayed_steps needs mode 'exact', but the mode is {rule.mode!r}"
         )
     if rule.update == "dense":
         raise ConfigError(
-            f"{name}: max_replayed_steps limits what rows catch up; with update 'dense' none does"
+            f"{name}: max_replayed_steps has no effect with update 'dense': remove one of them"
         )
     if rule.mode == "closed":
         return
     if rule.weight_decay and not rule.decoupled:
         raise ConfigError(
-            f"{name}: coupled weight_decay allows no max_replayed_steps; decouple it or leave the "
-            "limit out"
+            f"{name}: max_replayed_steps does not work with coupled weight_decay: set "
+            "decoupled=True or remove the limit"
         )
     if rule.formula.noop_on_zero_grad != "always" and not rule.formula.slot_decay:
-        raise ConfigError(f"{name} allows no max_replayed_steps: its formula has no slot_decay")
+        raise ConfigError(f"{name}: max_replayed_steps needs a formula with slot_decay")
 
 
 def _step_names(formula: Formula, hyper: Mapping[str, float | Function]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.parallel.comm import Comm, as_bytes
 from sparsetrain.training.fit.resume import fingerprint_of
 
-# Arguments of `fit` that must be equal on all ranks, and those given on all or none.
+# Arguments of `fit` that must be equal on all ranks; `_GIVEN` are passed on all ranks or none.
 _SAME = ("epochs", "batch_size", "shuffle", "resume", "validate_every", "group_by")
 _RULES = ("early_stopping", "reduce_lr")
 _GIVEN = ("validation", "run", "stop")
@@ -44,17 +44,17 @@ def looks_of(data: Any, dataset: Dataset) -> Any:
     if prints is not None:
         return [f"{each['bytes']:,} bytes, sha256 {each['sha256'][:16]}" for each in prints]
     if dataset.num_rows is None:
-        return "batches"  # which are compared one by one
+        return "batches"  # compared one by one
     return f"rows of checksum {dataset.checksum():08x}"
 
 
 def require_same(batches: Sequence[Batch], comm: Comm) -> None:
-    """Refuse batches that differ between ranks; called on all.
+    """Refuse batches that differ between ranks; every rank must call this.
 
     Raises
     ------
     DataError
-        On all ranks.
+        If they differ; raised on all ranks.
     """
     if comm.size == 1:
         return
@@ -69,7 +69,7 @@ def require_same(batches: Sequence[Batch], comm: Comm) -> None:
 
 
 def checksum(batches: Sequence[Batch]) -> int:
-    """Return a checksum of all numbers of batches."""
+    """Return a checksum of all numbers in batches."""
     found = 0
     for batch in batches:
         for array in _arrays_of(batch):

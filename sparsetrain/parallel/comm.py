@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Comm`: communication between processes, made of one primitive that moves arrays.
 
-An engine gives `transfer`, which waits with a deadline, and `tell`, which reaches a waiting rank.
-The rest is here: collectives by direct messages; sums follow one binary tree over the ranks. All
-ranks call the same methods in the same order.
+An engine implements `transfer`, which waits with a deadline, and `tell`, which interrupts waiting
+ranks. This class builds the collectives from direct messages; sums follow one binary tree over the
+ranks. All ranks call the same methods in the same order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 
 from sparsetrain.errors import ParallelError, first_line
 
-Message = tuple[int, np.ndarray]  # a rank, and a contiguous array to send to it or to fill
+Message = tuple[int, np.ndarray]  # a rank, and a contiguous array to send to it or receive into
 Item = TypeVar("Item")
 OTHERS_SILENT = "a process of the job hangs, or cannot be reached"
-GRACE = 1.0  # s that a rank waits for the others after a failure
+GRACE = 1.0  # seconds that a rank waits for the rest after a failure
 
 
 class Comm:
-    """The processes of one job, of which this is rank `rank`; alone, it needs no engine.
+    """The processes of one job; this process is rank `rank`. A single one needs no engine.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Comm:
     hosts : list of str
         Name of each rank's machine.
     engine : str
-        Moves the arrays.
+        Name and version of the library that moves the arrays.
     deadline : float
-        Seconds that a rank may be silent.
+        Seconds to wait for a rank before the job fails.
     sent : int
         Bytes sent so far.
     traffic : dict
-        Purpose -> messages, seconds, 0 and bytes sent, since it was cleared.
+        Purpose -> [messages, seconds, 0, bytes sent] since it was last cleared.
     """
 
     rank, size, sent = 0, 1, 0
@@ -56,7 +56,7 @@ class Comm:
         return {}
 
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Send and receive arrays; return when all is done.
+        """Send and receive arrays; return when all transfers are complete.
 
         Raises
         ------
@@ -68,31 +68,31 @@ class Comm:
         """Make all other ranks raise a `ParallelError` with this text."""
 
     def _meet(self, host: str, leave: Callable[[], object]) -> None:
-        """Begin together on all ranks; `leave` is called when the process ends."""
+        """Wait for all ranks, gather their hosts, and register `leave` to run at exit."""
         self.hosts = ["a machine"] * self.size
         self.hosts = self.gather(host)
         atexit.register(leave)
 
     @property
     def name(self) -> str:
-        """Of this rank, for messages."""
+        """Name of this rank in messages."""
         return self.name_of(self.rank)
 
     def name_of(self, rank: int) -> str:
-        """Of a rank, for messages."""
+        """Return the name of a rank in messages."""
         return f"rank {rank} of {self.size} ({self.hosts[rank]})"
 
     def names_of(self, ranks: Iterable[int]) -> str:
-        """Of some ranks, for messages."""
+        """Return the names of ranks in messages."""
         return ", ".join(map(self.name_of, sorted(ranks)))
 
     def say_silent(self, ranks: Iterable[int]) -> str:
-        """Message of a deadline that is over."""
-        return f"{self.name}: no word of {self.names_of(ranks)} for {self.deadline:g} s"
+        """Return the message for a deadline that has passed."""
+        return f"{self.name}: no answer from {self.names_of(ranks)} for {self.deadline:g} s"
 
     @contextmanager
     def guard(self, errors: type[BaseException] = BaseException) -> Iterator[None]:
-        """Tell the other ranks of an error in the block, which ends the work of all."""
+        """Report an error in the block to the other ranks, which ends the job."""
         try:
             yield
         except ParallelError:
@@ -110,7 +110,7 @@ class Comm:
         received: Sequence[int],
         purpose: str = "agreement",
     ) -> np.ndarray:
-        """Send ``counts[r]`` rows of `array` to rank r, in the order of ranks; fill `out` alike."""
+        """Send ``counts[r]`` rows of `array` to rank r; receive ``received[r]`` rows into `out`."""
         give, take = spans(counts), spans(received)
         out[take[self.rank]] = array[give[self.rank]]
         self._move(
@@ -121,14 +121,14 @@ class Comm:
         return out
 
     def swap(self, numbers: np.ndarray) -> np.ndarray:
-        """Send row r of (size, k) numbers to rank r; return the rows that came, by rank."""
+        """Send row r of (size, k) numbers to rank r; return the rows received, by rank."""
         ones = [1] * self.size
         return self.exchange(numbers, ones, np.empty_like(numbers), ones)
 
     def tree_sum_(self, buffer: np.ndarray) -> None:
-        """Sum vectors over the ranks by the binary tree; writes `buffer`, the same bits everywhere.
+        """Sum `buffer` in place over the ranks by the binary tree, to the same bits on every rank.
 
-        Each rank sums a share, so that one sends 2 n (size - 1) / size numbers.
+        Each rank sums one share, and so sends 2 n (size - 1) / size numbers.
         """
         shared = spans(np.diff(len(buffer) * np.arange(self.size + 1) // self.size))
         own = buffer[shared[self.rank]]
@@ -144,7 +144,7 @@ class Comm:
         self._move([(r, own) for r in others], [(r, buffer[shared[r]]) for r in others], purpose)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the plain JSON values of all ranks, by rank, on every rank."""
+        """Gather one JSON value from each rank; return them, by rank, on every rank."""
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         sizes = self.swap(np.full((self.size, 1), own.size))[:, 0]
         out = np.empty(int(sizes.sum()), np.uint8)
@@ -153,7 +153,7 @@ class Comm:
         return [json.loads(out[span].tobytes()) for span in spans(sizes)]
 
     def gather_rows(self, rows: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
-        """Return the arrays of all ranks on every rank; rank r has ``counts[r]`` rows, or none."""
+        """Return the arrays of all ranks on every rank; rank r has ``counts[r]`` rows, or 0."""
         received = [*counts, *[0] * (self.size - len(counts))]
         out = np.empty((sum(received), *rows.shape[1:]), rows.dtype)
         everyone = np.concatenate([rows] * self.size)
@@ -165,7 +165,7 @@ class Comm:
         return bool(self.swap(np.full((self.size, 1), int(flag))).any())
 
     def _shares(self, length: int, dtype: Any) -> np.ndarray:
-        """Memory for a share of each rank; the previous sum's if it fits."""
+        """Return memory for one share per rank, reused from the previous sum if it fits."""
         if self._memory.shape != (self.size, length) or self._memory.dtype != dtype:
             self._memory = np.empty((self.size, length), dtype)
         return self._memory
@@ -188,7 +188,7 @@ class Comm:
 
 
 def tree(items: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> Item | None:
-    """Join items by the binary tree ((0 + 1) + (2 + 3)) + ...; None is skipped."""
+    """Join items by the binary tree ((0 + 1) + (2 + 3)) + ...; skip None."""
     while len(items) > 1:
         items = [_pair(items[n : n + 2], join) for n in range(0, len(items), 2)]
     return items[0]
@@ -200,12 +200,12 @@ def _pair(pair: Sequence[Item | None], join: Callable[[Item, Item], Item]) -> It
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of a contiguous array, uint8."""
+    """View the memory of a contiguous array as uint8."""
     return array.reshape(-1).view(np.uint8)
 
 
 def spans(counts: Any) -> list[slice]:
-    """Slices of consecutive parts of these lengths."""
+    """Return slices of consecutive parts with these lengths."""
     ends = np.cumsum(counts).tolist()
     return [slice(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut between a program and its tables: it reads the rows that were sent, whatever their number.
+"""Cut a program off from its tables: it reads the rows that ranks sent, whatever their number.
 
-In the cut function a table has a symbolic number of rows, a batch's, and its ids refer to these. So
-every lookup, bag and derivative stays as it is. A table that is read in any other way could not be
-sharded.
+In the cut function a table has a symbolic number of rows, the rows of one batch, and ids refer to
+these. Lookups, bags and derivatives stay unchanged. A table that is read in any other way cannot
+be sharded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.kernels.relax_op import callees
 from sparsetrain.parallel.sharding_plan import ShardingPlan
 from sparsetrain.system.locks import with_builder_lock
 
-Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold rows of it
+Lookups = dict[str, tuple[str, ...]]  # storage -> the inputs that hold its row numbers
 
 
 def cut_gradient(gradient: GradientModule, plan: ShardingPlan) -> tuple[GradientModule, Lookups]:
@@ -39,13 +39,13 @@ def cut(module: tvm.IRModule, function: str, plan: ShardingPlan) -> tuple[tvm.IR
     Returns
     -------
     module, lookups
-        The function alone, under its name, and the inputs that hold rows of each storage.
+        The function alone, under its name, and the inputs that hold each storage's row numbers.
 
     Raises
     ------
     ConfigError
-        If a storage is read other than by lookups of an input's rows, or two with different owners
-        by one input.
+        If a storage is read in any way but a lookup by an input, or one input looks up two storages
+        with different owners.
     """
     module = extract(module, function)
     old = module[function]
@@ -64,7 +64,7 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
         if ids is None:
             raise ConfigError(
                 f"parallel: {name} is read by {operator or 'another value'}, not only by lookups "
-                "of ids of the batch, so its rows cannot be spread over ranks: train this model in "
+                "of the batch's ids, so its rows cannot be spread over ranks: train this model in "
                 "one process"
             )
         if ids not in found[name]:
@@ -73,12 +73,12 @@ def _lookups(function: relax.Function, tables: Collection[str]) -> Lookups:
 
 
 def _require_alike(lookups: Lookups, plan: ShardingPlan) -> None:
-    """Refuse an input with rows that two storages would send in different orders."""
+    """Refuse an input if two storages would send its rows in different orders."""
     for one, other in combinations(lookups, 2):
         both = {*lookups[one]} & {*lookups[other]}
         where = [[table.owner for table in plan[name].tables] for name in (one, other)]
         if both and (where[0] != where[1] or len(where[0]) > 1):
             raise ConfigError(
-                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which are stored "
-                "apart: name both tables in the feature"
+                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which have "
+                "different owners: name both tables in the feature"
             )

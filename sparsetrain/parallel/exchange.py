@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of a batch's rows between the ranks that look them up and their owners.
 
-A rank sends the rows it needs once each, however often it looks them up, and receives them in that
-order; their gradients go back the same way, summed. Bytes follow from unique rows alone.
+A rank requests each row once, however often it looks it up, and receives the rows in that order.
+Gradients are summed per row and go back the same way. Traffic depends on unique rows alone.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _lookup = host_kernel("lookup", lookup_kernel)
 
 
 class Room:
-    """Memory that is used again from step to step, larger where more is needed."""
+    """Buffers that are reused from step to step and grow as needed."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, NDArray] = {}
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """Return a tensor in the memory of this name; old contents are overwritten."""
+        """Return a tensor in the buffer of this name; its old contents will be overwritten."""
         size = max(1, int(np.prod(shape))) * np.dtype(dtype).itemsize
         block = self._blocks.get(name)
         if block is None or block.size(0) < size:
@@ -43,7 +43,7 @@ class Room:
 
 
 class Exchange:
-    """Rows of one storage, there and back; reused for every batch.
+    """Fetches rows of one storage and returns their gradients; one object serves every batch.
 
     Parameters
     ----------
@@ -68,14 +68,14 @@ class Exchange:
         self._num_rows = plan.rows(comm.rank)
         self._keys = plan.size * plan.stride
         self._dtype = "int32" if self._keys < 2**31 else "int64"
-        self._arrays = 0  # that were placed; of several, gradients have an order of their own
-        # Of the batch: the plan of its entries, and rows asked of each rank and by each.
+        self._arrays = 0  # number placed; above 1, gradients are not in the order of entries
+        # Of the batch: the plan of its entries, and rows requested from and by each rank.
         self.entries: CoalescePlan
         self.asked = self.answered = np.zeros(plan.size, np.int64)
-        self.rows: NDArray  # of this rank, that were asked for, rank by rank
+        self.rows: NDArray  # this rank's rows that were requested, rank by rank
 
     def place(self, rows: Sequence[Any]) -> list[NDArray]:
-        """Find the owners of looked up rows; return each array's places of the rows to come."""
+        """Find the owners of looked-up rows; return arrays of positions in the rows to come."""
         arrays = [a if isinstance(a, np.ndarray) else runtime.as_numpy(a) for a in rows]
         flat = [each.reshape(-1) for each in arrays]
         dtype = str(arrays[0].dtype) if arrays else "int32"
@@ -98,9 +98,9 @@ class Exchange:
         return [runtime.as_tensor(part.reshape(each.shape)) for part, each in pairs]
 
     def ask(self, answered: np.ndarray) -> NDArray:
-        """Send the numbers of needed rows; return the rows that ranks need of this one.
+        """Request the needed rows; return the numbers of this rank's rows that were requested.
 
-        `answered` is how many each rank needs.
+        `answered` counts the rows that each rank requests.
         """
         self.answered = answered
         unique = runtime.as_numpy(self.entries.rows)
@@ -112,18 +112,18 @@ class Exchange:
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
-        """Return the requested rows (U, D), and send ranks theirs of `table`."""
+        """Send the rows of `table` that ranks requested; return the rows (U, D) requested here."""
         width = self._width
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, "float32", self._dtype)(table, self.rows, own)
-        # At least one, that nobody reads: kernels take no empty table.
+        # At least one row, even if unused: kernels do not accept an empty table.
         rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
         return self._send(own, self.answered, rows, self.asked, "rows")
 
     def give(self, gradients: Sequence[RowSparse | None]) -> RowSparse:
-        """Send the gradients of the rank's parts to the owners; return those of its rows.
+        """Send the gradients of the rank's parts to the owners; return the gradients of its rows.
 
-        A row has at most two entries: the last sum of the tree is left to the optimizer.
+        A row has at most two entries: the optimizer computes the last sum of the tree.
         """
         values = self._sum_of_parts(gradients)
         came = self._room("gradients", (self._served, self._width), "float32")

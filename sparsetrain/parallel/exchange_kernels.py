@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the exchange: owner and local number of a row, and places of sorted entries.
+"""Kernels of the exchange: owner and local number of a row, and positions of sorted entries.
 
 Both are parallel over their entries; every element has one writer.
 """
@@ -21,8 +21,8 @@ STRIPS = 64
 def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> PrimFunc:
     """Key of each row of a storage: ``owner * stride + row of the owner``.
 
-    Arguments: rows (N,), starts (T,) int64 of the tables, rising, owners (T,) int64, -1 where rows
-    are dealt, first (T, ranks) int64 of each table on each rank, keys (N,).
+    Arguments: rows (N,); starts (T,) int64, the tables' first rows, ascending; owners (T,) int64,
+    -1 if rows are dealt; first (T, ranks) int64, a table's first row on each rank; keys (N,).
     """
     with kernel() as built:
         count, tables = extents(2)
@@ -49,7 +49,7 @@ def keys_kernel(row_dtype: str, key_dtype: str, ranks: int, stride: int) -> Prim
 
 
 def places_kernel(dtype: str) -> PrimFunc:
-    """Number of each plan entry's run.
+    """Number of the run that each plan entry belongs to.
 
     Arguments: order (N,) and offsets (U + 1,) int32 of the plan, places (N,).
     """

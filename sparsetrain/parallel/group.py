@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Group`: the processes that a `Trainer` is given, and how its tables are to be sharded."""
+"""`Group`: the processes of a `Trainer`, and how its tables are sharded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Group:
     shard : "auto", "table", "row" or mapping
         Placement of tables, see `mpi`.
     parts : int, optional
-        Into how many parts a batch is cut, see `mpi`.
+        Number of parts of a batch, see `mpi`.
     """
 
     def __init__(self, comm: Comm, shard: Shard, parts: int | None) -> None:
@@ -31,28 +31,28 @@ class Group:
         self.parts = None if parts is None else require_int("parts", parts)
 
     def going_on(self, parts: int | None) -> Group:
-        """Return the group of a run that was cut into so many parts, unless it has its own."""
+        """Return this group with a resumed run's number of parts, unless it sets its own."""
         return Group(self.comm, self.shard, self.parts or parts)
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> Any:
-        """The trainer's interface for this model; see `sparsetrain.training.processes`."""
+        """Return the trainer's interface for this model; see `sparsetrain.training.processes`."""
         from sparsetrain.parallel.ranks import joined
 
         return joined(self.comm, model, optimizer, self.shard, self.parts, accumulate)
 
 
-_joined: dict[type, Any] = {}  # an engine begins once in a process
+_joined: dict[type, Any] = {}  # an engine starts once per process
 
 
 def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) -> Group:
-    """The processes that a launcher of MPI started.
+    """Return the processes that an MPI launcher started.
 
     Parameters
     ----------
     shard : "auto", "table", "row" or mapping
         "table": each table on one rank; "row": rows of every table dealt to all ranks, row i to
-        rank ``i % size``; "auto": by rows where a table is large. A mapping names tables, with one
-        of these words or a rank; the rest are "auto".
+        rank ``i % size``; "auto": large tables by rows. A mapping gives one of these words, or a
+        rank, for tables by name; the rest are "auto".
     parts : int, optional
         K, the number of parts of a batch: size, 2 size, 4 size, ... By default the number of ranks.
         The result depends, to the bit, on K alone: K, K/2, K/4, ... ranks give the same weights.
@@ -62,13 +62,13 @@ def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) 
     Raises
     ------
     ConfigError
-        If MPI cannot be used, or counts one process where several were started.
+        If MPI cannot be used, or sees one process although several were started.
     """
     return Group(_join(MpiComm, deadline), shard, parts)
 
 
 def torch(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) -> Group:
-    """The processes that torchrun started; see `mpi` for the parameters.
+    """Return the processes that torchrun started; see `mpi` for the parameters.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _join(engine: type, deadline: float) -> Comm:
 
 
 def local(parts: int | None = None) -> Group:
-    """This process alone, with the bits of `parts` ranks."""
+    """Return this process alone, which computes the same bits as `parts` ranks."""
     return Group(Comm(), "auto", parts)
 
 

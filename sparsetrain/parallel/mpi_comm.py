@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI as the engine, through mpi4py: waits with a deadline, news of ranks that fail or end.
+"""The MPI engine, through mpi4py: waits have a deadline, and ranks report their failure or end.
 
-MPI itself waits for ever when a process raises an error, leaves its loop early or stands still. So
-nothing here blocks: requests are tested, and between tests a rank looks for news. Only at MPI's
-beginning and end there is nothing to test: a timer ends the process then.
+MPI itself waits forever when a process raises an error, leaves its loop early or hangs. So nothing
+here blocks: a rank polls its requests, and between polls it looks for reports. MPI_Init and
+MPI_Finalize cannot be polled: a timer ends the process if they take too long.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparsetrain.parallel.comm import GRACE, OTHERS_SILENT, Comm, Message, as_by
 from sparsetrain.system.launcher import describe_process, processes_started
 
 _DATA, _NEWS = 1, 2  # tags
-_ENDED = b"\0"  # news of a rank that goes
-# s: longer waits sleep, a fiftieth of the time passed at a time.
+_ENDED = b"\0"  # the message of a rank that ends
+# Seconds. Waits longer than _SPIN sleep between polls, a fiftieth of the time passed each.
 _SPIN, _LONGEST_NAP = 2e-3, 2e-3
 
 
@@ -35,12 +35,12 @@ class MpiComm(Comm):
     Parameters
     ----------
     deadline : float
-        Seconds that a rank may be silent.
+        Seconds to wait for a rank before the job fails.
 
     Raises
     ------
     ConfigError
-        If mpi4py is missing, or MPI counts one process where the launcher started several.
+        If mpi4py is missing, or MPI sees one process although the launcher started several.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -51,13 +51,13 @@ class MpiComm(Comm):
         started = processes_started()
         if self.size == 1 and started > 1:
             raise ConfigError(
-                f"{started} processes were started, MPI sees 1: mpiexec and mpi4py use different "
-                "MPIs: start with the mpiexec of mpi4py's MPI; for torchrun take "
+                f"{started} processes were started, but MPI sees 1: mpiexec and mpi4py use "
+                "different MPIs: start with the mpiexec of mpi4py's MPI; under torchrun, use "
                 "sparsetrain.parallel.torch()"
             )
         self.deadline = deadline
         self._failed: int | None = None  # exit status
-        self._told: list[Any] = []  # requests, which keep their memory
+        self._sent_news: list[Any] = []  # requests; they keep their buffers alive
         self._ended: set[int] = set()
         self._meet(MPI.Get_processor_name(), self._leave)
         self.engine = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
@@ -65,7 +65,7 @@ class MpiComm(Comm):
     def transfer(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See `Comm.transfer`."""
         comm = self._comm
-        self._held = sends, receives  # MPI writes and reads them until all is done
+        self._held = sends, receives  # MPI uses these arrays until all transfers are complete
         requests = [comm.Irecv(as_bytes(array), rank, _DATA) for rank, array in receives]
         requests += [comm.Isend(as_bytes(array), rank, _DATA) for rank, array in sends]
         waiting = {rank for rank, _ in receives} | {rank for rank, _ in sends}
@@ -79,7 +79,7 @@ class MpiComm(Comm):
 
     def _spread(self, text: bytes) -> None:
         news = np.frombuffer(text, np.uint8)
-        self._told += [self._comm.Isend(news, rank, _NEWS) for rank in self._others]
+        self._sent_news += [self._comm.Isend(news, rank, _NEWS) for rank in self._others]
 
     def _wait(self, done: Callable[[], Any], waiting: set[int]) -> None:
         began = time.monotonic()
@@ -92,7 +92,7 @@ class MpiComm(Comm):
             passed = time.monotonic() - began
             gone = sorted(waiting & self._ended)
             if gone and not done():  # earlier messages may have arrived meanwhile
-                self._fail(f"{self.name_of(gone[0])} has ended, {self.name} waits for it")
+                self._fail(f"{self.name_of(gone[0])} has ended, but {self.name} waits for it")
             if passed > self.deadline:
                 self._fail(self.say_silent(waiting))
             if passed > _SPIN:
@@ -116,7 +116,7 @@ class MpiComm(Comm):
             raise ParallelError(text.decode())
 
     def _leave(self) -> None:
-        """End together: a rank that ends alone, or after a failure, ends all."""
+        """Wait until all ranks end; abort the job if a rank failed or does not end in time."""
         if self._mpi.Is_finalized():
             return
         sys.stdout.flush()
@@ -138,7 +138,7 @@ class MpiComm(Comm):
 
 @contextmanager
 def _within(deadline: float, what: str) -> Iterator[None]:
-    """End the process if the block, in which MPI waits for all ranks, takes longer."""
+    """End the process if MPI waits for other ranks in the block longer than `deadline`."""
     timer = Timer(min(deadline, TIMEOUT_MAX), _give_up, (deadline, what))
     timer.daemon = True
     timer.start()
@@ -149,13 +149,13 @@ def _within(deadline: float, what: str) -> Iterator[None]:
 
 
 def _give_up(deadline: float, what: str) -> None:
-    said = f"{describe_process()}: MPI does not {what} within {deadline:g} s"
+    said = f"{describe_process()}: MPI did not {what} within {deadline:g} s"
     os.write(2, f"sparsetrain: error: {said}: {OTHERS_SILENT}\n".encode())
     os._exit(ParallelError.exit_code)
 
 
 def _import_mpi() -> Any:
-    """Return mpi4py's MPI, begun."""
+    """Import mpi4py's MPI, initialise it, and return it."""
     try:
         import mpi4py
 
@@ -168,12 +168,12 @@ def _import_mpi() -> Any:
     if not MPI.Is_initialized():
         given = ctypes.c_int()
         _call(MPI, "MPI_Init_thread", None, None, MPI.THREAD_SERIALIZED, ctypes.byref(given))
-        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py raises them
+        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)  # mpi4py raises returned errors
     return MPI
 
 
 def _call(MPI: Any, function: str, *arguments: Any) -> None:
-    """Call a function of MPI without Python's lock, which mpi4py's call would hold."""
+    """Call an MPI function without the GIL, which mpi4py's call would hold."""
     status = getattr(ctypes.CDLL(MPI.__file__), function)(*arguments)
     if status:
         raise ConfigError(f"MPI cannot be used ({function}: {MPI.Get_error_string(status)})")

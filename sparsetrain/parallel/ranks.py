@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ranks`: several processes that train one model, and one rank's share of it.
+"""`Ranks`: several processes that train one model, and this rank's share of the model.
 
-It has the dense parameters, and this rank's rows of the tables. Its trainer returns the same
-losses, scores and history on every rank, to the bit. An error of one rank is raised on all; then
+A rank has all dense parameters and its own rows of the tables. Its trainer returns the same
+losses, scores and history on every rank, to the bit. An error on one rank is raised on all, and
 the job must be started again.
 """
 
@@ -47,7 +47,7 @@ from sparsetrain.training.scores import finite
 def joined(
     comm: Any, model: Any, optimizer: Any, shard: Any, parts: int | None, accumulate: int
 ) -> Ranks:
-    """The ranks of a model; called on all of them.
+    """Return the ranks of a model; every rank must call this.
 
     Raises
     ------
@@ -57,10 +57,10 @@ def joined(
     with comm.guard():
         if accumulate > 1 and parts is not None:
             raise ConfigError(
-                "accumulate and parts both say how often a batch is cut: drop accumulate"
+                "accumulate and parts both set the number of parts of a batch: drop accumulate"
             )
         if table_dtype_of(model) != "float32":
-            raise ConfigError("parallel: tables are float32; half tables train in one process")
+            raise ConfigError("parallel: tables must be float32: train half tables in one process")
         if model.constants() or model.defines("score_items"):
             raise ConfigError(
                 f"parallel: {type(model).__name__} learns from all rows at once, or scores by "
@@ -68,8 +68,8 @@ def joined(
             )
         if uses_count(optimizer.formula):
             raise ConfigError(
-                f"parallel: {optimizer.formula.name} counts the ids of a batch, which ranks "
-                "send merged: train in one process"
+                f"parallel: {optimizer.formula.name} counts how often a batch has an id, but ranks "
+                "send repeated ids once: train in one process"
             )
         ranks = Ranks(comm, model, shard, parts or comm.size * accumulate)
         ranks.require_memory(optimizer.full_formula.slots)
@@ -80,10 +80,10 @@ class Ranks(Shards, OneProcess):
     """The ranks that train a model; `OneProcess` documents the interface."""
 
     parts: int
-    most_missed = 0  # a rank does not know what rows of others missed
+    most_missed = 0  # a rank does not know how many steps other ranks' rows missed
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> Ranks:
-        """The same ranks for another model, whose tables lie as these."""
+        """Return the ranks for a new model with the same placement of tables."""
         tables = [table for plan in self.plan.values() for table in plan.tables]
         shard = {t.name: "row" if t.owner == DEALT else t.owner for t in tables}
         return joined(self.comm, model, optimizer, shard, self.parts, 1)
@@ -102,12 +102,12 @@ class Ranks(Shards, OneProcess):
         return self.comm.guard()
 
     def begin(self, trainer: Any) -> None:
-        """Refuse ranks that would not compute the same."""
+        """Refuse ranks with different settings, which would compute different results."""
         if trainer.backend is not host():
             raise ConfigError("parallel: ranks train on CPUs; give target='cpu'")
         self._require_alike(
             {"target": str(trainer.target)},
-            "take machines of one kind of CPU, or target='llvm' on all",
+            "use machines with the same kind of CPU, or target='llvm' on all",
         )
         self._require_alike(
             {
@@ -125,8 +125,8 @@ class Ranks(Shards, OneProcess):
             for name, value in own.items():
                 if other[name] != saving.plain(value):
                     raise ConfigError(
-                        f"parallel: {self.comm.name} has the {name} {value!r:.200}, and rank "
-                        f"{rank} {other[name]!r:.200}: {fix}"
+                        f"parallel: {self.comm.name} has the {name} {value!r:.200}, but rank "
+                        f"{rank} has {other[name]!r:.200}: {fix}"
                     )
 
     def training_step(self, trainer: Any) -> Any:
@@ -139,7 +139,7 @@ class Ranks(Shards, OneProcess):
         return SharedRows(dataset, self.comm, self.parts, self.own_parts)
 
     def step(self, trainer: Any, batch: Any) -> Any:
-        """Train on a batch, which every rank is given whole, or this rank's share of it."""
+        """Train on a whole batch, the same on every rank, or on this rank's share of one."""
         with self.comm.guard():
             if not isinstance(batch, Batch | Share):
                 return super().step(trainer, batch)
@@ -171,9 +171,9 @@ class Ranks(Shards, OneProcess):
         return self._cut[function]
 
     def vectors(self, predictor: Any, function: str, batch: Batch | None = None) -> np.ndarray:
-        """See `OneProcess.vectors`; all ranks compute all, of a batch that all are given.
+        """See `OneProcess.vectors`; every rank computes all vectors, from the same batch.
 
-        Vectors of all items take the memory of their whole table, as long as the call lasts.
+        Vectors of all items need the memory of their whole table during the call.
         """
         with self.comm.guard():
             inputs, numbers = distinct_inputs(predictor.model, function, batch)
@@ -191,7 +191,7 @@ class Ranks(Shards, OneProcess):
     def scored(
         self, predictor: Any, batches: Iterable[Batch]
     ) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Yield each batch with its scores, which one rank computes."""
+        """Yield each batch with its scores, computed by one rank."""
         left = iter(batches)
         while scored := self._scored_together(predictor, left):
             yield from scored
@@ -210,7 +210,7 @@ class Ranks(Shards, OneProcess):
             return list(zip(group, scores, strict=False))
 
     def _scores_of(self, trainer: Any, batch: Batch | None) -> np.ndarray:
-        """Logits of a batch, while sending the rows that other ranks need."""
+        """Compute the logits of a batch, and send the rows that other ranks need."""
         program, lookups = self._cut_program(trainer, "logits")
         inputs = [] if batch is None else [trainer.model.inputs(batch)]
         with trainer._lock:
@@ -222,18 +222,18 @@ class Ranks(Shards, OneProcess):
     def write(
         self, folder: str | Path, arrays: dict[str, np.ndarray], manifest: dict[str, Any]
     ) -> None:
-        """Write a checkpoint, to a folder that all ranks see."""
+        """Write a checkpoint to a folder that all ranks can access."""
         saving.write(self, folder, arrays, manifest)
 
     def opened(self, saved: Saved) -> Saved:
-        """An open checkpoint; this rank reads its rows of it."""
+        """Return an open checkpoint that reads only this rank's rows."""
         shard: Any = saving.ShardOf(saved, self)
         return shard
 
     def fit(self, trainer: Any, fit: Callable[..., Any], train: Any, options: Any) -> Any:
-        """Call `Trainer.fit`; on all ranks, with the same data."""
+        """Call `Trainer.fit`; every rank must call this, with the same data."""
         if options.get("check_numerics"):
-            raise ConfigError("parallel: check_numerics is for one process")
+            raise ConfigError("parallel: check_numerics works in one process only")
         watch = Watch(self.comm) if options.pop("profile", False) else None
         with self.comm.guard():
             size, parts = options.get("batch_size", 128), self.parts

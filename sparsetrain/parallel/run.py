@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SharedRun`: the folder of a run of several ranks, in which rank 0 locks, logs and names."""
+"""`SharedRun`: a run's folder on several ranks; rank 0 locks it, logs and names checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsetrain.training.run import Run
 
 
 class SharedRun(Run):
-    """A `Run` held by all ranks; its methods are called on all."""
+    """A `Run` on several ranks; every rank must call its methods."""
 
     def __init__(self, run: Run, shards: Shards) -> None:
         vars(self).update(vars(run))
@@ -39,4 +39,4 @@ class SharedRun(Run):
     def _name(self, name: str, best: bool) -> None:
         if self.logs:
             super()._name(name, best)
-        self._shards.comm.any(False)  # named
+        self._shards.comm.any(False)  # wait until rank 0 is done

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of shards: folders as from one process, written and read by all ranks.
 
-Files hold ranges of rows. The files of a table dealt by rows are collected, some at a time, each by
-one rank; any other array is written by its owner. So a checkpoint does not depend on the ranks, and
-any number of them, or one process, reads it. Memory is a few blocks on a rank.
+A file holds a range of rows. Each file of a table dealt by rows is collected and written by one
+rank, some files at a time; any other array is written by its owner. So a checkpoint does not depend
+on the ranks, and any number of them, or one process, reads it. A rank needs a few blocks of memory.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from sparsetrain.parallel.sharding_plan import DEALT, Placed
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.tables.state_dict import named_tables
 
-PIECE_BYTES = 32 << 20  # of a file
-BLOCK_BYTES = 1 << 20  # of a file, that ranks send at a time
+PIECE_BYTES = 32 << 20  # size of a file
+BLOCK_BYTES = 1 << 20  # part of a file that ranks send at a time
 
 
 class _Whole(NamedTuple):
-    """An array as a checkpoint has it, and the table it belongs to, if any."""
+    """A whole array of a checkpoint, and the table it belongs to, if any."""
 
     name: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ def write(
 ) -> None:
     """Save the arrays of all ranks, replacing the old checkpoint; see `checkpoint.write`.
 
-    `arrays` are this rank's; rank 0's `manifest` counts.
+    `arrays` are this rank's; only rank 0's `manifest` is saved.
     """
     comm = shards.comm
     target = folders.located(folder)
@@ -76,18 +76,18 @@ def write(
                 _write_pieces(shards, draft, arrays, pieces)
             except FileNotFoundError:
                 if not draft.is_dir():
-                    comm.any(False)  # rank 0 failed and removed it: raises its error
+                    comm.any(False)  # rank 0 failed and removed the draft: raises its error
                 raise
-        comm.any(False)  # published
+        comm.any(False)  # wait until rank 0 has published it
 
 
 def require_shared(comm: Comm, folder: Path | None = None) -> Path:
-    """Return the folder that rank 0 names, if all ranks see it."""
+    """Return rank 0's folder if all ranks can access it."""
     named = Path(comm.gather(None if folder is None else str(folder))[0])
     seen = comm.gather(named.is_dir())
     if not all(seen):
         raise CheckpointError(
-            f"{named} is not seen by {comm.name_of(seen.index(False))}: a run must be on a "
+            f"{comm.name_of(seen.index(False))} cannot access {named}: a run must be on a "
             "file system that all ranks share"
         )
     return named
@@ -115,7 +115,7 @@ def _wholes(shards: Shards, arrays: Mapping[str, np.ndarray]) -> Iterator[_Whole
 
 
 def _tables(shards: Shards) -> dict[str, Placed]:
-    """Tables by the names that checkpoints have for them."""
+    """Return the tables by their names in a checkpoint."""
     spans = {s: {t.name: t.rows for t in plan.tables} for s, plan in shards.plan.items()}
     return {
         full: table
@@ -125,7 +125,7 @@ def _tables(shards: Shards) -> dict[str, Placed]:
 
 
 def rows_of(shards: Shards, arrays: Mapping[str, np.ndarray], row: int) -> dict[str, np.ndarray]:
-    """A row of the tables of which this rank has it."""
+    """Return one row, by table, for the tables where it is on this rank."""
     found = {}
     for name, table in _tables(shards).items():
         first, step = table.on(shards.rank, shards.size)
@@ -149,7 +149,7 @@ def _write_pieces(
         mine = [piece for piece in group if piece.writer == shards.rank]
         own |= {piece.file: _write(draft, piece, blocks) for piece in mine}
         for _ in blocks:
-            pass  # of other ranks
+            pass  # send other ranks the rest of their blocks
     found: dict[str, int] = {}
     for crcs in shards.comm.gather(own):
         found |= crcs
@@ -176,9 +176,9 @@ def _write(draft: Path, piece: _Piece, blocks: Iterable[np.ndarray]) -> int:
 def _collect(
     shards: Shards, arrays: Mapping[str, np.ndarray], pieces: list[_Piece]
 ) -> Iterator[np.ndarray]:
-    """Send ranks their rows of the pieces that they write; yield the rows of this rank's piece.
+    """Send each rank the rows of the piece it writes; yield the rows of this rank's piece.
 
-    All ranks do so together, some rows of each piece at a time, until none has any left.
+    All ranks iterate together, a block of each piece at a time, until every piece is complete.
     """
     blocks = [_cut_rows(piece, BLOCK_BYTES) for piece in pieces]
     for together in zip_longest(*blocks):
@@ -214,7 +214,7 @@ def _row_bytes(array: _Whole) -> int:
 
 
 def _cut_rows(piece: _Piece, size: int) -> Iterator[_Piece]:
-    """Cut a piece by rows, into pieces of at most `size` bytes where a row has no more."""
+    """Cut a piece by rows into pieces of at most `size` bytes, but at least one row."""
     first, end = piece.rows
     step = max(1, size // _row_bytes(piece.array))
     for start in range(first, end, step) or (first,):
@@ -222,12 +222,12 @@ def _cut_rows(piece: _Piece, size: int) -> Iterator[_Piece]:
 
 
 def _dealt(rows: tuple[int, int], rank: int, size: int) -> slice:
-    """Where a rank has its rows of a range of a dealt table."""
+    """Return the slice of a rank's rows that falls in a range of a dealt table."""
     return slice(*(len(range(rank, end, size)) for end in rows))
 
 
 class ShardOf:
-    """An open checkpoint; this rank reads its rows of it; see `checkpoint.Saved`.
+    """An open checkpoint that reads only this rank's rows; see `checkpoint.Saved`.
 
     Every file is checked by one rank before any rank reads rows.
     """
@@ -248,7 +248,7 @@ class ShardOf:
         return self._of.get(name) or self._of.get(name.rpartition(":")[0])
 
     def _count(self, name: str, shape: tuple[int, ...]) -> int:
-        """Rows of this rank; the saved ones if these are not the table's, for a check to refuse."""
+        """Return this rank's number of rows; a wrong saved number as it is, for a later check."""
         table: Any = self._table(name)
         same = shape[0] == table.rows.stop - table.rows.start
         return table.held(self._shards.rank, self._shards.size) if same else shape[0]
@@ -267,5 +267,5 @@ class ShardOf:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON would have it."""
+    """Return a value after a round trip through JSON."""
     return json.loads(json.dumps(value))

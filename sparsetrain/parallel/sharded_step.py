@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training step of several ranks: rows come from their owners, gradients go back once.
 
-A batch of B rows is cut into K parts; each rank computes some. Rows are exchanged once a step, and
-so are gradients, after a sum over a rank's parts. Dense parameters are replicated, and every rank
-updates them alike; each updates its own rows of tables. All ranks know of any number that is not
-finite before the first write.
+A batch of B rows is cut into K parts; each rank computes some of them. A step exchanges rows once,
+and gradients once, summed over a rank's parts. Dense parameters are replicated, and every rank
+makes the same update of them; table rows are updated by their owner. All ranks learn of any NaN or
+infinity before the first write.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ShardedStep:
         return GradientProgram(cut, trainer.target, trainer.arithmetic, spared), lookups
 
     def compile(self) -> None:
-        """Compile a step's program, first on one rank of each machine, for the others' cache."""
+        """Compile the step's program, first on one rank per machine, which fills the cache."""
         self._shards.in_turn(lambda: self._cut[0].machine)
         self._compiled = True
 
@@ -75,7 +75,7 @@ class ShardedStep:
         return tuple(map(int, self._trainer.params.weights[name].shape))
 
     def run_(self, batch: Any) -> tuple[NDArray, StepResult]:
-        """See `TrainingStep.run_`; every rank is given its share of the same batch."""
+        """See `TrainingStep.run_`; each rank passes its share of the same batch."""
         if not self._compiled:
             self.compile()
         inputs = {
@@ -84,7 +84,7 @@ class ShardedStep:
         }
         lookups = self._cut[1]
         weights = self._shards.fetch(self._trainer.params.rows, [*inputs.values()], lookups)
-        with np.errstate(over="ignore", invalid="ignore"):  # the step says more about it
+        with np.errstate(over="ignore", invalid="ignore"):  # the step reports these itself
             sums, sparse = self._gradients(batch, inputs, weights)
             self._shards.comm.tree_sum_(sums.buffer)
         return self._apply_(sums, sparse)
@@ -92,7 +92,7 @@ class ShardedStep:
     def _gradients(
         self, batch: Share, inputs: dict[int, dict[str, Any]], weights: dict[str, NDArray]
     ) -> tuple[DenseSums, dict[str, list[Any]]]:
-        """Dense sums of the rank's parts, and the row-sparse gradients of each part."""
+        """Return dense sums over the rank's parts, and the row-sparse gradients of each part."""
         trainer, program = self._trainer, self._cut[0]
         scale = trainer.arithmetic.loss.scale
         own, buffers = self._shards.own_parts, trainer.state.buffers
@@ -103,7 +103,7 @@ class ShardedStep:
             scaled = {**given, **scale.inputs(share)}
             loss, gradients = program(weights, scaled, checked=True)
             number = np.float32(share) * runtime.as_numpy(loss)
-            # Buffers are values and no gradients of the loss, so that its scale is not in them.
+            # Buffers are values, not gradients, so the loss scale is not in them.
             shares = dict.fromkeys(buffers, np.float32(share))
             filled[slot] = self._sums[slot].fill_(gradients, number, shares)
             for name, values in sparse.items():
@@ -131,7 +131,7 @@ class ShardedStep:
         return loss, result
 
     def _nonfinite_anywhere(self, arrays: list[NDArray]) -> list[int]:
-        """Places of the arrays that hold NaN or infinity on a rank, alike on all."""
+        """Return the positions of arrays with NaN or infinity on any rank; equal on all ranks."""
         comm = self._shards.comm
         flags = np.zeros(len(arrays), np.int64)
         flags[which_nonfinite(arrays)] = 1

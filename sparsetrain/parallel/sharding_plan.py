@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import spans
 
-DEALT = -1  # in place of an owner
+DEALT = -1  # the `owner` of a table that is dealt by rows
 Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
-# Rows from which on "auto" deals a table: some ten times the lookups of a usual batch.
+# "auto" deals tables with at least this many rows: about ten times the lookups of a usual batch.
 DEALT_FROM = 1 << 14
 
 
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
     rows : slice
         Its rows in the whole storage.
     owner : int
-        The rank that has all of it, or `DEALT`.
+        The rank that has the whole table, or `DEALT`.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Placed(NamedTuple):
 
 
 class StoragePlan(NamedTuple):
-    """The tables of one storage, by rising rows, for `size` ranks."""
+    """The tables of one storage, ordered by their first row, for `size` ranks."""
 
     tables: tuple[Placed, ...]
     width: int
@@ -62,12 +62,12 @@ class StoragePlan(NamedTuple):
         return {table.name: place for table, place in zip(self.tables, places, strict=True)}
 
     def rows(self, rank: int) -> int:
-        """Return the rows that a rank has; at least one, for kernels take no empty table."""
+        """Return a rank's number of rows, at least 1: kernels do not accept an empty table."""
         return max(1, sum(table.held(rank, self.size) for table in self.tables))
 
     @property
     def stride(self) -> int:
-        """The most rows that a rank has: row i of rank r has the key ``r * stride + i``."""
+        """Largest number of rows on a rank; row i of rank r has the key ``r * stride + i``."""
         return max(map(self.rows, range(self.size)))
 
 
@@ -90,30 +90,30 @@ def make_plan(
     widths : mapping of str to int
         D of each storage.
     size : int
-        Ranks.
+        Number of ranks.
     shard : "auto", "table", "row" or mapping
-        Whole tables, the largest first, to the rank with the fewest elements; all tables by rows;
-        or "auto", by rows where a table is large. A mapping says so table by table, or the rank;
-        tables that it does not name are "auto".
+        "table": whole tables, the largest first, to the rank with the fewest elements; "row": all
+        tables by rows; "auto": large tables by rows. A mapping gives one of these, or a rank, by
+        table; tables that it does not name are "auto".
     alike : iterable of sequences of str
-        Tables placed with the largest of them, all by rows or none.
+        Groups of tables that take the placement of their largest table.
 
     Raises
     ------
     ConfigError
-        For a table or a word that is unknown.
+        If a table or a placement is unknown.
     """
     spans = [(s, name, rows) for s, parts in tables.items() for name, rows in parts.items()]
     elements = {name: (rows.stop - rows.start) * widths[s] for s, name, rows in spans}
     heights = {name: rows.stop - rows.start for _, name, rows in spans}
-    asked = _asked(shard, list(elements), size)
+    requested = _requested(shard, list(elements), size)
     most = sum(elements.values()) / (2 * size)
     groups = {name: group for group in alike for name in group}
     owners: dict[str, int] = {}
     load = [0] * size
     for name in sorted(elements, key=lambda name: -elements[name]):
         placed = [owners[other] for other in groups.get(name, ()) if other in owners]
-        how = placed[0] if placed else asked[name]
+        how = placed[0] if placed else requested[name]
         if how == "auto":
             large = heights[name] >= DEALT_FROM or elements[name] > most
             how = "row" if size > 1 and large else "table"
@@ -135,7 +135,7 @@ def make_plan(
     }
 
 
-def _asked(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
+def _requested(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
     given = shard if isinstance(shard, Mapping) else dict.fromkeys(names, shard)
     for name, how in given.items():
         if name not in names:
@@ -144,14 +144,14 @@ def _asked(shard: Any, names: Sequence[str], size: int) -> dict[str, str | int]:
         is_rank = type(how) is int and 0 <= how < size
         if not is_rank and how not in ("auto", "table", "row"):
             raise ConfigError(
-                f"shard: {how!r} is no way to place a table: 'auto', 'table', 'row' or, for a "
-                f"table by name, a rank below {size}"
+                f"shard: {how!r} is not a placement: use 'auto', 'table' or 'row', or map a "
+                f"table's name to a rank below {size}"
             )
     return {**dict.fromkeys(names, "auto"), **given}
 
 
 def describe(plan: ShardingPlan) -> str:
-    """Return a table of owners."""
+    """Return a text table of owners."""
     lines = [f"{'table':24} {'rows':>13}  where"]
     for storage in plan.values():
         for table in storage.tables:

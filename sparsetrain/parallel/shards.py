@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Shards` of one model: the plan, this rank's rows, and the exchange that serves them."""
+"""`Shards` of one model: the plan, this rank's rows, and their exchange."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shards:
         The whole model; none of its tables is allocated.
     shard : see `make_plan`
     parts : int
-        K, into which batches are cut.
+        K, the number of parts of a batch.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Shards:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Number of this process."""
         return self.comm.rank
 
     @property
@@ -68,7 +68,7 @@ class Shards:
         return range(self.rank * each, (self.rank + 1) * each)
 
     def in_turn(self, work: Callable[[], Any]) -> None:
-        """Run on the first rank of each machine, then on all: for results cached on its disk."""
+        """Run on the first rank of each machine, then on all, which read its cached results."""
         hosts = self.comm.hosts
         first = self.comm.rank == [*hosts].index(hosts[self.comm.rank])
         if first:
@@ -77,12 +77,12 @@ class Shards:
         work()
 
     def require_memory(self, slots: Sequence[Slot]) -> None:
-        """Refuse tables with rows and slots that do not fit the memory of a rank's machine.
+        """Refuse tables if rows and slots do not fit in a rank's share of its machine's memory.
 
         Raises
         ------
         ConfigError
-            With the rank, the memory needed, and a sufficient number of ranks.
+            Names the rank, the memory needed, and a sufficient number of ranks.
         """
         need = 0
         for plan in self.plan.values():
@@ -96,27 +96,27 @@ class Shards:
                 enough = -(-sum(each for each, _ in found) // there)
                 raise ConfigError(
                     f"parallel: {self.comm.name_of(rank)} needs {wanted / 1e9:,.1f} GB for rows "
-                    f"and slots, its share of the memory is {there / 1e9:,.1f} GB: on machines of "
-                    f"their own {enough} ranks would do"
+                    f"and slots, but its share of the memory is {there / 1e9:,.1f} GB: use "
+                    f"{enough} ranks, each on its own machine"
                 )
 
     def tables(self, model: Any) -> dict[str, dict[str, slice]]:
-        """Rows of each table in this rank's storages."""
+        """Return the rows of each table in this rank's storages."""
         return {storage: plan.slices(self.rank) for storage, plan in self.plan.items()}
 
     def initialize(self, model: Any, seed: int, fill: bool) -> dict[str, NDArray]:
-        """Fresh parameters: dense ones as in one process, of tables this rank's rows of them.
+        """Draw fresh parameters: dense ones as in one process, and this rank's rows of tables.
 
         Raises
         ------
         ConfigError
-            If the model draws its parameters by a rule of its own.
+            If the model overrides `initialize`.
         """
         own = type(self._model)
         if fill and own.initialize is not Model.initialize:
             raise ConfigError(
-                f"parallel: {own.__name__}.initialize draws weights by a rule of its own, so a "
-                "rank cannot draw its rows alone: save() them in one process, and load that"
+                f"parallel: {own.__name__} overrides initialize, so a rank cannot draw its rows "
+                "alone: save() the model in one process, and load it here"
             )
         names = [name for name, _ in self._model.named_parameters()]
         dense = (name for name in names if name not in self.plan)
@@ -137,7 +137,7 @@ class Shards:
                 continue
             draw, stream = self._model.draw_of_table(table.name, (rows, plan.width))
             for at, drawn in drawn_rows((rows, plan.width), draw, seed, stream):
-                begin = at + (first - at) % step  # the first row from `at` on that is ours
+                begin = at + (first - at) % step  # this rank's first row at or after `at`
                 mine = drawn[begin - at :: step]
                 place = (begin - first) // step
                 out[place : place + len(mine)] = mine
@@ -153,9 +153,10 @@ class Shards:
         inputs: list[dict[str, Any]],
         lookups: Lookups,
     ) -> dict[str, NDArray]:
-        """Weights for these inputs, of storages the rows that are looked up; changes ids to places.
+        """Return the weights for these inputs, with only the looked-up rows of each storage.
 
-        `weights` gives this rank's rows, current where requested.
+        Ids in `inputs` become positions in those rows. `weights` returns this rank's rows, current
+        where requested.
         """
         read = [dict(given) for given in inputs]
         for storage, exchange in self._exchanges.items():
@@ -164,7 +165,7 @@ class Shards:
             for (n, name), place in zip(where, places, strict=True):
                 inputs[n][name] = place
         exchanges = [*self._exchanges.values()]
-        if not exchanges:  # all tables are read as a whole, and every rank has them
+        if not exchanges:  # no table is sharded: every rank has all weights
             return dict(weights({}))
         answered = self.comm.swap(np.stack([each.asked for each in exchanges], axis=1))
         asked = {
@@ -177,7 +178,7 @@ class Shards:
         return {**params, **{s: e.fetch(params[s]) for s, e in self._exchanges.items()}}
 
     def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> dict[str, NDArray]:
-        """Each rank's rows of weights, with all rows of the named ones."""
+        """Return the weights with the rows of all ranks for the named storages."""
         found = dict(weights)
         for storage, plan in self.plan.items():
             if storage not in names:
@@ -194,7 +195,7 @@ class Shards:
         return found
 
     def give(self, gradients: Mapping[str, list[Any]]) -> dict[str, Any]:
-        """Send row-sparse gradients of this rank's parts to owners; return those of its rows."""
+        """Send row-sparse gradients of this rank's parts to owners; return those for its rows."""
         return {
             storage: exchange.give(gradients[storage])
             for storage, exchange in self._exchanges.items()
@@ -206,8 +207,8 @@ def _checked(parts: int, size: int) -> int:
     if parts % size or ratio & (ratio - 1):
         allowed = [str(n) for n in range(1, parts + 1) if not parts % n and _is_power(parts // n)]
         raise ConfigError(
-            f"batches are cut into {parts} parts here: {' or '.join(allowed)} ranks can compute "
-            f"them, not {size}"
+            f"batches have {parts} parts, which {size} ranks cannot share: use "
+            f"{' or '.join(allowed)} ranks"
         )
     return parts
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SharedRows`: an epoch's batches; each rank reads only the parts that it computes.
 
-The rows of an epoch are cut into K stretches, and a batch is the next rows of each. So a batch
-depends on K and not on the ranks. Sources of unknown length are read by all ranks, and so are a
-user's own batches.
+An epoch's rows are cut into K stretches, and a batch takes the next rows of each. So a batch
+depends on K, not on the number of ranks. Every rank reads all rows of a source of unknown length,
+and all of a user's own batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparsetrain.errors import DataWarning
 from sparsetrain.parallel.alike import require_same
 from sparsetrain.parallel.comm import Comm
 
-STRETCH_BUFFER_ROWS = BUFFER_ROWS // 4  # of the window in which one of several stretches is mixed
+STRETCH_BUFFER_ROWS = BUFFER_ROWS // 4  # shuffle window of each of several stretches
 
 
 class Share:
@@ -29,14 +29,14 @@ class Share:
     Parameters
     ----------
     parts : mapping of int to Batch
-        Number of a part -> its rows, of those parts of this rank that have some.
+        Number of a part -> its rows, for this rank's parts that have rows.
     sizes : sequence of K int
         Rows of every part of the batch.
     position : Position, optional
         Where the next batch begins.
     """
 
-    labels = None  # of the whole batch, which no rank has
+    labels = None  # no rank has the labels of the whole batch
 
     def __init__(
         self, parts: Mapping[int, Batch], sizes: Sequence[int], position: Position | None
@@ -44,16 +44,16 @@ class Share:
         self.parts, self.sizes, self.position = parts, sizes, position
 
     def __len__(self) -> int:
-        """Rows of the whole batch."""
+        """Return the number of rows of the whole batch."""
         return sum(self.sizes)
 
     def first_row(self, part: int) -> int:
-        """Rows of the batch that come before a part."""
+        """Return the number of rows of the batch before a part."""
         return sum(self.sizes[:part])
 
 
 def cut(batch: Batch, parts: int, own: range) -> Share:
-    """Cut a batch that every rank has into parts of nearly equal size; `own` are the rank's."""
+    """Cut a batch that every rank has into nearly equal parts; return the rank's `own` parts."""
     edges = [len(batch) * part // parts for part in range(parts + 1)]
     sizes = [end - first for first, end in zip(edges, edges[1:], strict=False)]
     filled = (part for part, size in enumerate(sizes) if size)
@@ -79,8 +79,8 @@ class SharedRows:
         self.num_rows = dataset.num_rows
         if self.num_rows is None and dataset.id_shares and comm.size > 1 and comm.rank == 0:
             warnings.warn(
-                "the number of rows is unknown until the end, so every rank reads all of them: "
-                "from files of `sparsetrain convert` each rank reads only its own",
+                "the number of rows is unknown until the end, so every rank reads all rows: run "
+                "`sparsetrain convert` first, and each rank reads only its own",
                 DataWarning,
                 stacklevel=4,
             )
@@ -126,7 +126,7 @@ class SharedRows:
         )
 
     def _alike(self, batches: Iterator[Batch]) -> Iterator[Share]:
-        """The rank's share of batches that all ranks have."""
+        """Yield the rank's share of batches that all ranks have."""
         for batch in chain(batches, [None]):
             require_same([batch] if batch else [], self._comm)
             if batch:

@@ -22,19 +22,19 @@ from sparsetrain.runtime.tensors import tensor_at
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.sparse_tensor.coalesce import row_squares
 
-_LINE = 16  # float32 of a line of memory, where each gradient begins
-_LOW = 26  # bits of the lower part of a float64's 53
-_BIAS, _BINS = 1100, 2200  # of exponents
-_INFINITE = _BINS - 1  # a place that no exponent has
+_LINE = 16  # float32 numbers per cache line; each gradient begins on a new line
+_LOW = 26  # low bits of a float64's 53-bit mantissa
+_BIAS, _BINS = 1100, 2200  # offset and number of exponents
+_INFINITE = _BINS - 1  # a bin that no exponent uses
 
 
 class DenseSums:
-    """Dense gradients and a number beside them, of one part or of a sum, in one buffer.
+    """Dense gradients and one number, of one part or of a sum of parts, in one buffer.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        Of the gradients.
+        Shapes of the gradients.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -54,14 +54,14 @@ class DenseSums:
     def fill_(
         self, gradients: Mapping[str, Any], number: Any, factors: Mapping[str, Any]
     ) -> DenseSums:
-        """Copy a part's gradients, some times a factor."""
+        """Copy a part's gradients, each times its factor (1 by default), and its number."""
         for name, view in self._views.items():
             np.multiply(runtime.as_numpy(gradients[name]), factors.get(name, 1), out=view)
         self.number[...] = number
         return self
 
     def clear_(self) -> DenseSums:
-        """Make this the sum of nothing."""
+        """Make this the sum of no parts."""
         self.buffer[...] = -0.0
         return self
 
@@ -72,10 +72,10 @@ class DenseSums:
 
 
 def exact_norm(gradients: Mapping[str, Any], comm: Comm) -> float:
-    """Global norm of gradients with row-sparse shards: the same on any number of ranks.
+    """Return the global norm of gradients with row-sparse shards, equal for any number of ranks.
 
-    Squares of rows, and of dense gradients, in float64 are summed without rounding, as whole
-    numbers by their exponents. So neither the order nor the owner of a row matters.
+    Squared norms of rows and of dense blocks, in float64, are summed without rounding: as integers,
+    one sum per exponent. So neither the order nor the owner of a row matters.
     """
     bins = np.zeros((2, _BINS), np.int64)
     for gradient in gradients.values():
@@ -101,5 +101,5 @@ def _add_(bins: np.ndarray, numbers: np.ndarray) -> None:
     mantissas, exponents = np.frexp(numbers)
     whole = (mantissas * 2.0**53).astype(np.int64)
     for row, part in zip(bins, (whole & (1 << _LOW) - 1, whole >> _LOW), strict=True):
-        # Float64 holds these sums exactly, of up to 2**26 numbers.
+        # Float64 holds sums of up to 2**26 such numbers exactly.
         row += np.bincount(exponents + _BIAS, part, minlength=_BINS).astype(np.int64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed as the engine, on Gloo: for jobs that torchrun starts.
+"""The torch.distributed engine, on Gloo, for jobs started by torchrun.
 
-Gloo waits with a deadline, and sees at once when a connection closes. Why it did is written in the
-store of the launcher before.
+Gloo's waits have a deadline, and it notices at once when a connection closes. A failing rank first
+writes the reason to the launcher's store.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class TorchComm(Comm):
     Parameters
     ----------
     deadline : float
-        Seconds that a rank may be silent.
+        Seconds to wait for a rank before the job fails.
 
     Raises
     ------
     ConfigError
-        If PyTorch is missing, or no launcher of it started this process.
+        If PyTorch is missing, or torchrun did not start this process.
     """
 
     def __init__(self, deadline: float) -> None:
@@ -52,7 +52,7 @@ class TorchComm(Comm):
             raise ConfigError(f"torchrun did not start this process: {error}") from None
         except RuntimeError as error:
             raise ParallelError(
-                f"{describe_process()}: torch.distributed does not begin within {deadline:g} s: "
+                f"{describe_process()}: torch.distributed did not begin within {deadline:g} s: "
                 f"{OTHERS_SILENT} ({first_line(error)})"
             ) from None
         warnings.filterwarnings("ignore", message="The given (NumPy array|buffer) is not writable")
@@ -72,17 +72,17 @@ class TorchComm(Comm):
 
     def tell(self, text: str, exit_code: int) -> None:
         """See `Comm.tell`."""
-        with suppress(RuntimeError):  # of a launcher that has gone
+        with suppress(RuntimeError):  # the launcher may have ended
             if not self._store.check([_NEWS]):
                 self._store.set(_NEWS, text)
         with suppress(RuntimeError, AssertionError):
-            self._distributed.destroy_process_group()  # ranks see that connections close
+            self._distributed.destroy_process_group()  # other ranks see the connections close
 
     def _explain(self, error: Exception, passed: float, ranks: set[int]) -> NoReturn:
         text = self.say_silent(ranks)
         if passed < self.deadline:
             why = str(error).split(". ")[0]
-            text = f"{self.name}: {self.names_of(ranks)} has ended or is out of reach: {why}"
+            text = f"{self.name}: {self.names_of(ranks)} has ended or cannot be reached: {why}"
         with suppress(RuntimeError):
             if self._store.check([_NEWS]):
                 text = self._store.get(_NEWS).decode()
@@ -90,7 +90,7 @@ class TorchComm(Comm):
         raise ParallelError(text) from None
 
     def _leave(self) -> None:
-        """End together, after the last messages have arrived."""
+        """Wait until the last messages of all ranks have arrived, then disconnect."""
         limit = time.monotonic() + GRACE
         with suppress(RuntimeError):
             ended = self._store.add(_ENDED, 1)

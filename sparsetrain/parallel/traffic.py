@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profile of a rank's steps by messages: bytes that it sent, and seconds that it waited."""
+"""Profile of a rank's steps by purpose of their messages: bytes sent and seconds waited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsetrain.training.profile.result import longest_first
 
 
 class Watch:
-    """Takes steps and records their messages, as `Trainer.step_hook`."""
+    """A `Trainer.step_hook` that runs steps and records their messages."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
@@ -25,7 +25,7 @@ class Watch:
         self._rows: list[int] = []
 
     def __call__(self, step: Callable[[], Any], batch: Any) -> Any:
-        """Take a step on a batch; return its loss."""
+        """Run a step on a batch; return its loss."""
         self._comm.traffic.clear()
         began = time.perf_counter()
         loss = step()
@@ -35,7 +35,7 @@ class Watch:
         return loss
 
     def result(self) -> StepProfile | None:
-        """Medians over the steps; the first one compiles."""
+        """Return medians over the steps, without the first, which compiles."""
         steps = self._steps[1:]
         if not steps:
             return None

@@ -4,7 +4,7 @@
 The machine: `host`, `targets`, `threads`, `machine`. Memory: `tensors`, `pool`, `workspace` (of a
 program). Code: `compiling`, with `lowering`, `exponential`, `object_files` and `library_cache`
 (both on disk).
-TVM itself, without PyTorch and with interrupts: `import_tvm`. CUDA of wheels: `cuda_wheels`.
+Import of TVM without PyTorch, and with interrupts: `import_tvm`. CUDA from wheels: `cuda_wheels`.
 """
 
 from sparsetrain.runtime import cuda_wheels as _cuda_wheels  # noqa: F401

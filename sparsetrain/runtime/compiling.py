@@ -22,7 +22,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 class Kernel:
-    """Compiled kernel that is called outside a program; writes its output arguments."""
+    """A compiled kernel that is called outside a program; it writes its output arguments."""
 
     __slots__ = ("_run", "name")
 
@@ -43,7 +43,7 @@ _interceptor: Interceptor | None = None
 
 @contextmanager
 def intercept_kernels(interceptor: Interceptor) -> Iterator[None]:
-    """Let `interceptor` make all calls of kernels during the block, to time them."""
+    """Route all kernel calls through `interceptor` during the block, for example to time them."""
     global _interceptor
     before, _interceptor = _interceptor, interceptor
     try:
@@ -63,7 +63,7 @@ def compile_kernel(
 
 
 def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """Return a function that compiles ``make(*variant)`` for this machine's CPU, once a variant."""
+    """Return a function that compiles ``make(*variant)`` for this CPU, once per variant."""
 
     @cache
     def compiled(*variant: Any) -> Kernel:
@@ -73,7 +73,7 @@ def host_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[.
 
 
 def target_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """As `host_kernel`, for the target that is the first argument."""
+    """Like `host_kernel`, for the target passed as first argument."""
 
     @cache
     def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
@@ -83,7 +83,7 @@ def target_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable
 
 
 def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """As `target_kernel`, with the backend's own maker of that name; see `Backend.kernel`."""
+    """Like `target_kernel`, with the backend's maker for that name; see `Backend.kernel`."""
 
     @cache
     def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
@@ -94,7 +94,7 @@ def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callabl
 
 
 def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """A kernel's library, from disk if it was compiled before: a run needs about seven."""
+    """Return a kernel's library, from disk if it was compiled before; a run needs about seven."""
     backend = backend_of(target)
     folder = library_cache.cache_folder() if backend.caches else None
     if folder is None:
@@ -110,10 +110,10 @@ def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
 
 
 def vm_pipeline(plain: Sequence[tvm.transform.Pass]) -> tvm.transform.Pass:
-    """Pipeline that lowers Relax to virtual-machine code, with a backend's passes `plain`.
+    """Return the pipeline from Relax to virtual-machine code, with a backend's passes `plain`.
 
-    TVM's default without `RewriteDataflowReshape`, which aborts on hand-written kernels that have
-    no root block.
+    It is TVM's default without `RewriteDataflowReshape`, which aborts on hand-written kernels that
+    have no root block.
     """
     passes = relax.transform
     return tvm.transform.Sequential(
@@ -143,8 +143,8 @@ def compile_relax(
 ) -> relax.VMExecutable:
     """Compile a Relax module by a pass pipeline, `vm_pipeline` by default.
 
-    With a cache `folder`, a CPU's kernels are kept there, so many `together` in a file; the result
-    then has to be linked by `library_cache.store` before it runs.
+    With a cache `folder`, CPU kernels are kept there, `together` of them in a file; the result must
+    then be linked by `library_cache.store` before it runs.
     """
     with target:
         module = _run_passes(module, pipeline or vm_pipeline(backend_of(target).plain_passes()))
@@ -162,7 +162,7 @@ def _run_passes(module: tvm.IRModule, passes: tvm.transform.Pass) -> tvm.IRModul
 def _build_by_kernel(
     module: tvm.IRModule, target: tvm.target.Target, folder: Path, together: int
 ) -> relax.VMExecutable:
-    """As `relax.build`, with kernels from object files."""
+    """Build like `relax.build`, with kernels from object files."""
     builder = relax.ExecBuilder()
     kernels = relax.vm_build._vmcodegen(builder, name_by_content(module))
     objects = compile_objects(kernels, target, folder, together)
@@ -173,7 +173,7 @@ def create_vm(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
     """Create the virtual machine that runs the functions of a compiled Relax module, by name.
 
     Its memory comes from TVM's pool, which keeps a block for every size it has seen: a step of a
-    known size allocates nothing. Callers with ever new sizes call `limit_pool`.
+    known size allocates nothing. Callers that keep using new sizes must call `limit_pool`.
     """
     threads.mark_pool_started()
     return relax.VirtualMachine(library, device_of(target), memory_cfg="pooled")
@@ -182,5 +182,5 @@ def create_vm(library: Any, target: tvm.target.Target) -> relax.VirtualMachine:
 def build_relax(
     module: tvm.IRModule, target: tvm.target.Target, pipeline: tvm.transform.Pass | None = None
 ) -> relax.VirtualMachine:
-    """`compile_relax` and `create_vm` in one."""
+    """Call `compile_relax` and `create_vm`."""
     return create_vm(compile_relax(module, target, pipeline), target)

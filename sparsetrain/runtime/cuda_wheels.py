@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA's compiler and runtime library from NVIDIA's wheels, which the extra `cuda` installs.
 
-The system's own come first. TVM starts ``nvcc`` by its name, and its own library finds the
-runtime's by name where that is loaded already: so this module is imported before TVM.
+The system's CUDA takes precedence. TVM runs ``nvcc`` from PATH, and finds the runtime library by
+name if it is already loaded, so this module must be imported before TVM.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ INSTALL = "pip install 'sparsetrain[cuda]'"
 
 
 def folder() -> Path | None:
-    """Where the wheels put CUDA 13, if they are installed."""
+    """Return the folder of CUDA 13 in the wheels, or None if they are not installed."""
     nvidia = find_spec("nvidia")
     places = (nvidia and nvidia.submodule_search_locations) or ()
     return next((cuda for place in places if (cuda := Path(place, "cu13")).is_dir()), None)
 
 
 def use() -> None:
-    """Put nvcc on PATH, last, and load the runtime library, each unless the system has it."""
+    """Append nvcc to PATH and load the runtime library, each only if the system lacks it."""
     found = folder()
     if found is None:
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectorised exp of float32 on a CPU, as inline arithmetic; sigmoid and tanh are made of it.
+"""Vectorised exp of float32 on a CPU, as inline arithmetic; sigmoid and tanh use it.
 
-TVM calls the C library for every number, at 3 ns, in which a core could compute eight. Here
-``exp(x) = 2^n exp(r)`` with n whole and ``|r| <= ln(2) / 2``; a polynomial of degree 6 gives
+TVM calls the C library for every number: 3 ns, in which a core could compute eight. Here
+``exp(x) = 2^n exp(r)`` with integer n and ``|r| <= ln(2) / 2``; a polynomial of degree 6 gives
 ``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, NaN, overflow and
 underflow give the results of the C library.
 
@@ -28,12 +28,12 @@ _TABLE = "llvm.FLowerIntrinsic"
 # Beyond these exp is 0 or infinite.
 _LOWEST, _HIGHEST = -105.0, 89.0
 _LOG2_E = 1.4426950408889634
-# ln(2) in two parts, the first short enough that its product with n is exact.
+# ln(2) as a sum of two parts; the first has few enough bits that its product with n is exact.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
-# exp(r) = 1 + r + r^2 (the polynomial of these), by r's powers from the highest: the least largest
-# relative error where |r| <= ln(2) / 2.
+# exp(r) = 1 + r + r^2 p(r): coefficients of p from the highest power, with the least maximum
+# relative error for |r| <= ln(2) / 2.
 _COEFFICIENTS = (0.00138145988, 0.00836871658, 0.0416683890, 0.166665211, 0.49999994)
-# Added to a number below 2^22, it leaves the nearest whole one in the last bits.
+# Adding this to a number below 2^22 leaves the nearest integer in the low bits.
 _ROUNDER = 1.5 * 2.0**23
 _ROUNDER_BITS = 0x4B400000
 _EXPONENT_BIAS, _MANTISSA_BITS = 127, 23
@@ -52,7 +52,7 @@ def inline_exp() -> Iterator[None]:
 
 
 def exponential(x: Any) -> Any:
-    """``e ** x`` of a float32 expression, scalar or vector."""
+    """Return ``e ** x`` for a float32 expression, scalar or vector."""
 
     def number(value: float) -> Any:
         return tirx.const(value, str(x.ty.dtype))
@@ -77,7 +77,7 @@ def exponential(x: Any) -> Any:
 
 
 def _powers_of_two(rounded: Any) -> list[Any]:
-    """Two factors with the product 2^n, which by itself may overflow or underflow."""
+    """Return two factors of 2^n, since 2^n itself may overflow or underflow."""
     lanes = tvm.DataType(str(rounded.ty.dtype)).lanes
     dtype = "int32" if lanes == 1 else f"int32x{lanes}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Target of this machine's CPU, features of targets that decide which kernels are used, CPU levels.
+"""The target of this machine's CPU, its features that select kernels, and CPU levels.
 
 LLVM names a CPU by its model number, and TVM assumes the instructions of that name. In a virtual
 machine both can be wrong: a hypervisor may report an older model, or hide instructions. Linux lists
@@ -10,8 +10,8 @@ AMX tiles also need the kernel's permission, once per process, before the first 
 there is no AMX. With it, signal stacks of 8 KB are too small, so it is requested only where the CPU
 has tiles.
 
-A level, for programs that run on other machines, is LLVM's name for it and the Linux flags that a
-CPU with its instructions lists. AMX is in none.
+A level is an instruction set for programs that run on other machines: its name in LLVM, and the
+Linux flags of a CPU that supports it. No level includes AMX.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.system.cores import is_x86
 
 _CPUINFO = Path("/proc/cpuinfo")
-# Linux's flag -> LLVM's feature, for all that decide which kernels are used.
+# Linux's flag -> LLVM's feature, for all features that select kernels.
 _VECTORS = {
     flag: flag.replace("_", "")
     for flag in (
@@ -41,7 +41,7 @@ _VECTORS = {
     )
 }
 _TILES = {"amx_tile": "amx-tile", "amx_bf16": "amx-bf16"}
-# Removed where they are missing, never added: LLVM may use them by itself, no kernel needs them.
+# Removed if missing, never added: LLVM may use them by itself, but no kernel needs them.
 _OPTIONAL = {"bmi1": "bmi"} | {
     flag: flag.replace("_", "")
     for flag in (
@@ -58,7 +58,7 @@ _REQUEST_TILES = (158, 0x1023, 18)
 
 @cache
 def host_target() -> Target:
-    """This machine's CPU with the instruction set it really has; always the same object."""
+    """Return the target of this CPU with its actual instructions; always the same object."""
     named = tvm.target.Target.from_device("cpu")
     flags = _flags()
     if flags is None:
@@ -72,9 +72,9 @@ def host_target() -> Target:
 
 
 def feature_corrections(implied: Set[str], flags: Set[str], *, tiles_allowed: bool) -> list[str]:
-    """Features to add to a named CPU, ``+x``, and to remove from it, ``-x``.
+    """Return the features to add to a named CPU, ``+x``, and to remove from it, ``-x``.
 
-    The CPU's name implies features of LLVM; the processor has flags of Linux.
+    `implied` are LLVM's features for the CPU's name, `flags` the processor's flags in Linux.
     """
     present = {feature: flag in flags for flag, feature in _VECTORS.items()}
     present |= {feature: flag in flags and tiles_allowed for flag, feature in _TILES.items()}
@@ -88,25 +88,25 @@ def feature_corrections(implied: Set[str], flags: Set[str], *, tiles_allowed: bo
 
 
 def without_forbidden_amx(target: Target) -> Target:
-    """A user's CPU target, without AMX where this process may not use it."""
+    """Return a user's CPU target, without AMX if this process may not use it."""
     if not target_has_features("amx-tile", target) or _may_use_tiles():
         return target
     return without_amx(target)
 
 
 def without_amx(target: Target) -> Target:
-    """A CPU target without AMX, which a process must ask the kernel for."""
+    """Return a CPU target without AMX, which needs the kernel's permission."""
     changes = [*map(str, target.attrs.get("mattr", ())), *_NO_TILES]
     return Target({"kind": target.kind.name, **dict(target.attrs), "mattr": changes})
 
 
 def host_flags() -> tuple[str, ...]:
-    """Flags of this machine's CPU for the instructions that its target may use."""
+    """Return this CPU's Linux flags for the instructions that its target may use."""
     return tuple(sorted({*_VECTORS, *_OPTIONAL, *_BASE} & (_flags() or set())))
 
 
 def _flags() -> set[str] | None:
-    """Flags of the first processor; None where the system does not list them."""
+    """Return the flags of the first processor; None if the system does not list them."""
     if not is_x86():
         return None
     try:
@@ -119,7 +119,7 @@ def _flags() -> set[str] | None:
 
 @cache
 def _may_use_tiles() -> bool:
-    """Request AMX from the kernel for this process, its threads and children."""
+    """Request AMX from the kernel for this process, its threads and children; True if granted."""
     if sys.platform != "linux" or sys.maxsize <= 2**32:
         return False
     try:
@@ -134,24 +134,24 @@ Choice = TypeVar("Choice")
 
 
 def has_bf16_dot(target: Target | None) -> bool:
-    """Whether a target is a CPU with AVX512_BF16: rounding, and dot products of pairs."""
+    """Return whether a target is a CPU with AVX512_BF16: rounding, and dot products of pairs."""
     return _has(target, _BF16_DOT)
 
 
 def has_amx_tiles(target: Target | None) -> bool:
-    """Whether a target is a CPU with AMX for bfloat16, and AVX512_BF16 to round for it."""
+    """Return whether a target is a CPU with AMX for bfloat16, and AVX512_BF16 to round for it."""
     return _has(target, _BF16_DOT, _AMX_BF16)
 
 
 def select_by_cpu(choices: Mapping[str, Choice], target: Target | None = None) -> Choice:
-    """The choice for a processor, by the beginning of LLVM's name for it.
+    """Return the choice for a processor, by a prefix of its name in LLVM.
 
     Parameters
     ----------
     choices : mapping from str to object
-        Tried in order; ``""`` comes last and matches every name.
+        Prefix -> choice, tried in order; ``""`` comes last and matches every name.
     target : Target, optional
-        This machine's by default, and where the target names no processor.
+        By default, and if it names no processor, this machine's target.
     """
     targets = [host_target()] if target is None else [target, host_target()]
     name = next(filter(None, (str(each.attrs.get("mcpu", "")) for each in targets)), "")
@@ -159,7 +159,7 @@ def select_by_cpu(choices: Mapping[str, Choice], target: Target | None = None) -
 
 
 def _has(target: Target | None, *features: str) -> bool:
-    """Whether a target is a CPU with all of these features, as LLVM calls them."""
+    """Return whether a target is a CPU with all of these LLVM features."""
     if target is None or target.kind.name != "llvm":
         return False
     return bool(target_has_features([*features], target))
@@ -172,15 +172,15 @@ LEVELS = {"x86-64-v3": _V3, "x86-64-v4": _V4}
 
 
 def cpu_level(name: str) -> tuple[Target, tuple[str, ...]]:
-    """Return the target of a level, and the flags that a CPU must list.
+    """Return the target of a level, and the Linux flags that a CPU must have.
 
     Raises
     ------
     ConfigError
-        If the name is unknown, or a level of a different architecture.
+        If the name is unknown, or a level of an architecture other than this machine's.
     """
     if name == "native":
-        return without_amx(host_target()), host_flags()  # which names no tile
+        return without_amx(host_target()), host_flags()  # the flags do not include tiles
     if name not in LEVELS:
         raise ConfigError(f"cpu is {name!r}; it must be 'x86-64-v3', 'x86-64-v4' or 'native'")
     if not is_x86():

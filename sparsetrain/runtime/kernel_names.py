@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel names made from the kernels' code, so that all programs name them alike.
+"""Kernel names with a digest of the kernel's code, equal in all programs.
 
-Relax numbers the kernels of each program: a layer is ``fused_matmul_nt_add3`` where it is trained
-and ``fused_matmul_nt_add1`` where it is only evaluated. An object file has one name, and programs
-that share the kernel must call it by that. Kernels that are equal become one.
+Relax numbers the kernels of each program: a layer may be ``fused_matmul_nt_add3`` in training and
+``fused_matmul_nt_add1`` in evaluation. Programs that share a kernel's object file must call it by
+the same name. Equal kernels of a program become one.
 
 Cost: 1 ms for the 60 kernels of SASRec.
 """
@@ -47,5 +47,5 @@ def _name(var: tvm.ir.GlobalVar, kernel: tirx.PrimFunc) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A kernel's name without the digest."""
+    """Return a kernel's name without the digest."""
     return _DIGEST.sub("", name)

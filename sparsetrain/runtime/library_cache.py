@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disk cache of compiled libraries, under a digest of everything that decides their code.
+"""Disk cache of compiled libraries; the key is a digest of everything that decides their code.
 
-A file name has that digest and a digest of the content, so a damaged file is never loaded. A
+A file name has the key and a digest of the content, so a damaged file is never loaded. A
 library is code, so the folder belongs to the user (mode 0700), no one else may write it or its
-parents, and it is read through a descriptor. Files that another user owns or may write are ignored,
-and nothing is ever loaded from a checkpoint or from data. Files are written under a temporary name
-and renamed: if two processes race, either file serves both. If anything fails here, the caller
-compiles instead.
+parents, and it is read through a descriptor. Files that a different user owns or may write are
+ignored, and nothing is ever loaded from a checkpoint or from data. Files are written under a
+temporary name and renamed: if two processes race, either file serves both. If anything fails here,
+the caller compiles instead.
 
-``SPARSETRAIN_CACHE`` names a different folder; empty, it turns the cache off.
+``SPARSETRAIN_CACHE`` sets the folder; if it is empty, the cache is off.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from tvm.target.codegen import llvm_version_major
 from sparsetrain.system.private_files import OTHERS, make_private, private_descriptor
 from sparsetrain.system.stderr_filter import filter_stderr
 
-KERNEL_PREFIX = "kernel-"  # of the key of a kernel that is called outside a program
-# Files that are kept; the least recently used go first.
-MAX_PROGRAMS = 200  # of a few hundred kilobytes
+KERNEL_PREFIX = "kernel-"  # begins the key of a kernel that is called outside a program
+# Numbers of files to keep; the least recently used are deleted first.
+MAX_PROGRAMS = 200  # a few hundred kilobytes each
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
-MAX_OBJECTS = 2000  # names of kernels to be linked into programs; 35 kilobytes each on average
+MAX_OBJECTS = 2000  # file names of kernels linked into programs; 35 kilobytes each on average
 _ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
-_CLOCK_STEP = 60  # seconds that a file may be ahead, as of a server in the network
+_CLOCK_STEP = 60  # seconds that a file's time may be ahead, for example on a network server
 _METADATA = 'metadata["'
-# Mathematics, C, and conversions of half floats. A C++ compiler would read the C++ library too,
-# most of the time that linking takes.
+# Mathematics, C, and conversions of half floats. A C++ compiler would link the C++ library too,
+# which takes most of the time.
 _C_LIBRARIES = ("-lm", "-lc", "-lgcc")
 _NO_CPP = ("-nodefaultlibs",)
-# Two processes at once may have kept a kernel in two files, among different others.
+# Two processes may have stored the same kernel in two files, with different neighbours.
 _FIRST_OF_EQUALS = ("-Wl,--allow-multiple-definition",)
 
 
 def cache_folder() -> Path | None:
-    """The cache's folder; None if the cache is off or the folder is not private."""
+    """Return the cache's folder; None if the cache is off or the folder is not private."""
     found = locate()
     return found if isinstance(found, Path) else None
 
 
 def locate() -> Path | str:
-    """The cache's folder, or why there is none.
+    """Return the cache's folder, or the reason why there is none.
 
-    On Linux the path leads through a descriptor: whoever exchanges a folder on the way to it
-    changes nothing between the check of a library and its loading.
+    On Linux the path goes through a descriptor, so no one can swap a folder of the path between
+    the check of a library and its loading.
     """
     named = os.environ.get("SPARSETRAIN_CACHE")
     if named == "":
@@ -73,7 +73,7 @@ def locate() -> Path | str:
         path.mkdir(mode=0o700, exist_ok=True)
         path = path.resolve()
         handle = private_descriptor(path)
-    # A user without HOME and without an entry among the system's users has no home: RuntimeError.
+    # Path.home() raises RuntimeError for a user without HOME who is not in the user database.
     except (OSError, RuntimeError) as error:
         return str(error)
     status = os.fstat(handle)
@@ -81,16 +81,16 @@ def locate() -> Path | str:
     if kept != handle:
         os.close(handle)
     if not _private(status, stat.S_ISDIR):
-        return f"{path} is not this user's alone: it needs mode 0700"
+        return f"{path} is not private to this user: it needs mode 0700"
     through = Path(f"/proc/self/fd/{kept}")
     return through if through.exists() else path
 
 
-_handles: dict[tuple[int, int], int] = {}  # of folders that were used, by device and inode
+_handles: dict[tuple[int, int], int] = {}  # open cache folders, by device and inode
 
 
 def digest(*parts: str) -> str:
-    """Hexadecimal digest of texts, versions, machine, CUDA settings and this package's sources."""
+    """Return a hex digest of texts, versions, machine, CUDA settings and this package's sources."""
     settings = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("TVM_CUDA_"))
     everything = [
         *parts,
@@ -106,17 +106,17 @@ def digest(*parts: str) -> str:
 
 
 def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
-    """Everything that decides the code of a kernel: its script, and the LLVM IR that it imports.
+    """Return everything that decides a kernel's code: its script, and the LLVM IR it imports.
 
-    The script has that IR as metadata, which is not printed, and cannot be: for some modules
-    printing it ends the process.
+    The script holds that IR as metadata, which it does not print. Printing metadata crashes the
+    process for some modules.
     """
     script = str(kernel.script())
     return "\0".join([script, *imported_llvm(kernel)]) if _METADATA in script else script
 
 
 def imported_llvm(code: Any) -> list[str]:
-    """The LLVM IR imported by a kernel, or by the kernels of a module."""
+    """Return the LLVM IR imported by a kernel, or by the kernels of a module."""
     texts: list[str] = []
 
     def collect(statement: tirx.AttrStmt) -> None:
@@ -129,7 +129,7 @@ def imported_llvm(code: Any) -> list[str]:
 
 @cache
 def _digest_sources() -> str:
-    """Digest of all sources of this package."""
+    """Return a digest of all sources of this package."""
     return _digest_files(sorted(Path(__file__).parents[1].rglob("*.py")))
 
 
@@ -179,16 +179,16 @@ def store(folder: Path, key: str, executable: Any) -> Any:
             with filter_stderr(_is_scope_warning):
                 write_file(folder, key, ".so", partial(executable.export_library, fcompile=_link))
         finally:
-            with suppress(OSError):  # a process may drop the same files
+            with suppress(OSError):  # another process may delete the same files
                 _prune(folder)
         return load(folder, key)
     return None
 
 
 def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
-    """Link a library against C alone, or as the compiler does by default if that fails."""
+    """Link a library against C only or, if that fails, with the compiler's defaults."""
     with suppress(RuntimeError):
-        # After the objects: some linkers ignore a library before its callers.
+        # Libraries follow the objects: some linkers ignore a library that precedes its callers.
         cc.create_shared(
             file, [*objects, *_C_LIBRARIES], options=[*options, *_NO_CPP, *_FIRST_OF_EQUALS]
         )
@@ -196,20 +196,20 @@ def _link(file: str, objects: list[str], options: Sequence[str] = ()) -> None:
     cc.create_shared(file, objects, options=list(options))
 
 
-# TVM calls this attribute for every program, which runs the compiler.
+# TVM calls this for every program, and it would run the compiler each time.
 _link.get_target_triple = cache(cc.create_shared.get_target_triple)  # type: ignore[attr-defined]
 
 
 def can_link() -> bool:
-    """Whether there is a compiler to link with; without one every process compiles again."""
+    """Return whether there is a compiler to link with; without one every process recompiles."""
     return cc.get_cc() is not None
 
 
 def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
-    """Keep the file that `write` fills under `key`; raises OSError if it cannot be written.
+    """Store the file that `write` fills under `key`; raise OSError if it cannot be written.
 
-    It is filled in the system's temporary folder, and only if there is room: LLVM ends the process
-    on a full disk.
+    It is filled in the system's temporary folder, and only if there is room: on a full disk LLVM
+    ends the process.
     """
     with (
         tempfile.TemporaryDirectory() as system,
@@ -224,15 +224,15 @@ def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any])
 
 
 def link_under(keys: Iterable[str], file: Path) -> None:
-    """Keep a file of the cache under other keys, too; raises OSError if that fails."""
+    """Link a file of the cache under more keys; raise OSError if that fails."""
     content = file.name.rpartition("-")[2]
     for key in keys:
-        with suppress(FileExistsError):  # another process was faster
+        with suppress(FileExistsError):  # another process linked it first
             os.link(file, file.with_name(f"{key}-{content}"))
 
 
 def _require_room(file: Path) -> None:
-    """Raise OSError unless a library fits where `file` will be written."""
+    """Raise OSError unless the disk has room for a library at `file`."""
     with open(file, "wb") as taken:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(taken.fileno(), 0, _ROOM)
@@ -242,7 +242,7 @@ def _require_room(file: Path) -> None:
 def _prune(folder: Path) -> None:
     """Delete the least recently used files beyond the limits, and a tenth more.
 
-    Times of last use are read only where there are too many names.
+    Times of last use are read only if there are too many files.
     """
     names = os.listdir(folder)
     libraries = [name for name in names if name.endswith(".so")]
@@ -264,11 +264,11 @@ def _last_use(file: Path) -> tuple[bool, float]:
 
 
 def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
-    """Whether a file is of a kind (not a link), owned by this user, and writable by no one else."""
+    """Return whether a file is of a kind, this user's, and writable by no one else."""
     owned = status.st_uid == os.geteuid()
     return kind(status.st_mode) and owned and not status.st_mode & OTHERS
 
 
 def _is_scope_warning(line: bytes) -> bool:
-    """TVM writes empty "Scope" warnings whenever it saves or loads."""
+    """Recognise the empty "Scope" warnings that TVM writes on every save and load."""
     return b"executable.cc" in line and b": Warning: Scope " in line

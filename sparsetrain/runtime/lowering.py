@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowering pipeline of CPU kernels: TVM's, with three changes.
 
-Asserts about arguments are dropped where they are proved, small arrays live on the stack, and exp
-of float32 is inline arithmetic (`exponential`).
+Asserts about arguments are dropped if the compiler proved them, small arrays are on the stack, and
+exp of float32 is inline arithmetic (`exponential`).
 
-TVM 0.27 takes a local array from a heap of workspaces, by a call of its runtime each time the array
+TVM 0.27 allocates a local array from a heap of workspaces, by a runtime call each time the array
 comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of TVMScript
-(``row = ...``) is such an array, too. In a loop over rows these calls serialise cache misses: a
+(``row = ...``) is such an array too. In a loop over rows these calls serialise cache misses: a
 gather took twelve times as long. So all arrays that registers could hold are placed on the stack.
 Larger arrays stay on the heap: allocate them once per task, not once per row.
 """
@@ -22,15 +22,15 @@ from tvm.target import Target
 
 from sparsetrain.runtime.exponential import inline_exp
 
-PIPELINE = "sparsetrain"  # the name it is registered by
-LEVEL = 2  # of LLVM; 3 takes longer and unrolls more, and no step is faster
-SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel without asserts of its own
-MAX_STACK_BYTES = 4096  # of an array; half the tile registers of a core with AMX
+PIPELINE = "sparsetrain"  # its registered name
+LEVEL = 2  # LLVM's optimization level; 3 compiles longer, unrolls more, and no step is faster
+SKIP_ASSERTS = "sparsetrain.skip_asserts"  # attribute of a kernel to compile without asserts
+MAX_STACK_BYTES = 4096  # per array; half the tile registers of a core with AMX
 _ON_STACK = {"disable_lower_builtin": tirx.const(1, "int32")}
 
 
 def for_llvm(target: Target) -> Target:
-    """The target with LLVM's level of optimization, unless it names one."""
+    """Return the target with this module's optimization level, unless it sets one."""
     return Target({"kind": target.kind.name, "opt-level": LEVEL, **dict(target.attrs)})
 
 
@@ -43,7 +43,7 @@ def _drop_asserts(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.
 
 
 def _mark(statement: Any) -> Any:
-    """The same statement with its small arrays marked."""
+    """Return the statement with its small arrays marked."""
     if isinstance(statement, tirx.AllocBuffer):
         small = _is_small(statement.buffer)
         return tirx.AllocBuffer(statement.buffer, _ON_STACK) if small else statement

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that results are of: processor, memory, versions."""
+"""Description of this machine for results: processor, memory, versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsetrain.system.memory import free_memory
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return processor, threads, memory and versions, as a certificate keeps them."""
+    """Return processor, threads, memory and versions, as stored in a certificate."""
     return {
         "processor": _processor(),
         "cores": available_cores(),

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Object files of a program's kernels, compiled a few at a time and kept on disk.
 
-With another optimizer, or tables of other sizes, nearly all kernels of a program stay the same.
-LLVM takes most of the compile time, so kernels that were compiled before are only linked. Where
-kernels call each other, the program is compiled as a whole, to the same code.
+If only the optimizer or table sizes change, nearly all kernels of a program stay the same. LLVM
+takes most of the compile time, so kernels that were compiled before are only linked. If kernels
+call each other, the program is compiled as a whole, to the same code.
 
-A module for LLVM costs some 25 ms on one core of an EPYC (Zen 4), whatever is in it: TVM puts
-conversions of half floats and a description for debuggers into each. So a few kernels share one,
-and its object file has a name for each of them. A program links the files that have its kernels,
-and with them a few kernels that it does not call.
+An LLVM module costs about 25 ms on one core of an EPYC (Zen 4), whatever is in it: TVM puts
+conversions of half floats and debug information into each. So a few kernels share a module, and
+its object file has a name for each of them. A program links the files that have its kernels, and
+with them a few kernels that it does not call.
 
 All cores compile; each module has its own LLVM context, so its code does not depend on the number
-of threads. Most of LLVM's work releases Python's lock. Each thread has the caller's target and a
-pass context like the caller's, since TVM keeps both by thread. Passes with instruments run on the
+of threads. Most of LLVM's work releases the GIL. Each thread has the caller's target and a pass
+context like the caller's, since TVM keeps both per thread. Passes with instruments run on the
 caller's thread: an instrument expects one at a time.
 """
 
@@ -40,16 +40,15 @@ class CrossKernelCallError(Exception):
     """A kernel calls a function of its module."""
 
 
-TOGETHER = 4  # kernels of a module; with 16, LLVM takes a few percent less on fewer cores
+TOGETHER = 4  # kernels per module; with 16, LLVM takes a few percent less on fewer cores
 
 
 def compile_objects(
     kernels: tvm.IRModule, target: tvm.target.Target, folder: Path, together: int = TOGETHER
 ) -> list[Any]:
-    """Static libraries with each kernel, compiled or loaded from `folder`.
+    """Return static libraries with all kernels, compiled or loaded from `folder`.
 
-    Files of one kernel each depend on nothing but it: they are the same whatever was compiled
-    before.
+    With ``together=1`` a file depends on its kernel alone, not on earlier compilations.
 
     Raises
     ------
@@ -69,7 +68,7 @@ def compile_objects(
     }
     files = library_cache.list_files(folder, ".o", keys.values())
     found = {var: _load(files[key], key, var.name_hint) for var, key in keys.items()}
-    # By name: a module keeps its functions in the order of addresses.
+    # Sorted by name, since a module orders its functions by address.
     missing = sorted(
         (var for var, library in found.items() if library is None), key=lambda var: var.name_hint
     )
@@ -84,7 +83,7 @@ def compile_objects(
         library_cache.link_under(others, file)
         return file.name, _load_static(file, *(var.name_hint for var in group))
 
-    # What a kernel brings along as LLVM IR may have a name that another one's has, too.
+    # The LLVM IR of two kernels may define the same names, so each of these has its own file.
     own = [var for var in missing if library_cache.imported_llvm(kernels[var])]
     groups = [[var] for var in own]
     groups += _groups([var for var in missing if var not in own], together)
@@ -94,7 +93,7 @@ def compile_objects(
 
 
 def _groups(kernels: list[Any], size: int) -> list[list[Any]]:
-    """Deal kernels into groups of at most this size, all of about the same number."""
+    """Deal kernels into groups of at most this size and nearly equal length."""
     count = -(-len(kernels) // size)
     return [kernels[first::count] for first in range(count)]
 
@@ -104,8 +103,8 @@ def _compile_each(
 ) -> list[Any]:
     """Compile groups of kernels on all cores.
 
-    The first one alone, since it initialises LLVM. A target with options of LLVM's command line has
-    one thread, since these are global.
+    The first group is compiled alone, since it initialises LLVM. A target with options for LLVM's
+    command line uses one thread, since these are global.
     """
     first = [compile_(group) for group in groups[:1]]
     most = 1 if "cl-opt" in host.attrs else MAX_THREADS
@@ -113,7 +112,7 @@ def _compile_each(
 
 
 def _load(files: Iterable[Path], key: str, name: str) -> tuple[str, Any] | None:
-    """The name of a kernel's file, which ends with a digest of the content, and its library."""
+    """Return the name of a kernel's file, which ends with a digest, and its library."""
     for file in library_cache.intact_files(files, key):
         with suppress(OSError, RuntimeError):
             return file.name, _load_static(file, name)
@@ -129,7 +128,7 @@ def _lower(kernels: dict[Any, tirx.PrimFunc], target: tvm.target.Target) -> tvm.
     lower, finish, _ = tirx.get_tir_pipeline(lowering.PIPELINE)
     bound = tirx.transform.BindTarget(target.with_host(target.host or target))
     lowered = finish()(lower(bound(tvm.IRModule(kernels))))
-    # TVM marks a single kernel; its code must be the same as among many.
+    # TVM marks the only kernel of a module; its code must not depend on that.
     return tvm.IRModule({v: lowered[v].without_attr("tirx.is_entry_func") for v in kernels})
 
 
@@ -140,16 +139,16 @@ def _require_alone(kernel: tirx.PrimFunc) -> None:
         raise CrossKernelCallError(called[0].name_hint)
 
 
-MAX_THREADS = 8  # LLVM holds some ten megabytes for each
+MAX_THREADS = 8  # LLVM holds about ten megabytes per thread
 
 Result = TypeVar("Result")
 
 
 def run_parallel(tasks: Sequence[Callable[[], Result]], most: int = MAX_THREADS) -> list[Result]:
-    """Return the tasks' results in order; no thread is left behind.
+    """Run tasks on threads that end with the call; return their results in order.
 
-    Tasks run no kernel and do not wait for each other. There are at most `most` threads, and never
-    more than kernels may have. The first error is raised, and tasks not begun are dropped.
+    Tasks must not run kernels or wait for each other. There are at most `most` threads, and never
+    more than kernels may use. The first error is raised, and tasks not yet begun are dropped.
     """
     count, context = min(threads.max_worker_threads(), most, len(tasks)), PassContext.current()
     if count < 2 or context.instruments:
@@ -165,15 +164,15 @@ def run_parallel(tasks: Sequence[Callable[[], Result]], most: int = MAX_THREADS)
 
 
 def _submit(pool: ThreadPoolExecutor, task: Callable[[], Result]) -> Callable[[], Result]:
-    """Start a task and return the function that waits for its result; the task if no thread can."""
+    """Start a task and return a function that waits for its result; the task if that fails."""
     try:
         return pool.submit(copy_context().run, task).result
-    except RuntimeError:  # the main thread has ended and waits for this one, or there are too many
+    except RuntimeError:  # the interpreter shuts down, or there are too many threads
         return task
 
 
 def _run(task: Callable[[], Result], context: PassContext, target: Target | None) -> Result:
-    # A copy of the context, since passes write into theirs.
+    # A copy of the context, since passes write to it.
     own = PassContext(
         context.opt_level, context.required_pass, context.disabled_pass, None, context.config
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Temporary tensors of a step, and the bound of TVM's pool, which keeps blocks of sizes seen."""
+"""Temporary tensors of a step, and a bound on TVM's pool, which keeps blocks of all sizes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sparsetrain.runtime.tensors import NDArray
 
 
 def scratch_tensor(shape: tuple[int, ...], dtype: str, like: NDArray) -> NDArray:
-    """Allocate uninitialised memory beside `like`, for as long as a step needs it."""
+    """Allocate uninitialised memory on the device of `like`, valid during one step."""
     scratch: NDArray = backend_at(like).scratch(shape, dtype)
     return scratch
 
 
 Sizes = tuple[tuple[int, ...], ...]
 
-_MAX_SIZES = 16  # a training run has two batch sizes, or one for each step with bags
+_MAX_SIZES = 16  # a training run has two batch sizes, or with bags a new one in every step
 _seen_sizes: set[Sizes] = set()
 
 
 def limit_pool(tensors: Iterable[NDArray]) -> None:
-    """Note the shapes of a program's next arguments; empty the pool after too many of them."""
+    """Record the shapes of a program's next arguments; empty the pool when there are too many."""
     sizes = tuple(tuple(tensor.shape) for tensor in tensors)
     if sizes not in _seen_sizes:
         if len(_seen_sizes) >= _MAX_SIZES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolution of target names to TVM targets, and of targets to devices."""
+"""Resolve target names to TVM targets, and targets to devices."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ _NAMED_TARGETS = {
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
-    """The device that runs programs for a target and holds their tensors."""
+    """Return the device that runs programs for a target and holds their tensors."""
     return tvm.device(backend_of(target).memory, 0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of TVM: allocation, conversion, views, copies between devices.
+"""TVM tensors: allocation, conversion, views, copies between devices.
 
-Invariant: user memory reaches a kernel through `as_tensor` only. Generated code assumes 64-byte
+Invariant: user memory reaches a kernel only through `as_tensor`. Generated code assumes 64-byte
 alignment and C order and checks neither, so `as_tensor` copies; for a batch that costs
 microseconds.
 """
@@ -31,17 +31,17 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # unknown to DLPack in NumPy: exchanged
 
 
 def on_host(tensor: NDArray) -> bool:
-    """Whether the CPU can read a tensor's memory."""
+    """Return whether the CPU can read a tensor's memory."""
     return tensor.__dlpack_device__()[0] in (CPU_MEMORY, PINNED_MEMORY)
 
 
 def target_of(tensor: NDArray) -> tvm.target.Target:
-    """The target of kernels that work on a tensor."""
+    """Return the target of kernels for a tensor's device."""
     return backend_at(tensor).target()
 
 
 def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
-    """Copy an array into aligned, contiguous memory of TVM.
+    """Copy an array into aligned, contiguous TVM memory.
 
     A `tvm.runtime.Tensor` of the right dtype is returned unchanged.
 
@@ -50,7 +50,7 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
     array : array_like
         Any shape, strides, alignment, byte order; may be read-only.
     dtype : str, optional
-        The array's own by default, in native byte order.
+        By default the array's dtype, in native byte order.
 
     Raises
     ------
@@ -74,11 +74,11 @@ def as_tensor(array: Any, dtype: str | None = None) -> NDArray:
 
 @cache
 def _name_of(dtype: np.dtype) -> str:
-    return dtype.name  # which takes a while to find
+    return dtype.name  # cached, since the attribute is slow
 
 
 def is_aligned(tensor: NDArray) -> bool:
-    """Whether a tensor has the layout that kernels assume: C order, 64-byte aligned, no offset."""
+    """Return whether a tensor has the kernels' layout: C order, 64-byte aligned, no offset."""
     offset = ctypes.c_uint64.from_address(tensor.__chandle__() + _BYTE_OFFSET).value
     return bool(tensor.is_contiguous() and not offset and tensor.data_ptr() % 64 == 0)
 
@@ -105,7 +105,7 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
         return _copy_to_host(tensor)
     try:
         view = np.from_dlpack(tensor)
-    except (BufferError, RuntimeError):  # not tested before: a step calls this often
+    except (BufferError, RuntimeError):  # cheaper than a test of the dtype in every call
         if tensor.dtype != "bfloat16":
             raise
         view = np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).view(BFLOAT16)
@@ -115,7 +115,7 @@ def as_numpy(tensor: NDArray, *, writable: bool = False) -> np.ndarray:
 
 
 def _copy_to_host(tensor: NDArray) -> np.ndarray:
-    """As `tvm.runtime.Tensor.numpy`, with the dtype looked up once."""
+    """Copy like `tvm.runtime.Tensor.numpy`, with the dtype cached."""
     array = np.empty(tensor.shape, _dtype_of(tensor.dtype))
     _copy_to_bytes(tensor, address_of(array), array.nbytes)
     return array
@@ -134,7 +134,7 @@ def _reduce(tensor: NDArray) -> tuple[Any, ...]:
     return as_tensor, (as_numpy(tensor),)
 
 
-# TVM's own gives a tensor without memory, and reading it ends the process.
+# TVM's own pickling returns a tensor without memory, and reading that crashes the process.
 copyreg.pickle(tvm.runtime.Tensor, _reduce)
 
 
@@ -164,13 +164,13 @@ def empty(
         ) from error
 
 
-# Called by `tvm.runtime.empty` after a conversion of its arguments, which takes longer.
+# `tvm.runtime.empty` calls this after converting its arguments, which takes longer.
 _allocate = tvm.get_global_func("runtime.TVMTensorAllocWithScope")
 
 
 @cache
 def _dtype_and_size(dtype: str) -> tuple[Any, int]:
-    """TVM's form of a dtype, and the bytes of an element."""
+    """Return TVM's form of a dtype, and the bytes of an element."""
     return tvm_ffi.dtype(dtype), np.dtype(dtype).itemsize
 
 
@@ -182,10 +182,10 @@ def _from_bytes(memory: np.ndarray, dtype: str) -> NDArray:
     return tvm.runtime.from_dlpack(memory.view(dtype))
 
 
-# Few are kept: long-lived objects between large blocks fragment the heap.
+# A small cache: long-lived objects between large blocks fragment the heap.
 @lru_cache(maxsize=16)
 def as_shape(shape: tuple[int, ...]) -> tvm_ffi.Shape:
-    """TVM's form of a shape; constructing one takes longer than an allocation."""
+    """Return TVM's form of a shape, cached: constructing one is slower than an allocation."""
     return tvm_ffi.Shape(tuple(map(int, shape)))
 
 
@@ -216,7 +216,7 @@ def copy_(target: NDArray, source: NDArray) -> None:
 
 @contextmanager
 def editable_numpy(tensor: NDArray) -> Iterator[np.ndarray]:
-    """The elements as a writable array, copied back to their device after the block."""
+    """Yield the elements as a writable array; copy them back to their device after the block."""
     host = to_device(tensor, tvm.cpu())
     yield as_numpy(host, writable=True)
     if host is not tensor:
@@ -229,12 +229,12 @@ def leading_rows(tensor: NDArray, rows: int) -> NDArray:
 
 
 def tensor_at(view: np.ndarray) -> NDArray:
-    """View a writable array that begins at a multiple of 64 bytes as a tensor; memory is shared."""
+    """View a writable array, aligned to 64 bytes, as a tensor; the memory is shared."""
     return tvm.runtime.from_dlpack(view)
 
 
 def address_of(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array begins, as kernels take it."""
+    """Return the address of an array as a kernel argument."""
     return ctypes.c_void_p(array.__array_interface__["data"][0])
 
 

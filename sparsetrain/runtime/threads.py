@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of threads of TVM's pool, and the settings that must precede the import of TVM."""
+"""Number of threads in TVM's pool, and settings that must precede the import of TVM."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sparsetrain.system.argument_checks import require_int
 from sparsetrain.system.cores import available_cores
 from sparsetrain.system.launcher import is_torchrun
 
-MAX_THREADS = 4096  # TVM starts any number, or ends the process
+MAX_THREADS = 4096  # TVM would try to start any number, and crash if it cannot
 
 
 def _require_number(text: str) -> None:
-    """Refuse a setting that TVM would misread, or end the process for."""
+    """Refuse a setting that TVM would misread or crash on."""
     if not (_is_number(text) and int(text[:9]) <= MAX_THREADS):
         raise ConfigError(
             f"environment variable TVM_NUM_THREADS: {text!r:.40} is not a number from 1 to "
@@ -27,17 +27,17 @@ def _is_number(text: str) -> bool:
 
 
 def _share() -> int:
-    """Return the cores to use unless told otherwise: all, or as many as OpenMP may use.
+    """Return the default number of cores: all, or as many as OMP_NUM_THREADS allows.
 
-    joblib gives its workers their share so. torchrun says 1 to all who have not chosen.
+    joblib sets that variable for its workers. torchrun's value is ignored: by default it sets 1.
     """
     cores, limit = available_cores(), os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit[:9])) if _is_number(limit) and not is_torchrun() else cores
 
 
 # By default TVM uses half the cores, and pins threads from core 0 up, so that two jobs on one
-# machine share a core. Both must be set before the pool starts; the user's values are kept. Our own
-# number is for TVM alone: in `os.environ`, workers of joblib would take it for the user's.
+# machine share a core. Both must be set before the pool starts; the user's values are kept. Our
+# number is hidden from `os.environ`: workers of joblib would take it for the user's.
 if named := os.environ.get("TVM_NUM_THREADS"):
     _require_number(named)
 else:
@@ -48,12 +48,12 @@ import tvm  # noqa: E402  (the two settings above must come first)
 
 
 def num_threads() -> int:
-    """Threads of kernels that this Python thread calls."""
+    """Return the number of threads for kernels that this Python thread calls."""
     return int(tvm.get_global_func("runtime.NumThreads")())
 
 
 def max_worker_threads() -> int:
-    """Most threads for work outside TVM; does not start TVM's pool."""
+    """Return the most threads for work outside TVM, without starting TVM's pool."""
     text = os.environ.get("TVM_NUM_THREADS", "")
     return min(max(int(text), 1) if text.isdecimal() else _share(), available_cores())
 
@@ -61,9 +61,9 @@ def max_worker_threads() -> int:
 def set_num_threads(count: int) -> None:
     """Run kernels that this Python thread calls on `count` threads from now on.
 
-    Results do not depend on the number. Without a call it is ``TVM_NUM_THREADS``, or the number of
+    Results do not depend on the number. The default is ``TVM_NUM_THREADS``, or else the number of
     cores that this process may use, by its affinity mask and the CPU quota of its container, and at
-    most ``OMP_NUM_THREADS``, by which joblib shares the cores among its workers.
+    most ``OMP_NUM_THREADS``, which joblib sets to share the cores among its workers.
 
     Raises
     ------
@@ -74,13 +74,13 @@ def set_num_threads(count: int) -> None:
     count = require_int("set_num_threads: count", count, most=MAX_THREADS)
     if _forked and count > 1:
         raise ConfigError(
-            "set_num_threads: TVM's threads stay with the process that this one was forked from: "
-            f"for {count} of them start it by multiprocessing.get_context('spawn')"
+            "set_num_threads: this process was forked from one that has TVM's threads, so it can "
+            f"use only 1: for {count}, start it with multiprocessing.get_context('spawn')"
         )
-    os.environ["TVM_NUM_THREADS"] = str(count)  # for a pool that is not started yet
+    os.environ["TVM_NUM_THREADS"] = str(count)  # if the pool has not started yet
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
     if num_threads() != count:
-        os.environ["TVM_NUM_THREADS"] = str(num_threads())  # for the processes that this one starts
+        os.environ["TVM_NUM_THREADS"] = str(num_threads())  # for child processes
         raise ConfigError(
             f"set_num_threads: kernels already run on {num_threads()} threads, and TVM's pool "
             f"cannot grow to {count}: call it before the first kernel, or set TVM_NUM_THREADS"
@@ -91,17 +91,17 @@ def set_num_threads(count: int) -> None:
 _SHARE_ALL_CORES = -3
 
 _started = False  # whether TVM may have started its pool
-_forked = False  # whether the pool's threads stayed in the parent process
+_forked = False  # whether this process was forked from one with a pool
 
 
 def mark_pool_started() -> None:
-    """Note that kernels are about to run, which starts the pool."""
+    """Record that kernels are about to run, which starts the pool."""
     global _started
     _started = True
 
 
 def _after_fork() -> None:
-    """Run kernels on the only thread of a forked process: TVM would wait for its other threads."""
+    """Run kernels on the only thread of a forked process: TVM would wait for the parent's."""
     global _forked
     if _started:
         _forked = True

@@ -2,7 +2,7 @@
 """Workspace of a program: one block of memory, laid out once for each size of its inputs.
 
 Buffers of equal size with disjoint lifetimes share memory. The block fits the largest inputs so
-far; inputs of known sizes allocate nothing.
+far; inputs with sizes seen before allocate nothing.
 
 Precondition: one thread at a time, as for TVM's virtual machine; `Program` holds a lock.
 """
@@ -19,28 +19,28 @@ import tvm_ffi
 from sparsetrain.runtime.tensors import NDArray, as_numpy, as_shape, empty
 
 PAGE = 4096  # bytes; sizes are rounded up to it, as in TVM's pool
-# Input sizes whose buffers are kept: batches of lists have some hundred numbers of ids, and views
-# made anew took a twentieth to a quarter of their steps. A size takes some kilobytes.
+# Number of input sizes to keep buffers for. Batches of lists have about a hundred different sizes,
+# and creating views took 5 % to 25 % of their steps. A size takes some kilobytes.
 MAX_LAYOUTS = 256
 
 
 class BufferLifetime(NamedTuple):
     """Size and lifetime of a temporary array of a program."""
 
-    first: int  # step of the program that uses it
+    first: int  # first step of the program that uses it
     last: int
-    within: int | None  # number of the array whose memory it views
+    within: int | None  # number of the array that it is a view of
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return -(-prod(self.shape) * tvm_ffi.dtype(self.dtype).bits // 8)
 
 
 class Workspace:
-    """Temporary arrays of one program; `lifetimes` finds theirs from the program's arguments."""
+    """Temporary arrays of one program; `lifetimes` computes them from the program's arguments."""
 
     def __init__(self, lifetimes: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
         self._lifetimes = lifetimes
@@ -49,7 +49,7 @@ class Workspace:
         self._views: dict[Hashable, list[NDArray]] = {}  # by the sizes of inputs
 
     def arrays(self, sizes: Hashable, arguments: Sequence[NDArray]) -> list[NDArray]:
-        """Arrays for arguments of these sizes; calls with different sizes overwrite them."""
+        """Return arrays for arguments of these sizes; calls with different sizes overwrite them."""
         arrays = self._views.get(sizes)
         if arrays is None:
             arrays = self._create_views(self._lifetimes(arguments))
@@ -70,7 +70,7 @@ class Workspace:
         ]
 
     def _allocate_(self, lifetimes: Sequence[BufferLifetime], sizes: Sequence[int]) -> None:
-        """Lay out arrays of these sizes, or of the former ones where those were larger."""
+        """Allocate arrays of the larger of these sizes and the old ones."""
         largest = [max(each) for each in zip(sizes, self._sizes or sizes, strict=True)]
         self._views.clear()
         self._sizes, self._buffers = [], []  # frees the old block before the new one is allocated
@@ -83,17 +83,17 @@ class Workspace:
 def layout(
     lifetimes: Sequence[BufferLifetime], sizes: Sequence[int]
 ) -> tuple[list[tuple[int, int]], int]:
-    """Lay out arrays of these bytes: the span of each, and the bytes of all.
+    """Lay out arrays of these sizes in bytes; return the span of each, and the total size.
 
-    An array reuses the span of equal size, in pages, that was free for the shortest time: its lines
-    are still in the cache. Filling gaps would take less memory and more time.
+    An array reuses the most recently freed span of equal size, in pages, since it is still in the
+    cache. Filling gaps would take less memory and more time.
     """
     last = [lifetime.last for lifetime in lifetimes]
     for lifetime in lifetimes:
         if lifetime.within is not None:
             last[lifetime.within] = max(last[lifetime.within], lifetime.last)
     spans = [(0, PAGE)] * len(lifetimes)
-    last_use: dict[tuple[int, int], int] = {}  # of each span
+    last_use: dict[tuple[int, int], int] = {}  # span -> last step that uses it
     total = 0
     for number in sorted(range(len(lifetimes)), key=lambda n: lifetimes[n].first):
         if lifetimes[number].within is not None:
@@ -110,7 +110,7 @@ def layout(
 
 
 def parse_lifetimes(rows: Sequence[Any], kinds: Sequence[str]) -> list[BufferLifetime]:
-    """Read the rows that `HoistAllocations` writes; `kinds` are dtypes without their bits."""
+    """Read the rows that `HoistAllocations` writes; `kinds` are dtypes without their width."""
     lifetimes = []
     for row in rows:
         first, last, within, kind, bits, *shape = map(int, row)

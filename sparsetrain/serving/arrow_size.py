@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sizes of an Arrow stream from its messages, before Arrow allocates memory for them.
 
-A column of nulls has no bytes whatever its length, and 16 kB of zstd may be gigabytes. Each message
-says its rows, the length of each array and, before each compressed buffer, its bytes; the
-flatbuffers that say so are read here, since pyarrow does not show them. Arrow has verified them.
+A column of nulls has no bytes for any length, and 16 kB of zstd may expand to gigabytes. Each
+message states its rows, the length of each array and the size of each compressed buffer. pyarrow
+does not expose these flatbuffers, so this module reads them, after Arrow has verified them.
 
 References
 ----------
@@ -23,17 +23,17 @@ from sparsetrain.errors import DataError
 from sparsetrain.serving.limits import Most
 
 _DICTIONARY, _RECORDS = 2, 3  # kinds of a message
-_KIND, _HEADER, _DATA = 1, 2, 1  # fields of a message; of a dictionary
+_KIND, _HEADER, _DATA = 1, 2, 1  # two fields of a message; one of a dictionary
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a record batch
 
 
 def require_stated(body: bytes, most: Most) -> None:
-    """Check rows, values and bytes that a stream says to have.
+    """Check the rows, values and bytes that a stream states.
 
     Raises
     ------
     TooLarge
-        If it has more.
+        If it states more than `most`.
     """
     rows = values = size = 0
     for message in pa.ipc.MessageReader.open_stream(body):
@@ -46,7 +46,7 @@ def require_stated(body: bytes, most: Most) -> None:
         if data[kind] == _DICTIONARY:
             batch = _follow(data, _field(data, batch, _DATA))
         elif at := _field(data, batch, _LENGTH):
-            rows += struct.unpack_from("<Q", data, at)[0]  # negative ones are large
+            rows += struct.unpack_from("<Q", data, at)[0]  # negative counts become large
         values += int(_pairs(data, batch, _NODES)[:, 0].astype(object).sum())
         size += len(message.body or b"")
         if _field(data, batch, _COMPRESSION):
@@ -59,7 +59,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Place of a table's field, 0 if it has none."""
+    """Return the position of a table's field, 0 if it is absent."""
     fields = table - struct.unpack_from("<i", data, table)[0]
     at = 4 + 2 * number
     if at >= struct.unpack_from("<H", data, fields)[0]:
@@ -69,7 +69,7 @@ def _field(data: memoryview, table: int, number: int) -> int:
 
 
 def _pairs(data: memoryview, table: int, number: int) -> Any:
-    """A field that is a vector of pairs of 64 bits, as (n, 2)."""
+    """Return a field that is a vector of pairs of 64-bit numbers, (n, 2)."""
     at = _field(data, table, number)
     if not at:
         return np.zeros((0, 2), np.uint64)
@@ -79,29 +79,29 @@ def _pairs(data: memoryview, table: int, number: int) -> Any:
 
 
 def _decompressed(body: Any, buffers: Any) -> int:
-    """Bytes of all buffers; -1 before one says that it is as it was."""
+    """Return the decompressed bytes of all buffers; -1 marks a buffer that is not compressed."""
     begins = (int(begin) for begin, length in buffers if length >= 8)
     return sum(max(0, struct.unpack_from("<q", body, begin)[0]) for begin in begins)
 
 
 def bytes_of_text(array: Any) -> int:
-    """Count the bytes of text that rows may share, once each row has its own.
+    """Count the bytes of text if no two rows shared memory.
 
     Raises
     ------
     DataError
-        If one has fewer than none.
+        If a text has a negative length.
     """
     lengths = arrow_types.view_lengths(array)
     if (lengths < 0).any():
-        raise DataError("a text has a length below 0")
+        raise DataError("a text has a negative length")
     while arrow_types.is_bag(array.type):
         array = array.values
     if not (isinstance(array, pa.DictionaryArray) and len(array.dictionary)):
         return int(lengths.sum())
     if arrow_types.kind_of(array.type) != arrow_types.TEXT:
         return 0
-    array.validate(full=True)  # its indices
+    array.validate(full=True)  # checks its indices
     texts = array.dictionary.cast(pa.large_binary())
     lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1))
     return int(lengths[array.indices.fill_null(0).to_numpy()].sum())

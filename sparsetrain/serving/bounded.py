@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and connections that end in time, whatever a client sends or does not read.
+"""Time and size limits for requests and connections, whatever a client sends or fails to read.
 
-`limited` bounds bodies, their memory and the seconds of a request; `bounded_protocol` headers,
-pipelined requests and the seconds of a connection.
+`limited` bounds bodies, their memory and the time of a request; `bounded_protocol` bounds headers,
+pipelined requests and the time of a connection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparsetrain.serving.limits import Limits
 from sparsetrain.serving.memory_budget import PIECE, Client, MemoryBudget
 from sparsetrain.serving.service import HELD, SMALL
 
-_HEAD, _HEADER = 1 << 15, 100  # bytes of all headers of a request, and of each besides its text
-_PIPELINED = 16  # requests of a connection behind the one that is answered
-_SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel keeps 4 MB unread
-_REFUSED = 64  # connections told why they are refused, beyond those answered
+_HEAD, _HEADER = 1 << 15, 100  # most bytes of all headers; overhead counted per header
+_PIPELINED = 16  # requests of a connection that may wait behind the current one
+_SENT = (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # else the kernel buffers 4 MB
+_REFUSED = 64  # connections over the limit that still get a reason for the refusal
 _CLOSE = {"connection": "close"}
-Told = Callable[[Any, int, float], None]  # takes scope, status and seconds of an answer
+OnAnswer = Callable[[Any, int, float], None]  # receives scope, status and seconds of an answer
 _LONG_HEAD = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n"
     b"content-type: application/json\r\ncontent-length: 47\r\n\r\n"
@@ -37,9 +37,9 @@ _LONG_HEAD = (
 
 
 class _Limited:
-    """An application whose requests end in time, with bodies of a limited size; counts answers."""
+    """An application with limits on the time and the body of a request; counts answers."""
 
-    def __init__(self, app: Any, limits: Limits, count: Told) -> None:
+    def __init__(self, app: Any, limits: Limits, count: OnAnswer) -> None:
         self.app, self.limits, self.count = app, limits, count
         self._bodies = MemoryBudget(HELD * limits.body, kept=limits.body)
 
@@ -58,13 +58,13 @@ class _Limited:
 
         async def counted() -> Any:
             nonlocal read
-            self._require_size(declared, {})  # its further bytes are dropped for a while
+            self._require_size(declared, {})  # the connection stays open; uvicorn discards the body
             message = await receive()
             before, size = read, len(message.get("body", b""))
             read += size
             self._require_size(read, _CLOSE)
             if slow:
-                reason = "the body came slowly, and others needed its memory"
+                reason = "the body arrived too slowly, and other requests needed its memory"
                 raise HTTPException(408, reason, _CLOSE)
             client.pass_on(size)
             if read > SMALL.bytes and size:
@@ -100,22 +100,22 @@ class _Limited:
 
 
 async def _send_in_pieces(message: Any, send: Any, client: Client) -> None:
-    """Wait until a piece is on its way before the next: all at once, it would not be waited for."""
+    """Send a body in pieces; uvicorn applies flow control only between pieces."""
     body = message.get("body", b"")
     for begin in range(0, len(body) - PIECE, PIECE):
         piece = {"body": body[begin : begin + PIECE], "more_body": True}
         await send({**message, **piece})
         client.pass_on(PIECE)
-        await asyncio.sleep(0)  # a connection that was lost meanwhile takes no more
+        await asyncio.sleep(0)  # lets a lost connection be noticed
     last = (len(body) - 1) // PIECE * PIECE
     await send({**message, "body": body[last:]} if body else message)
 
 
 class _Bounded(HttpToolsProtocol):
-    """Ends connections if the next request or the next step of an answer takes too long.
+    """Aborts connections if the next request or the next step of an answer takes too long.
 
-    It aborts them: closing would wait for a client that does not read. It counts the bytes buffered
-    by the parser, and lets at most `_PIPELINED` requests wait behind an answer.
+    Closing instead would wait for a client that does not read. Counts the bytes that the parser
+    buffers, and lets at most `_PIPELINED` requests wait behind an answer.
     """
 
     seconds = 10.0
@@ -124,7 +124,7 @@ class _Bounded(HttpToolsProtocol):
         super().connection_made(transport)
         transport.get_extra_info("socket").setsockopt(*_SENT)
         self._head = self._kept = 0
-        self._cycles: deque[Any] = deque()  # of requests without an answer yet
+        self._cycles: deque[Any] = deque()  # requests without an answer yet
         self._deadline = self.loop.call_later(self.seconds, self.transport.abort)
         if len(self.connections) > (self.limit_concurrency or 0) + _REFUSED:
             self.transport.abort()
@@ -167,8 +167,8 @@ class _Bounded(HttpToolsProtocol):
         self._kept = 0
         super().on_headers_complete()
         self._cycles.append(self.cycle)
-        self.scope["state"]["connection"] = weakref.ref(self)  # no cycle to be collected
-        self._expect(2 * self.seconds)  # before that, the application ends it
+        self.scope["state"]["connection"] = weakref.ref(self)  # avoids a reference cycle
+        self._expect(2 * self.seconds)  # a backstop: the application's limit comes first
 
     def on_body(self, body: bytes) -> None:
         self._kept = 0
@@ -179,7 +179,7 @@ class _Bounded(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        if self._cycles:  # this would be taken for its answer
+        if self._cycles:  # the client would take this for the answer to its last request
             self.transport.abort()
         elif max(self._head, self._kept) > _HEAD:
             self.transport.write(_LONG_HEAD)
@@ -193,12 +193,12 @@ class _Bounded(HttpToolsProtocol):
         super().on_response_complete()
 
     def wake(self) -> None:
-        """Wake the request that waits for more of its body."""
+        """Wake a request that is waiting for more of its body."""
         for cycle in self._cycles:
             cycle.message_event.set()
 
     def abandon(self) -> None:
-        """End the connection if its client does not read the answer."""
+        """Abort a connection with a client that does not read the answer."""
         for cycle in self._cycles:
             cycle.disconnected = True
         self.transport.abort()
@@ -211,8 +211,8 @@ class _Bounded(HttpToolsProtocol):
         super().connection_lost(exc)
 
 
-def limited(app: Any, limits: Limits, count: Told) -> Any:
-    """Return the application within limits; it passes each answer to `count`."""
+def limited(app: Any, limits: Limits, count: OnAnswer) -> Any:
+    """Return the application with limits; it reports each answer to `count`."""
     return _Limited(app, limits, count)
 
 

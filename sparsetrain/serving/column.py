@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Column`: one column of a request to an exported model, of arrays and of Python's values."""
+"""`Column`: one column of a request to an exported model, from arrays or Python values."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ INT64, DOUBLE, TEXT = range(3)
 
 
 class Column(NamedTuple):
-    """One column of a request, as arrays that the library reads: NumPy's, or Python's `array`.
+    """One column of a request as arrays for the C library, from NumPy or Python's `array`.
 
     Attributes
     ----------
     kind : {INT64, DOUBLE, TEXT}
     values : (n,) int64 or float64, or (bytes,) uint8 of all texts
     offsets : (n + 1,) int64 or None
-        Of texts: where each begins, and the last ends.
+        Start of each text, and the end of the last.
     missing : (n,) uint8 or None
     bags : (rows + 1,) int64 or None
-        Of lists: the first value of each row.
+        For lists, the number of the first value of each row, and the end.
     """
 
     kind: int
@@ -37,7 +37,7 @@ class Column(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of the request."""
+        """Number of rows in the request."""
         edges = self.offsets if self.bags is None else self.bags
         return len(self.values) if edges is None else len(edges) - 1
 
@@ -50,7 +50,7 @@ class Column(NamedTuple):
             return pa.LargeListArray.from_arrays(pa.array(np.asarray(self.bags)), values)
         missing = None if self.missing is None else np.asarray(self.missing).view(bool)
         if missing is not None and missing.all():
-            return pa.nulls(self.rows)  # of no type, so every rule takes it
+            return pa.nulls(self.rows)  # the null type, which every rule accepts
         if self.kind != TEXT:
             dtype = np.float64 if self.kind == DOUBLE else np.int64
             return pa.array(np.asarray(self.values, dtype), mask=missing)
@@ -60,12 +60,12 @@ class Column(NamedTuple):
 
 
 def all_missing(rows: int) -> Column:
-    """Return a column without any value."""
+    """Return a column of missing values."""
     return Column(INT64, array("q", bytes(8 * rows)), missing=array("B", b"\1" * rows))
 
 
 def as_seconds(column: Column, name: str) -> Column:
-    """Return text in ISO 8601 as seconds since 1970, by Arrow; anything else as it is."""
+    """Convert ISO 8601 text to seconds since 1970, by Arrow; return anything else unchanged."""
     if column.kind != TEXT or column.bags is not None:
         return column
     from sparsetrain.data.values.location import Location
@@ -84,7 +84,7 @@ def seconds(moments: Any) -> Column:
 
 
 def bad_column(name: str, reason: str) -> DataError:
-    """Return an error about a column, for the caller to raise."""
+    """Make an error about a column, for the caller to raise."""
     return DataError(f"column {shown(name)}: {reason}")
 
 
@@ -94,17 +94,17 @@ def as_column(values: Any, name: str) -> Column:
     Raises
     ------
     DataError
-        If it holds values that no column may hold; the message names the column.
+        If it holds unsupported values; the message names the column.
     """
     if isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
         return _from_array(values, name)
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         if np.isnat(values).any():
-            raise bad_column(name, "it holds NaT; give seconds since 1970, None for none")
+            raise bad_column(name, "it holds NaT; give seconds since 1970, and None if missing")
         return _from_array(values.astype("datetime64[s]").astype(np.int64), name)
     values = values.tolist() if isinstance(values, np.ndarray) else values
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise bad_column(name, "it holds one value rather than a column; give a list")
+        raise bad_column(name, "it is a single value, not a column; give a list")
     kinds = set(map(type, values))
     return (
         _from_values(values, kinds, name) if kinds.isdisjoint(_LISTS) else _from_lists(values, name)
@@ -114,7 +114,7 @@ def as_column(values: Any, name: str) -> Column:
 def _from_lists(values: Sequence[Any], name: str) -> Column:
     lists = [() if value is None else value for value in values]
     if not all(isinstance(value, (list, tuple, np.ndarray)) for value in lists):
-        raise bad_column(name, "some of its rows are lists, some are not")
+        raise bad_column(name, "some rows are lists, and some are not")
     inside = [value for bag in lists for value in bag]
     if not _LISTS.isdisjoint(map(type, inside)):
         raise bad_column(name, "it holds lists of lists")
@@ -127,7 +127,7 @@ def _from_array(values: np.ndarray, name: str) -> Column:
         raise bad_column(name, f"it has {values.ndim} axes, not one")
     if values.dtype.kind == "f":
         return Column(DOUBLE, np.ascontiguousarray(values, np.float64))
-    # A uint64 has the bits of its key.
+    # The key of a uint64 is its bits as int64.
     return Column(INT64, np.ascontiguousarray(values.astype(np.int64)))
 
 
@@ -157,18 +157,18 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
         texts = [_utf8(value, name) for value in values]
         return Column(TEXT, array("B", b"".join(texts) or b"\0"), _edges(map(len, texts)), missing)
     names = sorted(kind.__name__ for kind in kinds)
-    raise bad_column(name, f"it holds {' and '.join(names)}; give numbers or texts alone")
+    raise bad_column(name, f"it holds {' and '.join(names)}; give only numbers or only texts")
 
 
 def _utf8(text: str | bytes, name: str) -> bytes:
     try:
         return text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:
-        raise bad_column(name, f"{text!r:.40} is not text that UTF-8 has") from None
+        raise bad_column(name, f"{text!r:.40} cannot be encoded as UTF-8") from None
 
 
 def _integers(values: Sequence[int], name: str) -> Any:
-    """Return integers (n,) int64; from 2**63 on, as a hash of 64 bits may be, their bits."""
+    """Return integers (n,) int64; uint64 from 2**63 on, such as 64-bit hashes, by their bits."""
     for code in "qQ":
         try:
             return _array(code, values)
@@ -182,7 +182,7 @@ def _edges(lengths: Iterable[int]) -> Any:
 
 
 def _array(code: str, values: Iterable[Any]) -> Any:
-    """Fill an array in parts, and let threads run in between."""
+    """Fill an array in parts, so that other threads can run in between."""
     made, rest = array(code), iter(values)
     while part := array(code, islice(rest, 1 << 14)):
         made.extend(part)

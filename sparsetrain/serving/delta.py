@@ -2,7 +2,7 @@
 """Deltas: the difference between two exports, and its application to the older one.
 
 A delta holds the newer manifest, changed files, and changed rows of tables and of item vectors.
-`apply` writes a folder of the same bytes as the newer export: every file is checked against that
+`apply` writes a folder with the same bytes as the newer export, and checks every file against that
 manifest. Unchanged files are links into the older folder, so processes share their memory.
 """
 
@@ -31,7 +31,7 @@ _Copies = Sequence[tuple[int, int, int]]
 
 
 class _Rows(NamedTuple):
-    """Rows in a file: how many, of how many bytes, and the bytes before them."""
+    """Rows in a file: their number, the bytes of each, and the file's header."""
 
     size: int
     width: int
@@ -53,19 +53,19 @@ class _Export(NamedTuple):
     """A folder and its manifest."""
 
     folder: Path
-    checksum: str  # of the manifest
+    checksum: str  # the manifest's
     files: dict[str, tuple[int, str, str]]  # size, CRC-32 and Adler-32
     matrices: dict[str, _Rows]  # by file
     tables: dict[str, tuple[int, int]]  # by column: first row in the storage, and rows
 
     @property
     def is_apart(self) -> bool:
-        """Whether tables have a file each."""
+        """Whether each table has its own file."""
         return not any(first for first, _ in self.tables.values())
 
     @property
     def rows(self) -> int:
-        """Rows of the storage that holds the tables."""
+        """Number of rows of the storage that holds the tables."""
         return max(first + rows for first, rows in self.tables.values())
 
 
@@ -82,7 +82,7 @@ def _read(folder: Path) -> _Export:
 
 
 def _with_items(export: _Export) -> _Export:
-    """Return an export that knows the rows of the vectors of its items, if it has some."""
+    """Return the export with the rows of its item vectors, if it has them."""
     path = export.folder / manifest.ITEMS
     if manifest.ITEMS not in export.files:
         return export
@@ -96,12 +96,12 @@ def _with_items(export: _Export) -> _Export:
 
 
 def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
-    """Write a delta from the exported folder `older` to `newer`, for `apply`, to a new folder.
+    """Write the delta from the exported folder `older` to `newer` into a new folder, for `apply`.
 
     Raises
     ------
     CheckpointError
-        If one of them is not an export.
+        If `older` or `newer` is not an export.
     ConfigError
         If `out` exists.
     """
@@ -124,7 +124,7 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
 
 
 def _are_tables(old: _Export, new: _Export, name: str) -> bool:
-    """Whether both have a file of rows, of the same width and with tables laid out alike."""
+    """Return whether a file has rows of one width, and tables in the same layout, in both."""
     if not (name in old.matrices and name in new.matrices):
         return False
     before, after = old.matrices[name], new.matrices[name]
@@ -133,7 +133,7 @@ def _are_tables(old: _Export, new: _Export, name: str) -> bool:
 
 
 def _copies(old: _Export, new: _Export, name: str) -> _Copies:
-    """Return ranges of rows that both have: first in the new, first in the old one, how many."""
+    """Return ranges of common rows: the first in the new, the first in the old, the count."""
     if old.is_apart and new.is_apart:
         return [(0, 0, min(old.matrices[name].size, new.matrices[name].size))]
     return [
@@ -158,9 +158,9 @@ def _write_rows(folder: Path, name: str, old: _Export, new: _Export) -> None:
 
 
 def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
-    """Make a newer export of an older one and a delta.
+    """Make a newer export from an older one and a delta.
 
-    A server that was given a link goes over to it without a stop: move the link, send SIGHUP.
+    A server on a link switches to the new export without a stop: move the link and send SIGHUP.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
     Raises
     ------
     CheckpointError
-        If the delta is for a different export, or either is damaged; nothing is written then.
+        If the delta is for a different export, or a folder is damaged; nothing is written.
     ConfigError
         If `out` exists.
     """
@@ -185,11 +185,11 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
             old = _with_items(old)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
-            f"{delta}: it is not a delta: give a folder that export --since wrote"
+            f"{delta}: it is not a delta: pass a folder that export --since wrote"
         ) from None
     if since != old.checksum:
         raise CheckpointError(
-            f"{delta}: it is for another export than {folder}: deltas follow one another"
+            f"{delta}: it is not a delta from {folder}: apply deltas in their order"
         )
     with new_folder(Path(out)) as made:
         for name, about in new.files.items():
@@ -200,7 +200,7 @@ def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
                     raise
                 raise CheckpointError(f"{delta}: {name} cannot be made: {error}") from None
             if manifest.file_record(made / name)[2:] != about:
-                raise CheckpointError(f"{delta}: {name} is damaged, there or in {folder}")
+                raise CheckpointError(f"{delta}: {name} is damaged, here or in {folder}")
         shutil.copyfile(new.folder / manifest.FILE, made / manifest.FILE)
 
 
@@ -230,7 +230,7 @@ def _write_table(
     changed: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write rows from first to last, so that a full disk is an error, not a crash."""
+    """Write rows in order, not to mapped memory: a full disk is then an error, not a crash."""
     with open(path, "wb") as file:
         file.write(rows.head)
         for part in rows.chunks(rows.size):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derived columns of a request to an exported model: buckets, lists in text, pairs.
 
-The C library computes quotients and remainders alone, and expects all further derived columns in
-the request. Here they are computed from their sources by the code used in training.
+The C library computes only quotients and remainders, and expects all other derived columns in the
+request. This module computes them from their sources, by the same code as in training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
     Raises
     ------
     DataError
-        If a source is missing, or a value is none that the rule takes.
+        If a source is missing, or the rule does not accept a value.
     """
     import pyarrow as pa
 
@@ -45,7 +45,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
             continue
         lacking = next((source for source in rule.sources if source not in columns), None)
         if lacking is not None:
-            raise DataError(f"column {shown(lacking)} is missing: {shown(name)} is made of it")
+            raise DataError(f"column {shown(lacking)} is missing: {shown(name)} is derived from it")
         arrays = [columns[source].as_arrow() for source in rule.sources]
         piece = pa.RecordBatch.from_arrays(arrays, names=[*rule.sources])
         found[name] = as_feature(derived_column(piece, rule, Location("request")), name)

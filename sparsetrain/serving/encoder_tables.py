@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoder of an exported model: records of its rules, and hash tables that are mapped."""
+"""Encoder of an exported model: records of its rules, and hash tables to map into memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sparsetrain.serving.model_inputs import ModelInputs
 
 
 def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
-    """Return the tables that the key kernel finds ids in; of already encoded columns, none."""
+    """Return the tables in which the key kernel finds ids; none for already encoded columns."""
     known = _vocabularies(rules, read)
     return pool_of(known).lookup.arrays if known else ()
 
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
-    """Return the tables of the columns that a model reads, each shared table once."""
+    """Return the vocabularies of the columns that a model reads, each shared one once."""
     columns = {column.name: column.values for column in rules.features}
     wanted = dict.fromkeys(columns[feature.column] for feature in read.features)
     return [values for values in wanted if isinstance(values, Vocabulary)]
@@ -71,13 +71,13 @@ _FORMS = ("plain", "linear", "log")
 
 
 def _derivation(rules: Rules, name: str) -> Derived:
-    """Return how the library in C derives a column; one that it takes has a divisor of 0."""
+    """Return how the C library derives a column; the divisor 0 means that it reads it directly."""
     rule = rules.schema.derived.get(name)
     return rule if rule and rule.of.is_native else Derived(name, divide=0)
 
 
 def derived_rules(rules: Rules, read: ModelInputs) -> dict[str, Any]:
-    """Return the rules of derived columns that a model reads and the library in C takes."""
+    """Return the rules of derived columns that a model reads and the C library cannot compute."""
     wanted = {feature.column for feature in read.features}
     plain = rules.schema.to_dict().get("derived", {})
     made = {n for n, rule in rules.schema.derived.items() if n in wanted and not rule.of.is_native}

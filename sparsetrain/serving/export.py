@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export of a saved model: a folder that answers requests by itself.
+"""Export of a saved model to a self-contained folder that answers requests.
 
-The folder appears whole or not at all. Cost: one compile of the program without its loss, and the
-tables written once.
+The folder appears complete or not at all. Cost: one compilation of the program without its loss,
+and one write of the tables.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from sparsetrain.training import retrieval
 from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
-MAX_ROWS = 4096  # of one call of the program, as in `predict`
+MAX_ROWS = 4096  # most rows in one call of the program, as in `predict`
 _INPUTS = ("dense", "rows", "offsets", "weights")
-_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # of DLPack
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}  # DLPack's type codes
 assert tuple(_CODES) == KINDS
 
 
@@ -57,10 +57,9 @@ def export(
     since: str | Path | None = None,
     **loading: Any,
 ) -> None:
-    """Write a folder from which `sparsetrain.serving.model.Model`, or a C program, predicts.
+    """Write a folder that `sparsetrain.serving.model.Model`, or a C program, can predict with.
 
-    A model without labels answers with its query vectors; the vectors of its items are stored with
-    it.
+    A model without labels returns query vectors; its item vectors are stored in the folder.
 
     Parameters
     ----------
@@ -69,19 +68,18 @@ def export(
     out : path
         A new folder.
     cpu : {"x86-64-v3", "x86-64-v4", "native"}
-        Instructions that its kernels may use; "native" (the default on processors other than x86):
-        this machine's.
+        Instructions that its kernels may use; "native", the default on processors other than x86,
+        means this machine's instructions.
     since : path, optional
-        An older export: write a delta instead, from which `sparsetrain.serving.delta.apply` makes
-        the newer export.
+        An older export: write only a delta from it, for `sparsetrain.serving.delta.apply`.
     **loading
-        For `load_predictor`: checkpoint, precision, model.
+        Arguments of `load_predictor`: checkpoint, precision, model.
 
     Raises
     ------
     ConfigError
-        If the model has no encoder, prepares its inputs in Python or has nothing to answer with,
-        `out` exists, or there is no C compiler.
+        If the model has no encoder, prepares its inputs in Python or has neither labels nor
+        queries; if `out` exists; or if there is no C compiler.
     CheckpointError
         If the saved model is damaged, or `since` is not an export.
     """
@@ -91,10 +89,10 @@ def export(
     target, flags = cpu_level(cpu)
     libraries.compiler()
     if not isinstance(trained, Predictor):
-        # On this machine's CPU, since rows of exact mode are made current here.
+        # On this machine's CPU, since loading brings the rows of exact mode up to date.
         trained = load_predictor(trained, target="cpu", **loading)
     if trained.encoder is None:
-        raise ConfigError("the model was trained without an encoder, which makes rows of values")
+        raise ConfigError("export: the model has no encoder: train it on raw values")
     with (new_folder if since is None else draft_beside)(Path(out)) as folder:
         _write(folder, trained, target, ("cpu", cpu, " ".join(flags), libraries.versions()))
         if since is not None:
@@ -134,9 +132,9 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
 
 
 def _compiled(program: Program) -> relax.VMExecutable:
-    """Compile each kernel by itself, with a cache or without: equal models are equal files.
+    """Compile each kernel by itself, with or without a cache, so equal models give equal files.
 
-    The kernels that find ids are added to the program's.
+    The kernels that find ids are added to the program's kernels.
     """
     kernels = {"key_text_ids": text_ids_kernel, "key_number_ids": number_ids_kernel}
     keys = {name: make("int64").with_attr("global_symbol", name) for name, make in kernels.items()}
@@ -150,14 +148,14 @@ def _compiled(program: Program) -> relax.VMExecutable:
 
 
 def _index_bits(program: Program, read: ModelInputs) -> str:
-    """Bits of the ids that the program takes."""
+    """Return the number of bits of the program's ids."""
     kinds = {
         argument.dtype
         for argument, record in zip(program.arguments.by_name.values(), read.records, strict=False)
         if record[1] == "rows"
     }
     if len(kinds) > 1:
-        raise ConfigError("export: some tables have 2**31 rows or more, some fewer")
+        raise ConfigError("export: some tables need 64-bit ids (2**31 rows or more), some 32-bit")
     return max(kinds, default="int32").removeprefix("int")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New folders that appear whole or not at all, and that only their owner may write.
+"""New folders that appear complete or not at all, and that only their owner may write.
 
-A draft is locked while it is written, so that whoever writes next beside it can tell that its
-writer was killed, and removes it, at whatever moment that was.
+A draft is locked while it is written. If its writer is killed, the lock is free, and the next
+writer in the same folder deletes the draft.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DRAFT = ".sparsetrain-draft-"
 def require_new(out: Path) -> None:
     """Raise `ConfigError` if `out` exists."""
     if os.path.lexists(out):
-        raise ConfigError(f"{out}: exists already; name another folder or remove this one")
+        raise ConfigError(f"{out}: exists already; name a new folder or remove this one")
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def draft_beside(out: Path) -> Iterator[Path]:
-    """Yield an empty folder on the disk of `out`, and remove it at the end.
+    """Yield an empty folder next to `out`, and remove it at the end.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def _prepare(place: Path) -> None:
 
 
 def _settle(path: Path) -> None:
-    """Let none but the owner write, whatever the umask is, and bring it to the disk."""
+    """Remove write permission for other users, for any umask, and flush to disk."""
     mode = path.stat().st_mode
     if mode & OTHERS:
         path.chmod(stat.S_IMODE(mode) & ~OTHERS)

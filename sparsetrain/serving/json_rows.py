@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a JSON body, read one by one within limits.
 
-Python's decoder holds the interpreter's lock for a whole value, and all threads wait, including the
-event loop's. So a row has at most 128 KiB, which take some 15 ms.
+Python's decoder holds the GIL for a whole value, and all threads wait, including the event loop's.
+So a row may have at most 128 KiB, which take about 15 ms.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
     TooLarge
         If it has more rows or values than `most`.
     DataError
-        If it is something else, a row is longer than 128 KiB or names a column twice.
+        If the body has a different form, or a row is longer than 128 KiB or names a column twice.
     """
     begin = _BEGIN.match(body, 0, _ROW)
     if begin is None:
@@ -56,23 +56,23 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
         comma = _COMMA.match(body, at, at + _ROW)
     end = _END.match(body, at, at + _ROW)
     if end is None or end.end() < len(body):
-        raise DataError(f"the body is not JSON: row {len(rows) - 1} has no comma or end after it")
+        raise DataError(f"the body is not JSON: no comma or end after row {len(rows) - 1}")
     return rows
 
 
 def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
-    """Append the rows that are whole, at least one; return the bytes that they take."""
+    """Append the complete rows, at least one; return their length in bytes."""
     window, begin, end = _decoded(content, len(rows)), 0, 0
     while True:
         try:
             row, end = _scan(window, begin)
         except (ValueError, RecursionError, StopIteration) as error:
-            if begin:  # it may be cut here; then it is read with the next piece
+            if begin:  # the window may cut this row; the next window reads it
                 break
             reason = _reason_of(error, len(content) == _ROW)
             raise DataError(f"the body is not JSON: row {len(rows)}: {reason}") from None
         if not isinstance(row, dict):
-            raise DataError(f"row {len(rows)}: it is not an object of columns and values")
+            raise DataError(f"row {len(rows)}: it must be an object of columns and values")
         rows.append(row)
         most.require(rows=len(rows))
         comma = _COMMA_OF_TEXT.match(window, end)
@@ -95,7 +95,7 @@ def _values_of(row: dict[str, Any]) -> int:
 
 
 def _decoded(content: bytes, number: int) -> str:
-    """Text but for a character that is cut at the end."""
+    """Decode the content, without a character that is cut off at the end."""
     try:
         return codecs.utf_8_decode(content, "strict", len(content) < _ROW)[0]
     except UnicodeDecodeError as error:
@@ -104,7 +104,7 @@ def _decoded(content: bytes, number: int) -> str:
 
 
 class _Twice(ValueError):
-    """An object has a key twice; decoders differ in the one they take."""
+    """An object has a key twice; JSON decoders differ in the value they keep."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of an exported folder: the C interface compiled, kernels linked, TVM's runtime copied.
+"""Libraries of an exported folder: compile the C interface, link kernels, copy TVM's runtime.
 
-It uses the system's C compiler, or the package ziglang (extra `export`).
+Uses the system's C compiler, or the package ziglang (extra `export`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def compiler() -> list[str]:
         If there is none, or this is not Linux.
     """
     if sys.platform != "linux":
-        raise ConfigError("export writes libraries of Linux: run it there, or write a FILE.onnx")
+        raise ConfigError("export writes Linux libraries: run it on Linux, or write a FILE.onnx")
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]
     if find_spec("ziglang"):
-        # Zig's own default is the newest glibc that it knows.
+        # By default, Zig would require the newest glibc that it knows.
         target = f"{platform.machine()}-linux-gnu.2.28"
         return [sys.executable, "-m", "ziglang", "cc", "-target", target]
     raise ConfigError(
-        "export links a library: install a C compiler, or pip install 'sparsetrain[export]'"
+        "export needs a C compiler: install one, or pip install 'sparsetrain[export]'"
     )
 
 
@@ -89,14 +89,14 @@ def write_kernels(folder: Path, executable: Any) -> None:
 
 
 def _link(file: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
-    # TVM gives them in an order of addresses, and equal programs are to be equal files.
+    # TVM orders objects by address; sorting them makes equal programs equal files.
     ordered = sorted(objects, key=lambda name: Path(name).read_bytes())
     _run(["-shared", "-o", file, *ordered, *options, "-lm"])
 
 
 def _run(arguments: Sequence[str]) -> None:
     command = compiler()
-    # Zig caches its output; a home may be read-only.
+    # Zig needs a cache folder, and the home folder may be read-only.
     with tempfile.TemporaryDirectory() as cache:
         places = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         try:
@@ -114,7 +114,7 @@ def _run(arguments: Sequence[str]) -> None:
 
 
 def versions() -> str:
-    """Return the versions that a folder is made with."""
+    """Return the versions of the packages that write a folder."""
     return " ".join(f"{name} {version(name)}" for name in _MADE_WITH)
 
 

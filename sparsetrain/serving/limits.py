@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of a client, and of one request whatever its format; checked before memory is taken."""
+"""Limits for a client, and for a request in any format, checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 
 from sparsetrain.errors import DataError
 
-_VALUES = 2_000_000, 20  # most of a request; or as many times its rows
+_VALUES = 2_000_000, 20  # most values in a request; or this many times the limit of rows
 
 
 class TooLarge(DataError):
-    """A request has more of something than it may; the message names the limit."""
+    """A request exceeds a limit; the message names the limit."""
 
 
 class Most(NamedTuple):
-    """The largest request.
+    """The largest allowed request.
 
     Attributes
     ----------
     rows : int
     values : int
-        Of all columns, with list elements counted one by one; and numbers of the answer.
-    bytes : int
-        Once decompressed, and with the text of a dictionary written out for each row.
+        Values of all columns, including each element of a list; also numbers in the answer.
+        bytes : int
+        Bytes after decompression, with dictionary texts written out for each row.
     """
 
     rows: int
@@ -37,12 +37,12 @@ class Most(NamedTuple):
         Raises
         ------
         TooLarge
-            If one is larger.
+            If a count exceeds its limit.
         """
         for name, count in found.items():
             most = getattr(self, name)
             if count > most:
-                raise TooLarge(f"the request has more than {most:,} {name}; ask in parts")
+                raise TooLarge(f"the request has more than {most:,} {name}; split it")
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,14 @@ class Limits:
     Attributes
     ----------
     body : int
-        Bytes of a request, compressed or not.
-    seconds : float
-        For a request and its answer; an idle connection is closed after as many.
-    connections : int
-        At once; further ones are answered with 503.
-    rows : int
-        Of a request. It has at most 2,000,000 values or 20 times as many, its answer too.
+        Bytes of a request, both compressed and decompressed.
+        seconds : float
+        Time for a request and its answer, and until an idle connection is closed.
+        connections : int
+        Simultaneous connections; further ones get status 503.
+        rows : int
+        Rows of a request. A request, and its answer, may have 20 times as many values, but at least
+        2,000,000.
     """
 
     body: int = 16 << 20
@@ -68,5 +69,5 @@ class Limits:
 
     @property
     def most(self) -> Most:
-        """The largest request."""
+        """The largest allowed request."""
         return Most(self.rows, max(_VALUES[0], _VALUES[1] * self.rows), self.body)

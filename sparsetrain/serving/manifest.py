@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest of an exported folder: text, a record a line, fields between tabs.
+"""Manifest of an exported folder: text, one record a line, fields separated by tabs.
 
-The last record is the Adler-32 of all text before it, which ``native/artefact.c`` reads too. Files
-have a CRC-32 besides, by which a delta knows which ones changed.
+The last record is the Adler-32 of all text before it; ``native/artefact.c`` checks it too. Files
+also have a CRC-32, by which a delta finds the files that changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sparsetrain.errors import CheckpointError, ConfigError
 from sparsetrain.system.regular_files import read_regular_file
 
 FILE = "manifest.txt"
-ITEMS = "items.npy"  # of a retrieval model: vectors of all items
+ITEMS = "items.npy"  # vectors of all items, for a retrieval model
 FORMAT = 4
-_MOST_BYTES = 1 << 26  # some hundred for each column
+_MOST_BYTES = 1 << 26  # a column needs about a hundred
 Record = tuple[str | int, ...]
 
 
 def float_bits(number: float) -> str:
-    """Return a float64 as the hexadecimal digits of its bits: exact, and of no locale."""
+    """Return the bits of a float64 in hexadecimal: exact, and independent of the locale."""
     return struct.pack(">d", number).hex()
 
 
@@ -48,7 +48,7 @@ def read(folder: Path) -> tuple[list[list[str]], str]:
     Raises
     ------
     CheckpointError
-        If there is none, it is damaged, or of an unknown format.
+        If there is no manifest, or it is damaged or has an unknown format.
     """
     try:
         text = read_regular_file(folder / FILE, _MOST_BYTES)
@@ -63,23 +63,23 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
     Raises
     ------
     CheckpointError
-        If the text is damaged, or of an unknown format.
+        If the text is damaged or has an unknown format.
     """
     head = f"{_HEAD[0]}\t".encode()
     if not text.startswith(head + b"%d\n" % FORMAT):
         found = text[len(head) :].split(b"\n")[0][:20] if text.startswith(head) else b"none"
         raise CheckpointError(
-            f"{folder}: it is not an export of format {FORMAT} ({found!r}): export it again"
+            f"{folder}: not an export of format {FORMAT} (found {found!r}): export it again"
         )
     body, _, last = text.rpartition(b"end\t")
     if last != b"%08x\n" % zlib.adler32(body):
-        raise CheckpointError(f"{folder / FILE}: it is damaged: copy the folder again")
+        raise CheckpointError(f"{folder / FILE}: the file is damaged: copy the folder again")
     lines = body.decode().split("\n")[:-1]  # names may hold line ends
     return [[_unescaped(field) for field in line.split("\t")] for line in lines]
 
 
 def times(records: Iterable[list[str]]) -> frozenset[str]:
-    """Return the columns that are read only by quotients and remainders, such as the hour."""
+    """Return the columns that only quotients and remainders read, such as a time for its hour."""
     columns: list[str] = []
     derived: set[str] = set()
     plain: set[str] = set()
@@ -101,7 +101,7 @@ def file_record(path: Path) -> Record:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a file of the folder; a name that leads out of it is an error."""
+    """Return the name of a file in the folder; raise if it leads out of the folder."""
     if name != Path(name).name or name.startswith("."):
         raise CheckpointError(f"the manifest names the file {name!r:.60}, outside its folder")
     return name
@@ -111,7 +111,7 @@ def _escaped(field: str | int) -> str:
     text = str(field)
     if "\0" in text:
         raise ConfigError(
-            f"export: {text!r}: there is a zero byte, where a name in C ends: rename it"
+            f"export: the name {text!r} has a zero byte, which C cannot store: rename it"
         )
     return "".join(f"%{ord(c):02x}" if c < " " or c in "%\x7f" else c for c in text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryBudget`: bytes that clients hold together, and `Client`, who holds some of them."""
+"""`MemoryBudget`: memory that clients share, and `Client`, which holds some of it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-PIECE = 1 << 15  # bytes that are parsed, or written, at a time
-_IDLE = 1.0  # seconds a client has for a piece before its memory is given away
+PIECE = 1 << 15  # bytes parsed or written at a time
+_IDLE = 1.0  # seconds without a piece after which a client's memory may be taken
 
 
 class Client:
-    """Who sends a request and reads its answer, and the memory held meanwhile.
+    """A client that sends a request and reads its answer, and the memory held meanwhile.
 
     Attributes
     ----------
     held : ExitStack
-        Gives the memory back.
-    last : float
-        When it last let bytes pass; never while the server is at work for it.
-    let_go : function
-        Ends requests that it drops.
+        Releases the memory.
+        last : float
+        Time of its last progress; infinite while the server works on its request.
+        let_go : function
+        Ends its request, to free the memory.
     """
 
     def __init__(self, let_go: Callable[[], None]) -> None:
@@ -31,27 +31,27 @@ class Client:
         self.last, self._passed = math.inf, 0
 
     def pass_on(self, size: int) -> None:
-        """Count bytes that it sent or read."""
+        """Count bytes that the client sent or read."""
         self._passed += size
         if self._passed >= PIECE:
             self.last, self._passed = time.monotonic(), 0
 
 
 class MemoryBudget:
-    """Bytes that clients may hold together; whoever finds none left waits.
+    """Memory that clients share; a client waits if too little is left.
 
-    Meanwhile clients that hold some, yet neither send nor read, are let go. The last bytes, as many
-    as `kept`, are for the client that came first, so that some request always ends.
+    Meanwhile requests of clients that hold memory but neither send nor read are ended. The last
+    `kept` bytes are reserved for the first client, so that some request can always finish.
     """
 
     def __init__(self, size: int, kept: int = 0) -> None:
         self._size = self._left = size
         self._kept = kept
         self._given = asyncio.Event()
-        self._clients: list[Client] = []  # that send or read, in their order
+        self._clients: list[Client] = []  # clients that send or read, in order of arrival
 
     async def take(self, size: int, client: Client, held: ExitStack) -> None:
-        """Take as many, or all, until `held` ends."""
+        """Wait for `size` bytes, at most the whole budget, and hold them until `held` ends."""
         size, client.last = min(size, self._size), math.inf
         while self._left - size < (self._kept if client not in self._clients[:1] else 0):
             self._given.clear()
@@ -66,10 +66,10 @@ class MemoryBudget:
             held.callback(self.leave, client)
 
     def leave(self, client: Client) -> None:
-        """Let a client keep its bytes: it has sent, or read, all."""
+        """Mark a client that has sent or read everything; it keeps its bytes."""
         if client in self._clients:
             self._clients.remove(client)
-            self._given.set()  # a new one is the first now
+            self._given.set()  # a different client may be the first now
 
     def _let_go(self) -> None:
         for client in self._clients:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Model`: an exported folder opened from Python, with NumPy and TVM's runtime alone.
+"""`Model`: an exported folder in Python, with only NumPy and TVM's runtime.
 
 It calls the folder's C library by ctypes. The folder, its parents and the library are checked
-before it is loaded; the library checks the remaining files. Importing this imports neither TVM nor
-Arrow.
+before the library is loaded; the library checks the remaining files. Importing this module imports
+neither TVM nor Arrow.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparsetrain.serving.column import Column, all_missing, as_column, as_second
 from sparsetrain.system.private_files import NotPrivateError, PrivateFolder, open_private
 
 LIBRARY = "libsparsetrain.so"
-LINKED = "libtvm_ffi.so"  # that library loads it
+LINKED = "libtvm_ffi.so"  # `LIBRARY` loads it
 _ERROR_SIZE = 512
 _COUNT = ctypes.c_int64
 _STRUCT = "QiQQQQ"  # st_column, in native alignment
@@ -51,29 +51,29 @@ _ERRORS: dict[int, type[SparsetrainError]] = {
 class Model:
     """An exported model.
 
-    Threads may share it; they take turns. Processes that open one folder share its memory.
+    Threads may share it and take turns. Processes that open the same folder share its memory.
 
     Parameters
     ----------
     folder : path
         A folder written by `sparsetrain export`. It and its parents must belong to this user or
-        root, and nobody else may write them, since its kernels are code. Replace it as a whole: a
-        file truncated in place ends the process.
-    absent : {"error", "null"}
-        Whether a request must give every column, or one that it lacks has missing values.
+        root, and nobody else may write them, since its kernels are code. Replace it only as a
+        whole: truncating a file in place crashes the process.
+        absent : {"error", "null"}
+        Whether a column that a request lacks is an error, or has missing values.
 
     Raises
     ------
     CheckpointError
-        If a byte of it is damaged, its version or CPU level does not fit, or other users may write
+        If the folder is damaged, its version or CPU level does not match, or other users may write
         it.
 
     Attributes
     ----------
     columns, labels : tuple of str
-        Its columns and predictions. A request may have derived columns or their sources.
-    items : (V, D) float32 or None
-        Of a model without labels the vectors of all items, mapped: scores are
+        Input columns; names of predictions. A request has derived columns or their sources.
+        items : (V, D) float32 or None
+        For a model without labels, the vectors of all items, memory-mapped: scores are
         ``predict(columns) @ items.T``.
     folder : Path
         Its absolute path, with symbolic links resolved.
@@ -90,7 +90,7 @@ class Model:
 
     def __init__(self, folder: str | Path, *, absent: str = "error") -> None:
         self._model, self._absent = ctypes.c_void_p(), absent
-        with _opened(folder) as opened:  # once: a link may be moved meanwhile
+        with _opened(folder) as opened:  # opened once, since a link may be moved meanwhile
             folder = opened.path
             self.folder, text = folder, opened.read(manifest.FILE)
             self.version = f"{zlib.crc32(text):08x}"
@@ -111,20 +111,20 @@ class Model:
         self._times = manifest.times(records)
 
     def predict(self, columns: Mapping[str, Any]) -> np.ndarray:
-        """Predictions (rows,) float32 of one label, (rows, T) of T: as `Predictor.predict`.
+        """Return float32 predictions, (rows,) for one label, (rows, T) for T; see `Predictor`.
 
-        Without labels query vectors (rows, D), as `Predictor.query_vectors`.
+        Without labels, return query vectors (rows, D).
 
         Parameters
         ----------
         columns : mapping from str to array or list
             Numbers, strings, or lists of either; `None` marks a missing value. Unknown names are
-            not read.
+            ignored.
 
         Raises
         ------
         DataError
-            If a column is missing or a value is bad; it names row and column.
+            If a column is missing or a value is invalid; names row and column.
         NumericalError
             If a score is not finite.
         """
@@ -133,7 +133,7 @@ class Model:
         )
 
     def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
-        """As `predict`, of arrays that are laid out already, by names that the model knows."""
+        """Predict like `predict`, from columns by names that the model knows."""
         if not columns:
             raise DataError(f"column {shown(self.columns[0])} is missing")
         rows = {name: column.rows for name, column in columns.items()}
@@ -163,13 +163,13 @@ class Model:
         return predictions[:, 0] if len(self.labels) == 1 else predictions
 
     def unseen(self) -> dict[str, int]:
-        """Values of each column so far that have no row of their own: rare, or never seen."""
+        """Return, by column, how many values so far had no row of their own: rare or never seen."""
         return {
             name: self._library.st_unseen(self._model, at) for at, name in enumerate(self._names)
         }
 
     def close(self) -> None:
-        """Free its memory; it must not be asked again."""
+        """Free the model's memory; it cannot be used afterwards."""
         if self._model:
             self._library.st_close(self._model)
             self._model = ctypes.c_void_p()
@@ -179,7 +179,7 @@ class Model:
 
 
 def _crcs_of(records: list[list[str]]) -> dict[str, int]:
-    """Return the checksums of files loaded before the library checks anything."""
+    """Return the checksums of files that are loaded before the library can check files."""
     found = {record[1]: int(record[3], 16) for record in records if record[0] == "file"}
     lacking = next((name for name in (LIBRARY, LINKED) if name not in found), None)
     if lacking:
@@ -188,7 +188,7 @@ def _crcs_of(records: list[list[str]]) -> dict[str, int]:
 
 
 def _read_derived(folder: PrivateFolder, records: list[list[str]]) -> dict[str, Any]:
-    """Return the rules of derived columns that are made here."""
+    """Return the rules of the derived columns that Python computes."""
     from sparsetrain.serving import derived_columns
 
     if not any(record[:2] == ["file", derived_columns.FILE] for record in records):
@@ -209,11 +209,11 @@ def _opened(folder: str | Path) -> Iterator[PrivateFolder]:
         raise CheckpointError(f"{place}: no exported model ({error.strerror})") from None
 
 
-_libraries: dict[int, Any] = {}  # by their checksum; a process has few
+_libraries: dict[int, Any] = {}  # loaded libraries by checksum
 
 
 def _load(folder: PrivateFolder, crcs: Mapping[str, int]) -> Any:
-    """The library of a folder, with the runtime of an installed TVM, or else the folder's."""
+    """Load a folder's library, with an installed TVM's runtime, or else the folder's."""
     if crcs[LIBRARY] not in _libraries:
         for name, crc in crcs.items():
             _check_library(folder.path / name, folder.read(name), crc)
@@ -221,28 +221,28 @@ def _load(folder: PrivateFolder, crcs: Mapping[str, int]) -> Any:
     return _libraries[crcs[LIBRARY]]
 
 
-_KIND = slice(4, 6), slice(18, 20)  # of a file of ELF: its class and order, and the processor
+_KIND = slice(4, 6), slice(18, 20)  # bytes of an ELF header: class and byte order; processor
 
 
 def _check_library(path: Path, content: bytes, crc: int) -> None:
     if zlib.crc32(content) != crc:
-        raise CheckpointError(f"{path}: it is damaged: copy the folder again")
+        raise CheckpointError(f"{path}: the file is damaged: copy the folder again")
     own = content
     with suppress(OSError), open("/proc/self/exe", "rb") as running:
         own = running.read(20)
     if any(content[part] != own[part] for part in _KIND):
         raise CheckpointError(
             f"{path}: it was exported on a different kind of processor than this "
-            f"{platform.machine()}: export it on one like this"
+            f"{platform.machine()}: export it on the same kind"
         )
 
 
 def _loaded(path: str) -> Any:
-    # A process has one runtime. Whatever imports TVM later must find the same.
+    # A process has one TVM runtime; a later import of TVM must find the same.
     for package, name in (("tvm_ffi", "libtvm_ffi.so"), ("tvm", "libtvm_runtime.so")):
         spec = find_spec(package)
         if spec and spec.origin:
-            if "tvm" not in sys.modules:  # whoever imported it has chosen
+            if "tvm" not in sys.modules:  # after an import, the number of threads is already set
                 os.environ.setdefault("TVM_NUM_THREADS", "1")
             ctypes.CDLL(str(Path(spec.origin).with_name("lib") / name), ctypes.RTLD_GLOBAL)
     try:

@@ -20,12 +20,12 @@ from sparsetrain.models.fields import Fields
 from sparsetrain.models.model import Model
 from sparsetrain.serving.manifest import Record
 
-_KINDS = {"": "rows", "_ends": "offsets", "_weights": "weights"}  # by how the argument's name ends
-_IN_PYTHON = ("inputs", "read", "prepare_scores")  # methods that no export runs
+_KINDS = {"": "rows", "_ends": "offsets", "_weights": "weights"}  # by suffix of the argument's name
+_IN_PYTHON = ("inputs", "read", "prepare_scores")  # methods that an export cannot run
 
 
 class ReadFeature(NamedTuple):
-    """Reads of one categorical column.
+    """How a feature reads one categorical column.
 
     Attributes
     ----------
@@ -72,35 +72,36 @@ class ModelInputs(NamedTuple):
 
 
 def function_of(model: Model) -> str:
-    """Name of the function that answers: ``"logits"``, or ``"query"`` of a retrieval model.
+    """Return the function to export: ``"logits"``, or ``"query"`` for a retrieval model.
 
     Raises
     ------
     ConfigError
-        If it has neither, prepares its inputs by methods of its own, or has labels of classes.
+        If the model has neither, overrides the preparation of inputs, or has a label that the C
+        library does not support.
     """
     name = type(model).__name__
     for method in _IN_PYTHON:
         if getattr(type(model), method) is not getattr(Model, method):
-            raise ConfigError(f"export: {name}.{method} is Python, which no export runs")
+            raise ConfigError(f"export: {name}.{method} is Python code, which an export cannot run")
     for label, own in model.all_labels.items():
         if not own.is_exported:
             raise ConfigError(
-                f"export: label {label!r} is {own}; an export answers with binary and real ones"
+                f"export: label {label!r} is {own}; an export supports binary and real labels"
             )
     function = "logits" if model.all_labels else "query"
     if function not in model.functions:
-        raise ConfigError(f"export: {name} has no {function} to answer with")
+        raise ConfigError(f"export: {name} has no function {function!r}")
     return function
 
 
 def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> ModelInputs:
-    """Read the names of a program's inputs.
+    """Find the feature and kind of each of a program's inputs, by their names.
 
     Raises
     ------
     ConfigError
-        If one is not a feature, or the model has several `Dense` features.
+        If an input is not a feature, or the model has several `Dense` features.
     """
     dense: list[Column] = [*encoder.dense]
     if model.all_fields is not None:
@@ -116,7 +117,7 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
             if len(numbers) > 1:
                 raise ConfigError(
                     f"export: {type(model).__name__} has several Dense features, "
-                    f"{', '.join(numbers)}; an export reads one"
+                    f"{', '.join(numbers)}; an export supports one"
                 )
             if feature.columns is not None:
                 dense = [_alone(encoder, name, at) for at, name in enumerate(feature.columns)]

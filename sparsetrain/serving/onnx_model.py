@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX form of a model without bags: encoded rows in, logits out (extra `onnx`).
+"""Export of a model without bags to ONNX: encoded rows in, logits out (extra `onnx`).
 
 The inputs are ``dense`` (B, N) float32 and ``ids`` (B, F) int64, rows of each feature's own table,
-as `Encoder.encode` makes them; the output is ``logits`` (B, T). An operator without a rule below is
-an error that names it.
+as from `Encoder.encode`; the output is ``logits`` (B, T). An operator without a rule below is an
+error that names it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.training.load import load_predictor
 from sparsetrain.training.predictor import Predictor
 
 OPSET = 17
-_INLINE = 1 << 30  # bytes; a protobuf message holds 2 GB, so larger weights are stored beside it
+_INLINE = 1 << 30  # bytes; a protobuf message holds 2 GB, so larger weights go to a second file
 
 
 class _Graph:
@@ -51,7 +51,7 @@ class _Graph:
         return name
 
     def name_of(self, value: Any) -> str:
-        """The name of a call's argument."""
+        """Return the name of a call's argument."""
         if isinstance(value, tvm.ir.GenericConst):
             array = value.value.numpy()
             return self.constant(array, str(array.dtype))
@@ -72,10 +72,10 @@ def _transpose(graph: _Graph, call: relax.Call) -> str:
 
 
 def _reshape(graph: _Graph, call: relax.Call) -> str:
-    # The symbol is the batch size, which ONNX calls "the rest".
+    # A symbolic extent is the batch size; in ONNX it is -1, computed from the rest.
     extents = [int(e) if isinstance(e, tirx.IntImm) else -1 for e in call.args[1].values]
     if extents.count(-1) > 1:
-        raise ConfigError(f"ONNX: reshape to {call.args[1]} has two sizes that are not known")
+        raise ConfigError(f"ONNX: reshape to {call.args[1]} has two unknown sizes")
     return graph.add("Reshape", graph.name_of(call.args[0]), graph.constant(extents))
 
 
@@ -96,7 +96,7 @@ def _lookup(graph: _Graph, call: relax.Call) -> str:
 
 
 def _interaction(graph: _Graph, call: relax.Call) -> str:
-    """The vector, and the dot products of all pairs of it and the embeddings."""
+    """Add the vector, followed by dot products of all pairs of it and the embeddings."""
     vector, embedded = map(graph.name_of, call.args)
     count = int(call.args[1].ty.shape[1]) + 1
     first = graph.add("Unsqueeze", vector, graph.constant([1]))
@@ -135,11 +135,11 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
     Parameters
     ----------
     trained : Trainer or path
-        A path is read by `load_predictor`.
-    out : path
-        A file.
-    **loading
-        For `load_predictor`.
+        `load_predictor` reads a path.
+        out : path
+        The file to write.
+        **loading
+        Arguments of `load_predictor`.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
     parts = trained.model.all_fields.parts if trained.model.all_fields else ()
     if inputs != ["dense", *(names[0] for _, _, names in parts)] or not parts:
         raise ConfigError(
-            f"ONNX: the model reads {', '.join(inputs)}; one id for each feature is known, no bags"
+            f"ONNX: the model reads {', '.join(inputs)}; only one id per feature is supported"
         )
     names = ["dense"]
     for _, placement, _ in parts:
@@ -200,7 +200,7 @@ def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function)
     for param, (name, _) in zip(function.params[count:], each, strict=True):
         array = runtime.as_numpy(params[name])
         if array.dtype != np.float32:
-            raise ConfigError(f"ONNX: {name} is stored in {array.dtype}; float32 is known")
+            raise ConfigError(f"ONNX: {name} is stored as {array.dtype}; only float32 is supported")
         graph.constants[name] = array
         graph.names[param] = name
 
@@ -212,7 +212,5 @@ def _translated(graph: _Graph, value: Any) -> str:
         return graph.outputs[graph.names[value.tuple_value]][value.index]
     operator = getattr(getattr(value, "op", None), "name", type(value).__name__)
     if operator not in RULES:
-        raise ConfigError(
-            f"ONNX: there is no rule for the operator {operator}; known: {', '.join(RULES)}"
-        )
+        raise ConfigError(f"ONNX: no rule for operator {operator}; supported: {', '.join(RULES)}")
     return RULES[operator](graph, value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of HTTP requests as columns of a model, in JSON and as an Arrow stream.
+"""Columns of a model from the body of an HTTP request, in JSON or as an Arrow stream.
 
-Nothing in a body names code, a file or an address; a value that is not a number, a text, a list of
-them or missing is an error that names the field.
+Nothing in a body names code, a file or an address. A value must be a number, a text, a list of
+these, or missing; the error for anything else names the field.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from sparsetrain.serving.limits import Most
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
-_DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # places that are elsewhere
-_OBJECT = 4  # memory of a Python object, at least, in sizes of an array element
-_NUMBERS = 4096  # written in one go, while all threads wait
+_DAMAGED = (ValueError, IndexError, OverflowError, struct.error)  # raised by wrong offsets
+_OBJECT = 4  # least memory of a Python object, in array elements
+_NUMBERS = 4096  # numbers written at once, while all threads wait
 
 
 def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column]:
-    """Read ``{"rows": [{"user": 7, ...}, ...]}``: an absent key, or null, is missing.
+    """Read ``{"rows": [{"user": 7, ...}, ...]}``; an absent key or null is a missing value.
 
     Raises
     ------
     TooLarge
-        If it has more than `most`.
+        If it exceeds `most`.
     DataError
-        If it is something else.
+        If the body has a different form.
     """
     with _no_collection():
         rows = read_rows(body, most._replace(values=most.values // _OBJECT))
@@ -44,13 +44,13 @@ def from_json(body: bytes, names: Sequence[str], most: Most) -> dict[str, Column
         try:
             return {name: as_column([row.get(name) for row in rows], name) for name in there}
         finally:
-            while rows:  # freeing them all at once would block all threads, too
+            while rows:  # freeing them all at once would also block all threads
                 rows.pop()
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector from passing all rows again and again while all threads wait."""
+    """Turn the garbage collector off, which would traverse all rows again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,9 +66,9 @@ def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Colum
     Raises
     ------
     TooLarge
-        If it has more than `most`.
-    DataError
-        If it is damaged, or a column has a type that no encoder reads.
+        If it exceeds `most`.
+        DataError
+        If it is damaged, or a column has a type that an encoder does not support.
     """
     import pyarrow as pa
 
@@ -89,7 +89,7 @@ def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str,
     arrow_size.require_stated(body, most)
     with pa.ipc.open_stream(body) as stream:
         schema = stream.schema
-    places = [schema.get_field_index(name) for name in names]  # -1 if it is not there, or twice
+    places = [schema.get_field_index(name) for name in names]  # -1 if it is absent or ambiguous
     places = [place for place in places if place >= 0]
     for place in places:
         _require_feature(schema.field(place))
@@ -106,18 +106,18 @@ def _checked_columns(body: bytes, names: Sequence[str], most: Most) -> dict[str,
 
 
 def _require_feature(field: Any) -> None:
-    """Refuse types that no encoder reads, before Arrow allocates memory."""
+    """Refuse types that encoders do not support, before Arrow allocates memory."""
     from sparsetrain.data.values import arrow_types
 
     inside = arrow_types.element(field.type)
     if arrow_types.is_bag(inside):
         raise bad_column(field.name, "it holds lists of lists")
     if arrow_types.kind_of(inside) is None:
-        raise bad_column(field.name, f"a column of {str(inside):.60} is not a feature")
+        raise bad_column(field.name, f"type {str(inside):.60} is not supported")
 
 
 def as_feature(array: Any, name: str) -> Column:
-    """One column, read as an `Encoder` reads it."""
+    """Convert an Arrow array to a column as an `Encoder` would read it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as pt
@@ -134,14 +134,14 @@ def as_feature(array: Any, name: str) -> Column:
         return as_feature(array.flatten(), name)._replace(bags=edges)
     kind = arrow_types.kind_of(array.type)
     if pt.is_dictionary(array.type):
-        values = array.dictionary  # of views, Arrow takes none
+        values = array.dictionary  # Arrow cannot take from a dictionary of views
         values = values.cast(pa.large_binary()) if kind == arrow_types.TEXT else values
         array = values.take(array.indices)
     if kind == arrow_types.TEXT:
         require_utf8(array, Location("request", column=name))
         array = array.cast(pa.large_binary())
         missing = array.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
-        # A buffer without bytes is none.
+        # Arrow returns None for an empty buffer.
         edges = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
         text = np.frombuffer(array.buffers()[2] or b"\0", np.uint8)
         return Column(TEXT, text, edges, missing)
@@ -154,7 +154,7 @@ def as_feature(array: Any, name: str) -> Column:
 
 
 def to_json(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
-    """Return ``{"predictions": [...]}``: an object for each row of several labels, or a vector."""
+    """Return ``{"predictions": [...]}``: per row a number, an object of labels, or a vector."""
     step = max(1, _NUMBERS // (predictions.size // len(predictions)))
     parts = range(0, len(predictions), step)
     written = (_as_objects(predictions[begin : begin + step], labels) for begin in parts)
@@ -169,7 +169,7 @@ def _as_objects(predictions: np.ndarray, labels: Sequence[str]) -> str:
 
 
 def to_arrow(predictions: np.ndarray, labels: Sequence[str]) -> bytes:
-    """Return a stream with a column of float32 for each label, or one of vectors."""
+    """Return a stream with a float32 column for each label, or one column of vectors."""
     import pyarrow as pa
 
     columns = predictions.reshape(len(predictions), -1).T

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP server of an exported model, on Starlette and uvicorn (extra `serve`).
 
-``POST /predict`` takes JSON or an Arrow stream and answers in kind; ``GET /health`` and
-``GET /metrics`` are for monitoring. SIGTERM ends it after the requests that it has. SIGHUP
+``POST /predict`` accepts JSON or an Arrow stream and answers in the same format; ``GET /health``
+and ``GET /metrics`` are for monitoring. SIGTERM stops the server after the current requests. SIGHUP
 opens the folder again (`service`). Limits hold whatever a client does (`bounded`): rows and bytes
 of a body, seconds from the first byte of a request to the last of its answer, the number of
 connections, and the memory of all requests. No answer is computed on the event loop.
@@ -42,7 +42,7 @@ async def _as_json(_request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    return PlainTextResponse("", 400)  # which nobody reads
+    return PlainTextResponse("", 400)  # the client has disconnected
 
 
 def application(service: Service, limits: Limits) -> Any:
@@ -69,9 +69,9 @@ def application(service: Service, limits: Limits) -> Any:
 def serve(
     folder: Path, host: str, port: int, limits: Limits, absent: str = "error", log: str = "text"
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT; prints where it listens.
+    """Answer requests until SIGTERM or SIGINT; print the address first.
 
-    `absent` is for `Model`, `log` for `ServerLog`.
+    `absent` is an argument of `Model`, `log` of `ServerLog`.
 
     Raises
     ------
@@ -82,21 +82,21 @@ def serve(
     """
     _require_free(host, port)
     asked = asyncio.Event()
-    signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until there is a loop to hear it
+    signal.signal(signal.SIGHUP, lambda *_: asked.set())  # until the event loop handles it
     service = Service(folder, asked, limits, absent, ServerLog(log))
-    gc.freeze()  # else each full collection passes all imported objects while all threads wait
-    sys.setswitchinterval(1e-3)  # s: a large request's thread gives way to the event loop
+    gc.freeze()  # else each full collection traverses all imported objects while all threads wait
+    sys.setswitchinterval(1e-3)  # s; a large request's thread yields to the event loop sooner
     config = uvicorn.Config(
         application(service, limits),
         host,
         port,
         http=bounded_protocol(limits.seconds),
         ws="none",
-        limit_concurrency=limits.connections + 1,  # at that number uvicorn refuses
+        limit_concurrency=limits.connections + 1,  # uvicorn refuses from this number on
         timeout_keep_alive=max(1, round(limits.seconds)),
         timeout_graceful_shutdown=1 + math.ceil(limits.seconds),
         access_log=False,
-        log_level="error",  # no line for each request that is refused
+        log_level="error",  # no log line for each refused request
         server_header=False,
     )
     server = _Announced(config)
@@ -111,15 +111,15 @@ def _require_free(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {port} of {host} is in use by another process: name another by --port, or 0 "
-                "for any free one"
+                f"port {port} of {host} is in use by another process: choose a different --port, "
+                "or 0 for any free port"
             ) from None
         reason = str(error.strerror).partition(" (while ")[0]
         raise ConfigError(f"cannot listen on port {port} of {host}: {reason}") from None
 
 
 class _Announced(uvicorn.Server):
-    """A server that says where it listens."""
+    """A server that prints its address."""
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)

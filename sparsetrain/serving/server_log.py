@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ServerLog`: lines on standard error, as text of events or as JSON of events and answers."""
+"""`ServerLog`: lines on standard error, text for events, or JSON for events and answers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-_PATH = 200  # characters of a path that are shown
+_PATH = 200  # characters of a path to log
 
 
 class ServerLog:
-    """A server's log of events; a log that cannot be written stops nothing.
+    """A server's log of events; errors when writing it are ignored.
 
     Parameters
     ----------
     kind : {"text", "json"}
-        "json" has an object a line, one for each answer too.
+        "json" writes one object per line, also for each answer.
     """
 
     def __init__(self, kind: str = "text") -> None:
         self._is_json = kind == "json"
 
     def event(self, name: str, text: str) -> None:
-        """Tell of a new version, for one."""
+        """Log an event, such as a new version."""
         self._write(f"sparsetrain: {text}", event=name, text=text)
 
     def answer(self, scope: Any, status: int, seconds: float) -> None:
-        """Tell of an answer to a request, from its first byte on."""
+        """Log an answer, when its first byte is sent."""
         if self._is_json:
             self._write(
                 "",
@@ -44,5 +44,5 @@ class ServerLog:
         if self._is_json:
             now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
             line = json.dumps({"time": now, **fields})
-        with suppress(OSError, ValueError):  # it is on a full disk, or closed
+        with suppress(OSError, ValueError):  # the disk is full, or standard error is closed
             print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Service`: answers to requests by the newest version of a folder, and their metrics.
+"""`Service`: answers requests with the newest version of a folder, and counts them.
 
-Small requests run in one thread and large ones in a second, and no single step holds the
-interpreter's lock for long. A folder is opened again while the old version answers: each answer
-comes from one version.
+Small requests run in one thread and large requests in a second, and no step holds the GIL for long.
+A folder is opened again while the old version answers: each answer comes from one version.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from sparsetrain.serving.server_log import ServerLog
 
 WATCHED = ("/health", "/metrics")
 SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
-HELD = 3  # times the bytes of a request: memory of all large requests and answers
+HELD = 3  # memory of all large requests and answers, in largest bodies
 _STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
 
 
 class Service:
-    """A folder's newest version, and counts of its answers."""
+    """The newest version of a folder, and metrics of its answers."""
 
     def __init__(
         self,
@@ -56,11 +55,11 @@ class Service:
         limits = limits or Limits()
         self.most = limits.most
         self._answers = MemoryBudget((HELD - 1) * limits.body)
-        self._waiting = MemoryBudget(limits.body)  # answers that wait for room among those
-        self._turn = asyncio.Lock()  # of large requests
+        self._waiting = MemoryBudget(limits.body)  # answers that wait for room in `_answers`
+        self._turn = asyncio.Lock()  # one large request at a time
         self._small = Most(*map(min, SMALL, self.most))
         self._threads = {size: ThreadPoolExecutor(1) for size in (self._small, self.most)}
-        self.asked = asked  # to open the folder again
+        self.asked = asked  # set to open the folder again
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "requests", "Requests by status.", ["status"], "sparsetrain", registry=self.registry
@@ -110,7 +109,7 @@ class Service:
         work = self._threads[most].submit(self._answer, body, kind, most)
         try:
             return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:  # the thread goes on, with the memory
+        except asyncio.CancelledError:  # the thread continues, and keeps the memory
             held = client.held.pop_all()
 
             def give_back(_work: object) -> None:
@@ -121,7 +120,7 @@ class Service:
             raise
 
     def _answer(self, body: bytes, kind: str, most: Most) -> Response:
-        model = self.model  # of one version, whatever is opened meanwhile
+        model = self.model  # one version, even if a new one is opened meanwhile
         read, write = READERS[kind]
         try:
             columns = read(body, model.columns, most)
@@ -132,20 +131,20 @@ class Service:
         except TooLarge:
             raise
         except MemoryError:
-            raise TooLarge("the request takes more memory than is left; ask in parts") from None
+            raise TooLarge("the request needs more memory than is left; split it") from None
         except SparsetrainError as error:
             return _refused(error)
         self._rows.inc(len(predictions))
         return Response(answer, media_type=kind)
 
     def count(self, scope: Any, status: int, seconds: float) -> None:
-        """Count an answer, unless it was to who watches."""
+        """Count and log an answer, except answers to monitoring."""
         if scope["path"] not in WATCHED:
             self._requests.labels(str(status)).inc()
             self._log.answer(scope, status, seconds)
 
     async def health(self, _request: Request) -> Response:
-        """Say that it answers."""
+        """Return the status and the model's columns."""
         return JSONResponse({"status": "ok", "columns": [*self.model.columns]})
 
     async def metrics(self, _request: Request) -> Response:
@@ -153,18 +152,18 @@ class Service:
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
     async def reload_whenever_asked(self) -> None:
-        """Serialized: the last one opened is the newest."""
+        """Open the folder again on each request, one at a time: the last opened is the newest."""
         while await self.asked.wait():
             self.asked.clear()
             await self._reload()
 
     async def _reload(self) -> None:
-        """Answer with the folder's present version; on an error, with the previous one."""
+        """Switch to the folder's current version; on an error, keep the old one."""
         try:
             self.model = await asyncio.to_thread(self._open)
-        except (SparsetrainError, OSError) as error:  # files that went meanwhile are among them
+        except (SparsetrainError, OSError) as error:  # for example, a file was removed meanwhile
             result, text = "refused", f"the old version stays: {error}"
-        except Exception as error:  # later versions are to be opened all the same
+        except Exception as error:  # must not end the loop that opens later versions
             reason = f"{type(error).__name__}: {first_line(error)}"
             result, text = "refused", f"the old version stays: {reason}"
         else:
@@ -174,13 +173,13 @@ class Service:
 
 
 class _OfModel(Collector):
-    """Metrics of the answering version."""
+    """Metrics of the current version."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """Yield version, age and values without a row of their own."""
+        """Yield the version, its age, and counts of values without a row of their own."""
         model = self._service.model
         yield InfoMetricFamily(
             "sparsetrain_model", "Version of the folder.", {"version": model.version}

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimators in scikit-learn's conventions, around an encoder and a trainer.
+"""Estimators with scikit-learn's interface, around an encoder and a trainer.
 
-`ClickClassifier` predicts one of two classes, `RatingRegressor` a number, `Ranker` the items that
-a user chooses. Needs scikit-learn (the extra ``sklearn``), which nothing else of this package
-imports.
+`ClickClassifier` predicts a class, `RatingRegressor` a number, `Ranker` the items that a user
+chooses. Needs scikit-learn (the extra ``sklearn``); nothing else in this package imports it.
 """
 
 from sparsetrain.sklearn.estimators import ClickClassifier as ClickClassifier

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimators of a label: `ClickClassifier` and `RatingRegressor`.
 
-Columns of a frame get roles from `sparsetrain.data.infer` or a schema; an array of numbers is
-dense.
+Columns of a frame get their roles from `sparsetrain.data.infer` or a schema; columns of a numeric
+array are dense.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Estimator(Trained, ABC):
     Parameters
     ----------
     model : str or class
-        A name in `sparsetrain.models.MODELS`, or a `ClickModel` of one's own.
+        A name in `sparsetrain.models.MODELS`, or your own `ClickModel` class.
     dim : int
         Width of the embeddings.
     model_options : dict, optional
@@ -74,11 +74,11 @@ class _Estimator(Trained, ABC):
     optimizer_options : dict, optional
         Further arguments of the optimizer.
     epochs : int or "auto"
-        As `Trainer.fit`; "auto" is 1, and 3 below 4,096 rows or where the values of all categories
-        are at most one for each hundred rows. With `patience` it is 20, the most.
+        As in `Trainer.fit`. "auto" is 1; it is 3 for fewer than 4,096 rows, or if all categories
+        together have at most one value per hundred rows; with `patience` it is at most 20.
     batch_size : int or "auto"
-        As `Trainer.fit`; "auto" is 128, of few rows so many fewer that an epoch has 32 steps, and
-        at least 8; from 51,200 rows on so many more that it has 400, and at most 512.
+        As in `Trainer.fit`. "auto" is 128; less for few rows, for 32 steps an epoch, but at least
+        8; more from 51,200 rows on, for 400 steps an epoch, but at most 512.
     schema : Schema or path, optional
         Roles of the columns; by default inferred. Its label does not count.
     numbers : str or None
@@ -86,37 +86,37 @@ class _Estimator(Trained, ABC):
         a model of one's own or a schema that has buckets. `partial_fit` learns the boundaries of
         bins from the rows of its first call.
     min_count : int
-        Values rarer than this in the training rows share a row of the table.
+        Values with fewer training rows than this share a row of the table.
     max_rows : int, optional
-        Most rows of a table.
+        Largest number of rows of a table.
     patience : int, optional
-        Validations without a better score after which training ends, with the best weights.
-        Validation rows come from `eval_set`, or are a share of `validation_fraction`.
+        Stop after this many validations without a better score, and keep the best weights.
+        Validation rows come from `eval_set`, or else are split off by `validation_fraction`.
     validation_fraction : float
-        Held out at random where there is `patience` and no `eval_set`.
+        Share of rows to hold out at random if `patience` is set without an `eval_set`.
     warm_start : bool
-        Whether `fit` goes on with the weights and the encoding of the last one.
-    random_state : int, RandomState or None
-        Decides initial weights and the order of rows.
+        Whether `fit` continues from the weights and the encoding of the last fit.
+        random_state : int, RandomState or None
+            Seed of the initial weights and of the order of rows.
     target : str
         As in `Trainer`.
     verbose : bool
-        Whether the progress is shown.
+        Whether to show progress.
 
     Attributes
     ----------
     trainer_ : Trainer
     schema_ : Schema
     batch_size_ : int
-        The trainer of the last fit; ``n_iter_`` is the number of epochs so far.
+        The batch size of the last fit; ``n_iter_`` is the number of epochs so far.
     history_ : History
     evals_result_ : dict
-        Of each set of rows that was scored after each epoch its scores, lists as long.
+        Name of an evaluation set -> name of a score -> its values, one per epoch.
     feature_importances_ : ndarray (n_features_in_,) float64
-        The rise of the loss where a column is shuffled; only after a fit that held rows out.
+        Increase of the loss if a column is shuffled; only after a fit with validation rows.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
-        Only after a frame.
+        Only after a fit on a frame.
     """
 
     schema: Any = None
@@ -150,17 +150,17 @@ class _Estimator(Trained, ABC):
         X : DataFrame, Arrow table, dict of columns, or array (n, columns)
         y : array (n,)
         sample_weight : array (n,), optional
-            A factor of 0 or more for each row's loss.
+            A factor >= 0 for each row's loss.
         eval_set : list of (X, y), or one pair, optional
-            Rows to score after each epoch. The first that are not `X` and `y` themselves are
-            validated on, by which `patience` ends the training.
+            Rows to score after each epoch. The first pair that is not `X` and `y` themselves is the
+            validation set for `patience`.
         eval_names : list of str, optional
-            Names of those in `evals_result_`; by default "training", "valid_0" and so on.
+            Names of the pairs in `evals_result_`; by default "training", "valid_0" and so on.
 
         Warns
         -----
         DataWarning
-            Of columns that are left out because their type is not read, or that cannot help.
+            If columns are left out because their type is not supported or they cannot help.
         """
         sets = eval_sets(eval_set, eval_names, X, y)
         goes_on = self.warm_start and hasattr(self, "trainer_")
@@ -175,14 +175,14 @@ class _Estimator(Trained, ABC):
         return self._train(rows, count, self.epochs, held_out, watched, new=not goes_on)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Train for one pass; values that the first call did not see share a row.
+        """Train for one epoch; values that the first call did not see share a row.
 
         Parameters
         ----------
         X, y, sample_weight
             As in `fit`.
         classes : array, optional
-            All classes, in the first call, if its rows may lack one.
+            All classes; needed in the first call if its rows may lack a class.
         """
         new = not hasattr(self, "trainer_")
         rows = self._rows(X, y, sample_weight, new=new, classes=classes)
@@ -190,19 +190,19 @@ class _Estimator(Trained, ABC):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """How much the loss rises when a column is shuffled, (n_features_in_,) float64.
+        """Increase of the loss when a column is shuffled, (n_features_in_,) float64.
 
-        Of the first 20,000 of the rows that `fit` validated on: those of `eval_set`, or those held
-        out for `patience`. Computed when it is first asked for, by as many evaluations as there are
-        columns; `sparsetrain.permutation_importance` does the same with any rows.
+        It is measured on the first 20,000 validation rows of `fit`: from `eval_set`, or held out
+        for `patience`. The first access computes it, with one evaluation per column.
+        `sparsetrain.permutation_importance` does the same with any rows.
         """
         check_is_fitted(self)
         found: np.ndarray | None = getattr(self, "_importances", None)
         if found is None:
             if getattr(self, "_held_out", None) is None:
                 raise AttributeError(
-                    "feature_importances_ are of rows to validate on: fit(..., eval_set=[(X, y)]), "
-                    "or patience, which holds some out; a loaded estimator has none"
+                    "feature_importances_ needs validation rows: fit(..., eval_set=[(X, y)]), or "
+                    "set patience, which holds rows out; a loaded estimator has none"
                 )
             rises = permutation_importance(self.trainer_, self._held_out)
             names = getattr(self, "feature_names_in_", None)
@@ -212,7 +212,7 @@ class _Estimator(Trained, ABC):
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Write a folder that `load`, `sparsetrain.load` and the command line read."""
+        """Write a folder that `load`, `sparsetrain.load` and the command line can read."""
         check_is_fitted(self)
         self.trainer_.save(folder, extra={ESTIMATOR: kept_of(self, self._kept)})
 
@@ -223,7 +223,7 @@ class _Estimator(Trained, ABC):
         Raises
         ------
         CheckpointError
-            If the folder is damaged, or holds anything but such an estimator.
+            If the folder is damaged, or was not saved by this class of estimator.
         """
         made = cls(**params)
         kept = restored(folder, cls._kept)
@@ -256,7 +256,7 @@ class _Estimator(Trained, ABC):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
         """Return rows to train on; `new` ones decide the schema."""
-        self._model()  # a wrong name is told before data are read
+        self._model()  # a wrong name raises before data are read
         columns = self._columns(X, reset=new)
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
         check_consistent_length(labels, next(iter(columns.values())))
@@ -265,14 +265,14 @@ class _Estimator(Trained, ABC):
         return self._table(columns, labels, weights)
 
     def _rows_to_score(self, X: Any, y: Any) -> dict[str, Any]:
-        """Return labelled rows of `eval_set`, none of which weighs more."""
+        """Return labelled rows of `eval_set`, all with weight 1."""
         labels, _ = self._labels(y, None, reset=False)
         columns = self._columns(X, reset=False)
         check_consistent_length(labels, next(iter(columns.values())))
         return self._table(columns, labels, np.ones(len(labels)))
 
     def _columns(self, X: Any, *, reset: bool, least: int = 1) -> dict[str, Any]:
-        """Return the columns by name, after scikit-learn's checks; of `least` rows."""
+        """Return the columns by name, after scikit-learn's checks; they need `least` rows."""
         if (named := named_columns(X)) is not None:
             frame, columns = named
             validate_data(self, frame, skip_check_array=True, reset=reset)
@@ -293,7 +293,7 @@ class _Estimator(Trained, ABC):
         return columns
 
     def _schema(self, columns: dict[str, Any], labels: Any, is_frame: bool) -> None:
-        """Find the roles of the columns; adds to `columns` a constant one if none is looked up."""
+        """Find the columns' roles; add a constant category to `columns` if there is no category."""
         label, weight, constant = (
             free_name(name, columns) for name in ("label", "weight", "constant")
         )
@@ -312,8 +312,8 @@ class _Estimator(Trained, ABC):
                 self.constant_ = constant
             found = inferred.schema
             if inferred.useless:
-                told = f"left out, as they cannot help: {name_columns(inferred.useless)}"
-                warnings.warn(f"{told}; schema= takes them all the same", DataWarning, stacklevel=4)
+                text = f"left out, as they cannot help: {name_columns(inferred.useless)}"
+                warnings.warn(f"{text}; schema= keeps them all the same", DataWarning, stacklevel=4)
         if self.constant_ is not None:
             columns.update(zeros)
         self.schema_ = replace(found, label=None, labels={label: self._label.kind}, weights=weight)
@@ -332,7 +332,7 @@ class _Estimator(Trained, ABC):
         *,
         new: bool,
     ) -> Any:
-        """Train; of the rows `held_out`, by name, score all and validate on those `watched`."""
+        """Train; score all sets of `held_out` rows, and validate on the set named `watched`."""
         if new:
             encoder = self._encoder(rows)
             made, options = self._model()
@@ -343,7 +343,7 @@ class _Estimator(Trained, ABC):
         self.evals_result_: dict[str, dict[str, list[float | None]]] = {n: {} for n in held_out}
         others = {name: rows for name, rows in held_out.items() if name != watched}
 
-        def note(epoch: Mapping[str, Any]) -> None:
+        def record_scores(epoch: Mapping[str, Any]) -> None:
             for name, into in self.evals_result_.items():
                 scores = self.trainer_.evaluate(others[name]) if name in others else epoch["valid"]
                 for score in (name for name in scores if name in gains()):
@@ -358,7 +358,7 @@ class _Estimator(Trained, ABC):
             validation=self._held_out,
             epochs=epochs_of(epochs, count, values, self.patience),
             early_stopping=EarlyStopping(patience=self.patience) if watched else None,
-            on_epoch=note,
+            on_epoch=record_scores,
         )
         self.n_iter_ = self.trainer_.epochs
         return self
@@ -387,7 +387,7 @@ class _Estimator(Trained, ABC):
 
     @property
     def _unit(self) -> float:
-        """What scores and their differences are multiplied by, which the trainer computes."""
+        """Factor from the trainer's scores to scores in units of `y`."""
         return 1.0
 
     @property
@@ -404,7 +404,7 @@ class _Estimator(Trained, ABC):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClickClassifier(ClassifierMixin, _Estimator):
-    """Predicts one of two classes, such as a click, or of more."""
+    """Predicts one of two or more classes, such as a click or none."""
 
     class_weight: Any = None
 
@@ -420,7 +420,7 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row, (n,); of equals the first."""
+        """Return the most probable class of each row, (n,); the first if several tie."""
         place = self.predict_proba(X).argmax(axis=1)
         return self.classes_[place]
 
@@ -433,11 +433,11 @@ class ClickClassifier(ClassifierMixin, _Estimator):
         if reset:
             self.classes_ = np.unique(y if classes is None else classes)
             if len(self.classes_) < 2:
-                raise ValueError("y has one class; a classifier needs rows of two")
+                raise ValueError("y has one class; a classifier needs at least two")
         place = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[place] != y
         if unknown.any():
-            raise ValueError(f"y holds {y[unknown][0]!r}, which is not in {self.classes_.tolist()}")
+            raise ValueError(f"y has {y[unknown][0]!r}, which is not in {self.classes_.tolist()}")
         weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
         if self.class_weight is not None:
             weights = weights * compute_sample_weight(self.class_weight, y)
@@ -446,10 +446,10 @@ class ClickClassifier(ClassifierMixin, _Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RatingRegressor(RegressorMixin, _Estimator):
-    """Predicts a number, such as a rating; it is shifted and scaled for the training.
+    """Predicts a number, such as a rating; training shifts and scales it.
 
-    `label` says how: "real" predicts the number; "count" the mean of a number that counts, by
-    Poisson's loss and as it is; "quantiles:0.1,0.9" these quantiles of the number.
+    `label` decides the kind of prediction: "real" is the number itself; "count" is the mean of a
+    count, by Poisson's loss and without scaling; "quantiles:0.1,0.9" are these quantiles.
     """
 
     label: Any = "real"
@@ -465,7 +465,7 @@ class RatingRegressor(RegressorMixin, _Estimator):
         return self.y_scale_
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return a number for each row, (n,) float64, or (n, Q) of several quantiles."""
+        """Return a number for each row, (n,) float64, or Q quantiles, (n, Q)."""
         return self._scores(X).astype(np.float64) * self.y_scale_ + self.y_center_
 
     def _labels(
@@ -486,7 +486,7 @@ for _made in (ClickClassifier, RatingRegressor):
 
 
 def _of_numbers(columns: Mapping[str, np.ndarray], constant: str) -> data.Schema:
-    """Return the schema of columns of numbers, all shifted and scaled."""
+    """Return a schema for numeric columns, all shifted and scaled."""
     laws = {}
     for name, values in columns.items():
         there = values[np.isfinite(values)].astype(np.float64)

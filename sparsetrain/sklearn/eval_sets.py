@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of `eval_set`, which are scored after each epoch: forms and names are LightGBM's.
+"""Rows of `eval_set`, which are scored after each epoch; forms and names are LightGBM's.
 
-The first set that is not the training data itself is validated on; the others cost an evaluation
-after each epoch.
+The first set that is not the training data itself is the validation set; each further set costs an
+evaluation after each epoch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Pair = tuple[Any, Any]  # X and y
 
 
 def eval_sets(eval_set: Any, names: Sequence[str] | None, X: Any, y: Any) -> dict[str, Pair]:
-    """Return rows and labels by name: "training" for X and y themselves, else valid_0 and so on.
+    """Return pairs by name: "training" for X and y themselves, else "valid_0" and so on.
 
     Raises
     ------
     ConfigError
-        If they are no pairs, or the names are not as many different ones.
+        If they are not pairs, or there is not one distinct name for each pair.
     """
     pairs = [] if eval_set is None else _pairs(eval_set)
     own = [f"valid_{n}" if not _is(pair, X, y) else "training" for n, pair in enumerate(pairs)]
     own = own if names is None else [*map(str, names)]
     if len({*own}) != len(pairs):
-        raise ConfigError(f"eval_names {own} must be different names of {len(pairs)} pairs")
+        raise ConfigError(f"eval_names {own} must be {len(pairs)} different names, one a pair")
     return dict(zip(own, pairs, strict=True))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Trained`: parameters of all estimators, and the training they describe.
+"""`Trained`: parameters of all estimators, and the training that uses them.
 
-Constructors are made by dataclasses; scikit-learn reads their signatures.
+Dataclasses generate the constructors, since scikit-learn reads their signatures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trained(BaseEstimator):
     verbose: bool = False
 
     def _model(self) -> tuple[Any, dict[str, Any]]:
-        """Return the model's class and options; wrong names are told before data are read."""
+        """Return the model's class and options; raise for wrong names before data are read."""
         self._optimizer()
         kind = models.kind_of(self.model) if isinstance(self.model, str) else self.model
         made, given = models.MODELS.get(kind, kind), dict(self.model_options or {})
@@ -48,9 +48,7 @@ class Trained(BaseEstimator):
                 f"model is {made!r:.60}; give a class or one of {known}{meant(str(made), known)}"
             )
         if "dim" in given:
-            raise ConfigError(
-                "model_options has 'dim', which is an argument of the estimator itself"
-            )
+            raise ConfigError("model_options has 'dim': pass dim to the estimator itself")
         if issubclass(made, models.Model):
             require_options(made, given)
             if is_own(made):
@@ -70,7 +68,7 @@ class Trained(BaseEstimator):
         )
 
     def _fit(self, rows: Any, count: int, **options: Any) -> Any:
-        """Train on `count` rows by `trainer_`; `options` are further arguments of its `fit`."""
+        """Train `trainer_` on `count` rows; `options` are further arguments of its `fit`."""
         self.batch_size_ = batch_size_of(self.batch_size, count)
         self.history_ = self.trainer_.fit(
             rows,
@@ -85,9 +83,9 @@ class Trained(BaseEstimator):
 
 
 def batch_size_of(given: Any, rows: int) -> Any:
-    """Return the size of a batch of so many rows.
+    """Return the batch size for a number of rows.
 
-    Large tables lose no AUC by batches of 512 and take half the time; small ones need steps.
+    Batches of 512 halve the time on large data and cost no AUC; small data need more steps.
     """
     if given != "auto":
         return given
@@ -98,13 +96,13 @@ _FEW_ROWS, _ROWS_OF_A_VALUE = 4096, 100
 
 
 def epochs_of(given: Any, rows: int, values: int, patience: int | None) -> Any:
-    """Return the number of epochs for a number of rows and of values of all categories.
+    """Return the number of epochs, from the number of rows and of values of all categories.
 
-    A second pass overfits values that few rows have.
+    A second epoch overfits values that occur in few rows.
     """
     rules = (  # the first that holds decides
         (given != "auto", given),
-        (patience is not None, 20),  # or fewer, as early stopping says
+        (patience is not None, 20),  # the most; early stopping may end sooner
         (rows < _FEW_ROWS, 3),
         (rows >= _ROWS_OF_A_VALUE * values, 3),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ranker`: an estimator of the items that a user chooses, learnt from pairs."""
+"""`Ranker`: an estimator that ranks items for a user; it learns from (user, item) pairs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sparsetrain.sklearn.parameters import Trained
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Ranker(Trained):
-    """Ranks all items for a user, by a model of queries and items.
+    """Ranks all items for a user, with a model of queries and items.
 
-    It learns from pairs, a frame with a row for each choice, and has no `y`: checks of
-    `check_estimator` fit arrays of numbers, which have neither users nor items, so none applies.
+    It learns from a frame with one row for each choice, and has no `y`. So scikit-learn's
+    `check_estimator`, which fits arrays of numbers, does not apply.
 
     Parameters
     ----------
     model : str or class
         A name in `sparsetrain.models.MODELS` of a model that ranks items, such as "bpr" or
-        "sasrec", or a `Model` of one's own.
+        "sasrec", or your own `Model` class.
     dim : int
         Width of the embeddings.
     model_options : dict, optional
@@ -49,19 +49,19 @@ class Ranker(Trained):
     item : str
         Column of items.
     time : str, optional
-        Column; by default "time" or "timestamp", if there is one, else the order of the rows
-        counts.
-    random_state : int, RandomState or None
-        Decides initial weights and the order of rows.
+        Column of times; by default "time" or "timestamp" if there is one, else the order of the
+        rows.
+        random_state : int, RandomState or None
+            Seed of the initial weights and of the order of rows.
     target : str
         As in `Trainer`.
     verbose : bool
-        Whether the progress is shown.
+        Whether to show progress.
 
     Attributes
     ----------
     trainer_ : Trainer
-        ``trainer_.save(folder)`` keeps the model, as `sparsetrain.load` reads it.
+        ``trainer_.save(folder)`` saves the model for `sparsetrain.load`.
     log_ : Interactions
         The choices of `fit`.
     history_ : History
@@ -78,10 +78,10 @@ class Ranker(Trained):
     time: str | None = None
 
     def fit(self, X: Any, y: None = None) -> Any:
-        """Learn from choices, a row of `X` each: a frame, or a source of `Interactions.read`."""
+        """Learn from choices, one per row of `X`: a frame, or a source for `Interactions.read`."""
         made, given = self._model()
         if getattr(made, "forward", None) is not models.Model.forward:
-            raise ConfigError(f"{made.__name__} predicts labels; give a model that ranks items")
+            raise ConfigError(f"{made.__name__} predicts labels: use a model that ranks items")
         self.log_ = self._read(X)
         split = self.log_.split_random(0, 0, each=made.training_rows)
         encoder = split.encoder()
@@ -91,12 +91,12 @@ class Ranker(Trained):
     def recommend(
         self, users: Any, k: int = 10, *, include_seen: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best items of each user and their scores, (n, k) each, best first.
+        """Return the k best items for each user and their scores, (n, k) each, best first.
 
         Parameters
         ----------
         users : array (n,)
-            Values of the user column; one that `fit` did not see has no history.
+            Values of the user column; a value that `fit` did not see has no history.
         k, include_seen
             As in `Trainer.recommend`: items that the user chose in `fit` are left out.
 
@@ -111,14 +111,14 @@ class Ranker(Trained):
         ids, scores = self.trainer_.recommend(rows, k, include_seen=include_seen)
         assert self.trainer_.encoder is not None
         values = np.array([*self.trainer_.encoder.values("item"), None], object)
-        return values[ids], scores  # -1, where no item is left, is the last
+        return values[ids], scores  # the id -1, for no item, selects the last value, None
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the best item for the user of each row, (n,); `X` has the user column."""
         return self.recommend(X[self.user], 1)[0][:, 0]
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return NDCG@10 of the choices in `X` among all items that their users had not chosen."""
+        """Return NDCG@10 of the choices in `X`, ranked among items their users had not chosen."""
         check_is_fitted(self)
         log = self._read(X)
         offsets = offsets_of(np.bincount(log.user))
@@ -130,11 +130,11 @@ class Ranker(Trained):
         return Interactions.read(X, user=self.user, item=self.item, time=self.time)
 
     def _rows(self, users: pa.Array) -> pa.Table:
-        """Return the users with what they chose in `fit`."""
+        """Return the users with the items that they chose in `fit`."""
         try:
             users = users.cast(self.log_.users.type)
         except pa.ArrowException as error:
-            raise DataError(f"users are {users.type}, unlike those of fit: {error}") from None
+            raise DataError(f"users are {users.type}, unlike users in fit: {error}") from None
         number = pc.index_in(users, value_set=self.log_.users).fill_null(-1).to_numpy()
         begin, end = (np.searchsorted(self.log_.user, number, side) for side in ("left", "right"))
         seen = one_each(np.arange(len(self.log_))).between(begin, end)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries that an estimator keeps beside its trainer in a manifest, each by name and with a rule.
+"""State that an estimator stores in its trainer's manifest, with a check for each entry.
 
-A saved folder may come from anyone, so no entry is set that no rule names. Files of a pickled
-estimator have names of a checkpoint's alone.
+A saved folder may come from anyone, so only known entries with valid values are restored. A pickled
+estimator may only contain files with names of checkpoint files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST = 1 << 62
 
 
 class Field(NamedTuple):
-    """A rule of an entry: whether its value is right, and the attribute that it becomes."""
+    """An entry's check, and its conversion to an attribute."""
 
     is_right: Callable[[Any], bool]
     made: Callable[[Any], Any] = lambda value: value
@@ -48,7 +48,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _are_classes(value: Any) -> bool:
-    """Two values or more of one type in their order, as `numpy.unique` returns them."""
+    """Return whether a value is a sorted list of two or more distinct values of one type."""
     if not (isinstance(value, list) and len(value) > 1 and len({*map(type, value)}) == 1):
         return False
     kinds = (
@@ -62,7 +62,7 @@ def _are_classes(value: Any) -> bool:
 NUMBER = Field(_is_number, float)
 POSITIVE = Field(lambda value: _is_number(value) and value > 0, float)
 CLASSES = Field(_are_classes, np.array)
-# Parameters of every estimator.
+# Entries of every estimator.
 KEPT: dict[str, Field] = {
     "constant_": Field(lambda value: value is None or isinstance(value, str)),
     "n_features_in_": Field(lambda value: _is_count(value) and value > 0),
@@ -78,7 +78,7 @@ def kept_of(estimator: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return the attributes that a saved folder keeps, each by its rule.
+    """Return the attributes that a saved folder stores, after their checks.
 
     Raises
     ------
@@ -105,15 +105,15 @@ def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
 def require_names_of(
     folder: str | Path, kept: Mapping[str, Any], schema: data.Schema, label: Label
 ) -> None:
-    """Refuse columns other than the encoder's, and a label of the wrong kind.
+    """Refuse columns that do not match the encoder, and a label of the wrong kind.
 
     Raises
     ------
     CheckpointError
-        Which names the first of them.
+        If there are any; names the first.
     """
     if schema.all_labels.only != label or schema.weights is None:
-        raise CheckpointError(f"{folder} does not have one {label} label, with weights")
+        raise CheckpointError(f"{folder} must have one {label} label, with weights")
     stored = {*(schema.categories or ())} - {*schema.derived}
     constant, names = kept["constant_"], kept.get("feature_names_in_")
     if constant not in (None, *stored) or (names is not None and constant in names):
@@ -137,16 +137,16 @@ def saved_files(save: Callable[[Path], None]) -> dict[str, bytes]:
 
 @contextmanager
 def unpacked(files: Any) -> Iterator[Path]:
-    """Yield a temporary folder of such files.
+    """Yield a temporary folder with these files.
 
     Raises
     ------
     CheckpointError
-        If one has a name that no file of a checkpoint has.
+        If a name is not the name of a checkpoint file.
     """
     for name, content in files.items():
         if not (isinstance(name, str) and checkpoint.is_ours(name) and isinstance(content, bytes)):
-            raise CheckpointError(f"the pickled estimator has the file {name!r:.60}, not ours")
+            raise CheckpointError(f"the pickled estimator has an unknown file {name!r:.60}")
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             with checkpoint.new_file(Path(folder) / name) as file:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as scikit-learn's users give them, as columns by name: frames, Arrow tables, dicts, arrays.
+"""Columns by name from a scikit-learn user's `X`: a frame, an Arrow table, a dict or an array.
 
-Nothing is copied but the columns of arrays that hold objects or text.
+Only columns of object or text arrays are copied.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sparsetrain.data.schema.column_names import require_columns
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.location import Location
 
-_GIVEN = "given", Location("table")  # columns, and where
+_GIVEN = "given", Location("table")  # words for error messages
 
 
 def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
-    """Return a frame with the names of `X`, for scikit-learn's checks, and its columns by name.
+    """Return a frame with the names of `X`, for scikit-learn's checks, and the columns by name.
 
-    None for an array, which has no column names.
+    Returns None for an array, which has no column names.
     """
     if is_pandas(X):
         require_columns(names := [*map(str, X.columns)], names, *_GIVEN)
@@ -39,17 +39,17 @@ def named_columns(X: Any) -> tuple[Any, dict[str, Any]] | None:
 
 
 def array_columns(X: np.ndarray) -> dict[str, Any]:
-    """Return the columns of an array, called x0, x1, ...; NaN among objects is null."""
+    """Return the columns of an array, named x0, x1, ...; NaN among objects becomes null."""
     return {name: _plain(X[:, i]) for i, name in enumerate(array_names(X.shape[1]))}
 
 
 def array_names(count: int) -> list[str]:
-    """Return what the columns of an array are called."""
+    """Return the names of the columns of an array."""
     return [f"x{i}" for i in range(count)]
 
 
 def free_name(name: str, taken: Mapping[str, Any]) -> str:
-    """Return `name`, with as many underscores behind it as make it a new one."""
+    """Return `name`, followed by as many underscores as make it unused."""
     while name in taken:
         name += "_"
     return name
@@ -61,4 +61,4 @@ def _plain(values: np.ndarray) -> Any:
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return values.tolist()  # whoever reads the column names it
+        return values.tolist()  # the reader of the column raises, with its name

@@ -19,7 +19,7 @@ def require_int(name: str, value: Any, least: int = 1, most: int | None = None) 
     Raises
     ------
     ConfigError
-        If it is no such integer; names the argument and its value.
+        If it is not such an integer; names the argument and its value.
     """
     if not is_int(value):
         raise ConfigError(f"{name} is {value!r:.60}; it must be a whole number")
@@ -31,13 +31,13 @@ def require_int(name: str, value: Any, least: int = 1, most: int | None = None) 
 
 
 def is_int(value: Any) -> bool:
-    """Whether a value is an integer of Python or NumPy; a bool is not."""
-    # `isinstance` of an abstract class takes ten times as long; a request checks nine integers.
+    """Return whether a value is a Python or NumPy integer; a bool is not."""
+    # `isinstance` with an abstract class takes ten times as long; a request checks nine integers.
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a real number of Python or NumPy; a bool is not."""
+    """Return whether a value is a Python or NumPy real number; a bool is not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -54,7 +54,7 @@ def require_non_negative(name: str, value: Any) -> float:
 
 
 def require_type(name: str, value: Any, kinds: type | tuple[type, ...], fix: str) -> None:
-    """Refuse a value of the wrong type; `fix` names the right one. None is accepted."""
+    """Refuse a value of the wrong type; `fix` names the right type. None is accepted."""
     if value is not None and not isinstance(value, kinds):
         raise ConfigError(f"{name} is {value!r:.60}; give {fix}")
 

@@ -3,9 +3,8 @@
 
 A spinning thread takes a core from a kernel, which waits for all its threads. With a NumPy product
 of 0.3 ms before every step of 2.3 ms on 2 cores, the median step took 2.8 ms and the 90th
-percentile 3 to 100 ms in four runs; with BLAS on one thread 2.3 and 2.4. So `Trainer.fit` limits
-BLAS to one thread. This needs the package threadpoolctl (the extra ``threads``); without it nothing
-is limited.
+percentile 3 to 100 ms in four runs; with BLAS on one thread, 2.3 and 2.4 ms. So `Trainer.fit`
+limits BLAS to one thread. This needs threadpoolctl (the extra ``threads``), or has no effect.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def other_pools() -> dict[str, int] | None:
-    """Threads of each pool of this process except TVM's; None without threadpoolctl."""
+    """Return the threads of each pool except TVM's, by library; None without threadpoolctl."""
     try:
         from threadpoolctl import threadpool_info
     except ModuleNotFoundError:

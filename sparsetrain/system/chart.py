@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line charts as inline SVG, whose colors are variables of the page's style sheet."""
+"""Line charts as inline SVG; the page's style sheet sets their colors."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,15 +9,15 @@ from sparsetrain.system.html import Markup, escape
 
 Point = tuple[float, float]
 _WIDTH, _HEIGHT = 460, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 448, 8, 198  # of the area of the curves
-_MOST_POINTS = 200  # of a curve; more are averaged
+_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 448, 8, 198  # edges of the plot area
+_MOST_POINTS = 200  # per curve; more points are averaged
 
 
 class Series(NamedTuple):
     """A curve of a chart."""
 
     label: str
-    color: int | None  # a number of those in use, or grey
+    color: int | None  # number of a style-sheet color; None is grey
     kind: str  # "training", "validation", "constant" or "area"
     points: Sequence[Point]
 
@@ -33,7 +33,7 @@ class Chart(NamedTuple):
 
 
 def svg(chart: Chart) -> Markup:
-    """Return a chart as a figure of a page."""
+    """Return a chart as an HTML figure."""
     title = escape(chart.title)
     series = [one._replace(points=_averaged(one.points)) for one in chart.series]
     x_axis = _Axis([x for one in series for x, _ in one.points], _LEFT, _RIGHT, 6)
@@ -49,11 +49,11 @@ def svg(chart: Chart) -> Markup:
 
 
 class _Axis:
-    """A linear axis: values to pixels, and its ticks."""
+    """A linear axis: maps values to pixels, and has ticks."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, ticks: int) -> None:
         low, high = min(values), max(values)
-        if high - low < 1e-12 * max(abs(low), abs(high), 1e-300):  # one value
+        if high - low < 1e-12 * max(abs(low), abs(high), 1e-300):  # all values are equal
             low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
         exact = (high - low) / ticks
         power = 10.0 ** math.floor(math.log10(exact))
@@ -105,7 +105,7 @@ def _curve(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
 
 
 def _averaged(points: Sequence[Point]) -> Sequence[Point]:
-    """Return at most `_MOST_POINTS`: means of as many neighbours as are needed."""
+    """Return at most `_MOST_POINTS` points, as means of neighbours if there are more."""
     size = -(-len(points) // _MOST_POINTS)
     groups = [points[i : i + size] for i in range(0, len(points), size)] if size > 1 else []
     means = [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
@@ -113,7 +113,7 @@ def _averaged(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def short(value: float) -> str:
-    """Return the number of a tick."""
+    """Return the text of a tick's number."""
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.6g}{letter}"

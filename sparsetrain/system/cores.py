@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cores that this process may use: its affinity mask, and the CPU quota of its control group.
 
-Also the processor's kind, as far as an export must know it.
+Also the kind of processor, for exports.
 
-A container with a quota of one CPU sees all cores of its host. Threads above the quota are stopped
-for the rest of each period, and kernels that wait for all their threads with them.
+A container with a quota of one CPU sees all cores of its host. Threads above the quota are paused
+for the rest of each period, and so are kernels, which wait for all their threads.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ _CGROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def is_x86() -> bool:
-    """Whether this machine's processor is one of x86-64."""
+    """Return whether this machine's processor is x86-64."""
     return platform.machine() in ("x86_64", "AMD64")
 
 
 def default_level() -> str:
-    """Return the level of instructions that an export has unless told otherwise."""
+    """Return the default CPU level of an export."""
     return "x86-64-v3" if is_x86() else "native"
 
 
 def own_cores() -> set[int]:
-    """Return the cores of the affinity mask; all where the system, such as macOS, has none."""
+    """Return the cores of the affinity mask; all cores if the system has none, such as macOS."""
     mask = getattr(os, "sched_getaffinity", None)
     return set(range(os.cpu_count() or 1)) if mask is None else set(mask(0))
 
 
 def available_cores() -> int:
-    """Return the cores of the affinity mask, or the whole CPUs of the quota if these are fewer."""
+    """Return the number of cores in the affinity mask, or the quota's whole CPUs if fewer."""
     cores, quota = len(own_cores()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def cpu_quota(own: Path = _OWN, root: Path = _CGROUPS) -> float | None:
-    """Return the CPUs that the control group and those above it allow; None without a limit.
+    """Return the CPUs that the control group and its parents allow; None without a limit.
 
-    Reads version 2 of control groups, and version 1 where its controller `cpu` is in use.
+    Reads version 2 of control groups, and version 1 if its controller `cpu` is in use.
     """
     try:
         lines = own.read_text().splitlines()

@@ -11,9 +11,9 @@ from typing import Any
 def public_names(
     names: Mapping[str, Any], *internal: str
 ) -> tuple[list[str], Callable[[], list[str]]]:
-    """Return ``__all__`` and ``__dir__`` of the package with these globals.
+    """Return ``__all__`` and ``__dir__`` for a package with these globals.
 
-    `internal` names are for modules of this package alone.
+    `internal` names are left out: only modules of the package use them.
     """
     public = sorted(
         name

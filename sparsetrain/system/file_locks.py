@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of files and folders, replacement of whole files, and errors of paths not to be written.
+"""Locks of files and folders, atomic replacement of files, and errors of unwritable paths.
 
-A lock ends with its process, so whoever gets it knows that nobody writes there any more, even from
-a different container.
+A lock ends with its process. So the process that gets a lock knows that nothing else writes there,
+even from a different container.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ def name_write_errors(path: Path, kind: type[SparsetrainError]) -> Iterator[None
     ResourceError
         If the disk is full.
     SparsetrainError
-        An error of class `kind`, if `path` cannot be written for any other reason.
+        An error of class `kind`, if `path` cannot be written for a different reason.
     """
     try:
         yield
-    except OSError as error:  # or Arrow's, with a text that says more than the reason
+    except OSError as error:  # Arrow's have no errno, and a detailed text
         reason = os.strerror(error.errno) if error.errno else error
         raised = ResourceError if is_disk_full(error) else kind
         raise raised(f"{path}: cannot be written: {reason}") from None
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the disk, or this user's quota, is full."""
+    """Return whether an error says that the disk, or this user's quota, is full."""
     return error.errno in _FULL
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of an existing file or folder, if it is free; yields whether it is held.
+    """Hold the lock of an existing file or folder if it is free; yield whether it is held.
 
-    It is not where the file system has no locks; on NFS a folder has none.
+    It is never held on a file system without locks, or for a folder on NFS.
     """
     descriptor = _open(path)
     try:
         held = _try_lock(descriptor)
-        # A file that was removed and made anew meanwhile has a new lock.
+        # A file that was deleted and recreated meanwhile has a new lock.
         yield held and os.path.samestat(os.fstat(descriptor), os.stat(path))
     finally:
         os.close(descriptor)
@@ -62,7 +62,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def locked_draft(draft: Path, make: Callable[[Path], Any] = Path.mkdir) -> Iterator[None]:
-    """Make a new file or folder, and hold its lock where the file system has locks."""
+    """Make a new file or folder, and hold its lock if the file system has locks."""
     descriptor = _make_locked(draft, make)
     try:
         yield
@@ -71,13 +71,13 @@ def locked_draft(draft: Path, make: Callable[[Path], Any] = Path.mkdir) -> Itera
 
 
 def _make_locked(draft: Path, make: Callable[[Path], Any]) -> int:
-    """Make a draft and lock it; it is made again if `remove_dead` comes between the two."""
+    """Make a draft and lock it; start again if `remove_dead` deletes it before the lock."""
     while True:
         make(draft)
         with suppress(FileNotFoundError):
             descriptor = _open(draft)
             with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for who is removing it
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # waits for a process that is removing it
             if os.path.lexists(draft):
                 return descriptor
             os.close(descriptor)
@@ -85,9 +85,9 @@ def _make_locked(draft: Path, make: Callable[[Path], Any]) -> int:
 
 @contextmanager
 def replaced_by(draft: Path, path: Path) -> Iterator[None]:
-    """Make the file `draft` to write in, locked; flush it to disk and rename it to `path`.
+    """Make and lock the file `draft` for the block; then flush it and rename it to `path`.
 
-    After an error it is removed, and `path` is unchanged.
+    After an error, `draft` is removed and `path` is unchanged.
     """
     try:
         with locked_draft(draft, partial(Path.touch, exist_ok=False)):
@@ -99,7 +99,7 @@ def replaced_by(draft: Path, path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -108,7 +108,7 @@ def sync(path: Path) -> None:
 
 
 def remove_dead(draft: Path, remove: Callable[[Path], None] = Path.unlink) -> None:
-    """Remove a draft that can be locked: its writer is gone. Without locks drafts stay."""
+    """Remove a draft if its lock is free, since its writer has ended. Without locks, keep it."""
     with suppress(OSError), try_lock(draft) as dead:  # other processes may clean up too
         if dead:
             remove(draft)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optional modules that are hidden from one thread while it imports their users."""
+"""Hide optional modules from one thread while it imports modules that use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Hider:
 
 @contextmanager
 def hidden(*names: str) -> Iterator[None]:
-    """Let this thread not find modules, unless they are imported already."""
+    """Hide modules from imports in this thread, unless they are already imported."""
     finder = _Hider(names)
     sys.meta_path.insert(0, finder)
     try:

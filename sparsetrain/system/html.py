@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML tables, for notebooks and reports. Text is escaped, whatever it holds."""
+"""HTML tables for notebooks and reports. All text is escaped."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
 
 def escape(value: Any) -> Markup:
-    """Return a value as HTML that shows it; `Markup` stays as it is."""
+    """Return a value as escaped HTML; `Markup` is returned unchanged."""
     return value if isinstance(value, Markup) else Markup(html.escape(_text(value)))
 
 
 def table(rows: Iterable[Iterable[Any]], head: Iterable[Any] = ()) -> Markup:
-    """Return rows of cells as a table; the first cell of a row names it."""
+    """Return rows of cells as a table; the first cell of each row is its header."""
     lines = []
     if titles := [f"<th>{escape(title)}</th>" for title in head]:
         lines.append(f"<thead><tr>{''.join(titles)}</tr></thead>")
@@ -29,7 +29,7 @@ def table(rows: Iterable[Iterable[Any]], head: Iterable[Any] = ()) -> Markup:
 
 
 def describe(title: str, facts: Mapping[str, Any]) -> str:
-    """Return a notebook's view of an object: a title, and the facts that are known."""
+    """Return a notebook's view of an object: a title, and the facts that have a value."""
     known = [(name, value) for name, value in facts.items() if value not in (None, "")]
     return f"<b>{escape(title)}</b>\n{table(known)}"
 

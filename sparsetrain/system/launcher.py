@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number of processes that a launcher started, by its variables; imports no engine."""
+"""Number of processes that a launcher started, from its environment variables."""
 
 import os
 
-# Of Open MPI, of MPICH and Intel MPI, of srun, of torchrun. An sbatch script without srun is none.
+# Open MPI; MPICH and Intel MPI; srun; torchrun. An sbatch script without srun sets none of these.
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
 
@@ -14,7 +14,7 @@ def processes_started() -> int:
 
 
 def rank() -> int:
-    """Return the number of this process among them, 0 without a launcher."""
+    """Return this process's rank; 0 without a launcher."""
     return max((number for name in _RANKS if (number := _number(name)) is not None), default=0)
 
 
@@ -24,7 +24,7 @@ def describe_process() -> str:
 
 
 def is_first() -> bool:
-    """Return whether this is the first of them, which prints for all."""
+    """Return whether this is the first process, which prints for all."""
     return processes_started() == 1 or rank() == 0
 
 

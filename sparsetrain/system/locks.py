@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks: one for TVM's global BlockBuilder, one per object, and safety across ``fork()``.
 
-A child inherits the locks as they were, but not the threads that would release them. So a fork
-first acquires every lock of `new_lock`; both processes then release them.
+A child process inherits locked locks, but not the threads that would release them. So a fork first
+acquires every lock of `new_lock`; both processes then release them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Result = TypeVar("Result")
 Self = TypeVar("Self")
 _builder_lock = RLock()
 
-# Seconds after which a fork goes ahead: a thread with a lock may itself wait for the forking one.
+# Seconds after which a fork proceeds anyway: a thread with a lock may wait for the forking thread.
 MAX_FORK_WAIT = 60.0
 
 
 def with_builder_lock(build: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Let one thread at a time run a function that uses a `BlockBuilder` or lowers operators.
+    """Serialise a function that uses a `BlockBuilder` or lowers operators.
 
     TVM keeps one stack of open builders, and one operator tag, for all threads: two threads that
-    build at once would write into each other's functions.
+    build at the same time would write into each other's functions.
     """
 
     @wraps(build)
@@ -61,14 +61,14 @@ def synchronized(
 
 
 _locks: WeakSet[Any] = WeakSet()
-_fork_lock = Lock()  # of the thread that forks
-_held: list[Any] = []  # by that thread
+_fork_lock = Lock()  # held by the thread that forks
+_held: list[Any] = []  # locks that this thread holds
 
 
 def _acquire_all() -> None:
-    """Acquire every lock; hold none while waiting for one.
+    """Acquire every lock, without holding any lock while waiting for the next.
 
-    Otherwise two threads that each hold a lock the other wants would deadlock.
+    Otherwise two threads that wait for each other's locks would deadlock.
     """
     _fork_lock.acquire()
     end = monotonic() + MAX_FORK_WAIT
@@ -84,7 +84,7 @@ def _acquire_all() -> None:
 
 
 def _try_all(locks: list[Any]) -> bool:
-    """Acquire the free locks; move the first that is taken to the front."""
+    """Acquire locks until one is taken; move that one to the front. Return whether all are held."""
     for place, lock in enumerate(locks):
         if lock in _held:
             continue
@@ -105,7 +105,7 @@ def _release_all() -> None:
 def _release_in_child() -> None:
     _release_all()
     for lock in _locks:
-        if not lock._is_owned():  # a thread of the parent had it for too long
+        if not lock._is_owned():  # a thread of the parent held it beyond MAX_FORK_WAIT
             lock._at_fork_reinit()
 
 

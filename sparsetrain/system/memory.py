@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large aligned arrays on huge pages, and the size of the machine's memory.
 
-Linux maps memory page by page, on the first write. With pages of 4 KiB that took 0.34 s for each
-GiB here, as long as reading it from disk; with pages of 2 MiB, which NumPy requests from 4 MiB on,
-0.05 s. Huge pages also save most TLB misses when rows are read at random.
+Linux maps memory page by page, on the first write. With pages of 4 KiB that took 0.34 s per GiB,
+as long as reading it from disk; with pages of 2 MiB, which NumPy requests for 4 MiB and more, 0.05
+s. Huge pages also save most TLB misses when rows are read at random.
 
-Where Linux overcommits, it grants a request for more memory than the machine has, and kills the
-process when it writes. So such a request is refused here.
+If Linux overcommits, it grants a request for more memory than the machine has, and kills the
+process when it writes. So this module refuses such a request.
 """
 
 from collections.abc import Iterator
@@ -15,24 +15,24 @@ from pathlib import Path
 
 import numpy as np
 
-ALIGNMENT = 2 << 20  # a huge page; a multiple of the alignment disks and kernels need
+ALIGNMENT = 2 << 20  # a huge page; a multiple of the alignment that disks and kernels need
 LARGE = 4 << 20  # bytes
-CHECKED_FROM = 64 << 20  # bytes: writing these takes much longer than the check
+CHECKED_FROM = 64 << 20  # bytes; writing these takes much longer than the check
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def total_memory() -> int | None:
-    """Bytes of memory and swap, used or free; None where the system does not say.
+    """Return the bytes of memory and swap, used or free; None if the system does not say.
 
-    The machine's, or the limits of this process's control group, as in a container. They are read
-    each time, since a virtual machine may grow.
+    Counts the machine's memory, or the limit of this process's control group, as in a container. It
+    is read in every call, since a virtual machine may grow.
     """
     return min(_totals(), default=None)
 
 
 def free_memory() -> int | None:
-    """Bytes that this process could get; None where the system does not say."""
+    """Return the bytes that this process could allocate; None if the system does not say."""
     return min(_free(), default=None)
 
 
@@ -66,7 +66,7 @@ def check_fits_memory(size: int) -> None:
 
 
 def aligned_empty(size: int) -> np.ndarray:
-    """Return (size,) uint8, uninitialised, at a multiple of `ALIGNMENT`.
+    """Return uninitialised memory (size,) uint8, aligned to `ALIGNMENT`.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a folder that is code: nobody but its owner, who is this user or root, may change them.
+"""Files of a folder that holds code: only its owner, this user or root, may change them.
 
-Every folder of the path is checked by its descriptor before the next one is looked up in it, and no
-link is followed: a folder that another user moves meanwhile is not found.
-``serving/native/artefact.c`` does the same.
+Each folder of the path is checked through its descriptor before the next one is opened in it, and
+no link is followed. So another user cannot swap a folder meanwhile. ``serving/native/artefact.c``
+does the same.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH  # write permission of group and others
-_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # of Linux alone
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # only Linux has O_PATH
 
 
 class NotPrivateError(OSError):
-    """Another user could replace or write a file or folder; the text names it and the fix."""
+    """Another user could replace or write a file or folder; names it and the fix."""
 
 
 class PrivateFolder:
@@ -28,7 +28,7 @@ class PrivateFolder:
     Attributes
     ----------
     path : Path
-        Without links.
+        The folder's path without links.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -40,9 +40,9 @@ class PrivateFolder:
         Raises
         ------
         NotPrivateError
-            If others may write it, or it is not a regular file.
-        OSError
-            If there is none.
+            If other users may write it, or it is not a regular file.
+            OSError
+            If it does not exist.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         path = self.path / name
@@ -56,7 +56,7 @@ class PrivateFolder:
 
 @contextmanager
 def open_private(folder: str | Path) -> Iterator[PrivateFolder]:
-    """Open a folder as `private_descriptor` does, until the end of the block."""
+    """Open a folder during the block, with the checks of `private_descriptor`."""
     path = Path(os.path.realpath(folder))
     descriptor = private_descriptor(path)
     try:
@@ -66,14 +66,14 @@ def open_private(folder: str | Path) -> Iterator[PrivateFolder]:
 
 
 def private_descriptor(path: Path) -> int:
-    """Open a folder that no other user can replace or write, nor any folder above it.
+    """Open a folder if no other user can replace or write it, or any folder above it.
 
     Raises
     ------
     NotPrivateError
-        If others may write one of them, or own it.
-    OSError
-        If there is none; `path` has no links in it.
+        If another user may write one of these folders, or owns it.
+        OSError
+        If the folder does not exist, or `path` contains a link.
     """
     flags = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
     descriptor = os.open("/", flags)
@@ -91,14 +91,14 @@ def private_descriptor(path: Path) -> int:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its parents, writable by this user only, whatever the umask is."""
+    """Make a folder and its parents, writable only by this user, for any umask."""
     for each in [*reversed(folder.parents), folder]:
         if not each.exists():
             each.mkdir(mode=0o755, exist_ok=True)
 
 
 def _open(path: Path, flags: int, folder: int) -> int:
-    """Open the entry of `path`'s name in a folder; an error gives the whole path."""
+    """Open the last part of `path` in an opened folder; an error gives the whole path."""
     try:
         return os.open(path.name, flags, dir_fd=folder)
     except OSError as error:
@@ -106,8 +106,8 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _check(path: Path, status: os.stat_result, may_stick: bool = False) -> None:
-    """Refuse entries that others may write, except folders with a sticky bit such as /tmp."""
+    """Refuse what other users may write, except folders with a sticky bit such as /tmp."""
     if status.st_uid not in (os.geteuid(), 0):
         raise NotPrivateError(f"{path}: it belongs to another user: chown it")
     if status.st_mode & OTHERS and not (may_stick and status.st_mode & stat.S_ISVTX):
-        raise NotPrivateError(f"{path}: others may write it: chmod go-w")
+        raise NotPrivateError(f"{path}: other users may write it: chmod go-w")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of files in folders that other users may write.
 
-A pipe or a device would block or never end, a link may lead out of the folder, and a sparse file
-may be larger than the memory. All are refused.
+A pipe or a device may block or never end, a link may lead out of the folder, and a sparse file may
+be larger than memory. All of these are refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
     Raises
     ------
     OSError
-        If it cannot be read, is not a regular file, is larger, or is a link that is not to be
-        followed; `strerror` says which.
+        If it cannot be read, is not a regular file, is larger, or is a link and `follow_links` is
+        False; `strerror` says which.
     """
     try:
-        # A pipe without a writer does not block.
+        # With O_NONBLOCK, a pipe without a writer does not block.
         flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW)
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -40,7 +40,7 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
 
 
 def require_regular(path: Path) -> Path:
-    """Return the path of a file if to open it does not block and to read it ends.
+    """Return the path of a file that can be opened without blocking and read to its end.
 
     Raises
     ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filter of standard error, including what C++ writes: drops known lines and passes the others on.
+"""Filter of standard error, including C++'s output: drop known lines and pass the rest on.
 
 Standard error belongs to the whole process, so one thread at a time filters it, and a fork waits.
 """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell; the first is aligned left."""
+    """Pad columns to their widest cell; align the first left and the rest right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(

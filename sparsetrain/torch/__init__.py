@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: tables with row-sparse gradients, and optimizers, for a loop of PyTorch's.
+"""Tables with row-sparse gradients, and optimizers, for training loops in PyTorch.
 
 Nothing here is imported before it is used: PyTorch is an extra, and takes seconds to import.
 """

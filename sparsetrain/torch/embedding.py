@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding layers of PyTorch for `RowSparseOptimizer`.
+"""PyTorch embedding layers for `RowSparseOptimizer`.
 
-Tables are on huge pages, and this package's kernel looks ids up. The gradient is a sparse tensor of
-PyTorch with the ids as they came. In exact mode rows are made current before any read: of the ids
-here, all elsewhere (`tracking`).
+Tables are on huge pages, and this package's kernel looks ids up. The gradient is a sparse PyTorch
+tensor with the ids in their original order. In exact mode rows are brought up to date before any
+read: here the rows of the ids, elsewhere all rows (`tracking`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _kernel = host_kernel("lookup", lookup_kernel)
 
 
 class _Table(torch.nn.Module):
-    """Of both layers: the memory of `weight`, and a lookup that finds its rows current."""
+    """Base of both layers: allocates `weight`, and brings rows up to date before a lookup."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *args: Any, **options: Any) -> None:
         given = options.pop("_weight", None)
@@ -36,12 +36,12 @@ class _Table(torch.nn.Module):
         super().__init__(num_embeddings, embedding_dim, *args, **options)
         for option in ("max_norm", "scale_grad_by_freq"):
             if getattr(self, option):
-                raise ConfigError(f"{type(self).__name__}: {option} is not supported, leave it out")
+                raise ConfigError(f"{type(self).__name__}: {option} is not supported: remove it")
         if given is None:
             self.reset_parameters()
 
     def _rows_of(self, ids: torch.Tensor) -> torch.Tensor:
-        """The table, with the rows of these ids checked and current."""
+        """Return the table after checking these ids and bringing their rows up to date."""
         weight = self._parameters["weight"]
         require_shareable(f"{type(self).__name__}: weight", weight)
         _require_inside(type(self).__name__, ids, self.num_embeddings)
@@ -52,17 +52,17 @@ class _Table(torch.nn.Module):
 class RowSparseEmbedding(_Table, torch.nn.Embedding):
     """`torch.nn.Embedding` with row-sparse gradients, on the CPU.
 
-    Parameters and attributes as in `torch.nn.Embedding` with ``sparse=True``, without `max_norm`
-    and `scale_grad_by_freq`; so is `from_pretrained`, which shares the memory it is given.
+    Parameters, attributes and `from_pretrained` are those of `torch.nn.Embedding` with
+    ``sparse=True``, without `max_norm` and `scale_grad_by_freq`. `from_pretrained` shares memory.
 
     Raises
     ------
     ConfigError
-        For an unsupported option, dtype or device.
+        If an option, a dtype or a device is not supported.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Rows (..., D) for integer ids of any shape.
+        """Return rows (..., D) for integer ids of any shape.
 
         Raises
         ------
@@ -79,12 +79,12 @@ class RowSparseEmbedding(_Table, torch.nn.Embedding):
 class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
     """`torch.nn.EmbeddingBag` with row-sparse gradients, on the CPU.
 
-    As `RowSparseEmbedding`, with the modes ``"sum"`` and ``"mean"``.
+    Like `RowSparseEmbedding`, with the modes ``"sum"`` and ``"mean"``.
 
     Raises
     ------
     ConfigError
-        For an unsupported option, dtype or device.
+        If an option, a dtype or a device is not supported.
     """
 
     def forward(
@@ -93,7 +93,7 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Pooled rows (B, D).
+        """Return pooled rows (B, D).
 
         Raises
         ------
@@ -118,13 +118,13 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a table; backward, a sparse tensor of ids and cotangents, duplicates in it."""
+    """Looks up rows; its gradient is a sparse tensor of ids and cotangents, with duplicates."""
 
     @staticmethod
     def forward(
         context: Any, weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None
     ) -> torch.Tensor:
-        flat = aligned(ids.reshape(-1))  # for the optimizer too
+        flat = aligned(ids.reshape(-1))  # the optimizer needs alignment too
         context.save_for_backward(flat)
         context.shape, context.padding_idx = weight.shape, padding_idx
         rows = torch.empty((len(flat), weight.shape[1]), dtype=weight.dtype)
@@ -149,15 +149,15 @@ class _Lookup(torch.autograd.Function):
 def _require_inside(layer: str, ids: torch.Tensor, rows: int) -> None:
     if torch._C._are_functorch_transforms_active():
         raise ConfigError(
-            f"{layer}: torch.vmap and other transforms of torch.func do not reach this layer: call "
+            f"{layer}: torch.vmap and transforms of torch.func do not work with this layer: call "
             "it with the whole batch of ids"
         )
     if ids.device.type != "cpu" or ids.dtype not in (torch.int32, torch.int64):
         raise DataError(
-            f"{layer}: ids are int32 or int64 on the CPU, not {ids.dtype} on {ids.device}"
+            f"{layer}: ids must be int32 or int64 on the CPU, not {ids.dtype} on {ids.device}"
         )
     numbers = ids.numpy()
-    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
+    # Negative ids are the largest as unsigned numbers, so one pass checks both bounds.
     if ids.numel() and numbers.view(f"u{numbers.itemsize}").max() >= rows:
         bad = numbers[(numbers < 0) | (numbers >= rows)][0]
         raise DataError(f"{layer}: id {bad} is outside the table's {rows} rows")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`from_torch`: a module of PyTorch as a model here, with row-sparse gradients of its tables.
+"""`from_torch`: import a PyTorch module as a model with row-sparse gradients for its tables.
 
 PyTorch exports the module, TVM's importer turns it into Relax, and `translations` handles the parts
-that the importer would drop. The result is compared with PyTorch's before it is returned.
+that the importer would drop. Predictions are compared with PyTorch's before the model is returned.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import torch
     import tvm
 
-TOLERANCE = 1e-4  # of predictions beside PyTorch's, absolute and relative
+TOLERANCE = 1e-4  # absolute and relative, between predictions here and PyTorch's
 
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A module of PyTorch as Relax functions: ``"loss"``, and ``"predict"`` if a loss was given.
+    """A PyTorch module as Relax functions: ``"loss"``, and ``"predict"`` if a loss was passed.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class ImportedModel:
     trainable : list of str
         Names of the parameters that require gradients, as in ``module.named_parameters()``.
     names : tuple of str
-        Inputs of the module by name, then its labels.
+        Names of the module's inputs, then of its labels.
     offsets : mapping of str to str
-        Inputs that are offsets of bags -> the ids that they cut.
+        Inputs that are offsets of bags -> the ids that they divide into bags.
     draws : bool
-        Whether the loss drops elements: it takes the `dropout_inputs` of a step as well.
+        Whether the loss uses dropout, and so also takes the `dropout_inputs` of a step.
     """
 
     module: torch.nn.Module
@@ -52,18 +52,18 @@ class ImportedModel:
     draws: bool
 
     def export(self) -> tvm.IRModule:
-        """The functions, for `sparsetrain.value_and_grad` and `sparsetrain.Program`."""
+        """Return the functions, for `sparsetrain.value_and_grad` and `sparsetrain.Program`."""
         return self.functions
 
     def initialize(self) -> dict[str, runtime.NDArray]:
-        """A copy of the module's weights as they are now, by name."""
+        """Return a copy of the module's current weights, by name."""
         return {
             name: runtime.as_tensor(parameter.detach().cpu().numpy())
             for name, parameter in self.module.named_parameters()
         }
 
     def inputs(self, *arrays: Any, seed: int = 0, step: int = 0) -> dict[str, np.ndarray]:
-        """Name the arguments of the module, and of its loss the labels behind them.
+        """Name the arguments of the module, followed by the labels of its loss.
 
         Parameters
         ----------
@@ -74,10 +74,10 @@ class ImportedModel:
         Raises
         ------
         DataError
-            If there are too many, or offsets do not fit their ids.
+            If there are too many arrays, or offsets do not fit their ids.
         """
         if len(arrays) > len(self.names):
-            raise DataError(f"{len(arrays)} inputs are given, but there are {len(self.names)}")
+            raise DataError(f"got {len(arrays)} inputs, but the model has {len(self.names)}")
         named = {n: np.asarray(array) for n, array in zip(self.names, arrays, strict=False)}
         for offsets, ids in self.offsets.items():
             ends = np.append(named[offsets], named[ids].size)
@@ -90,7 +90,7 @@ class ImportedModel:
         return named
 
     def to_torch_(self, params: Mapping[str, runtime.NDArray]) -> None:
-        """Write weights back into the module, where PyTorch's code finds them."""
+        """Write weights back into the PyTorch module."""
         for name, parameter in self.module.named_parameters():
             array = np.array(runtime.as_numpy(params[name]))
             parameter.data.copy_(parameter.data.new_tensor(array))
@@ -104,22 +104,22 @@ def from_torch(
     *,
     dynamic_shapes: Any = None,
 ) -> ImportedModel:
-    """Import a module of PyTorch, to train it here.
+    """Import a PyTorch module as a model of this package.
 
-    Dropout acts if the module is in training mode. Batch norm must be in evaluation mode.
+    Dropout is active if the module is in training mode. Batch norm must be in evaluation mode.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU; not changed.
+        The module, on the CPU; it is not changed.
     inputs, labels : sequence of torch.Tensor
-        An example of a batch, of 2 rows or more.
+        An example batch of at least 2 rows.
     loss : callable, optional
-        From the module's result and the labels to a scalar, in PyTorch; without it the module's
-        result is the loss.
+        PyTorch function of the module's result and the labels that returns a scalar; without it,
+        the module's result is the loss.
     dynamic_shapes : optional
-        As `torch.export.export` takes it, for inputs followed by labels; by default the first axis
-        of each may vary.
+        As in `torch.export.export`, for inputs followed by labels; by default, the first axis of
+        each may vary.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def from_torch(
     Raises
     ------
     ConfigError
-        If PyTorch cannot export the module, or it has a node without a translation, which is named.
+        If PyTorch cannot export the module, or a node has no translation; names the node.
 
     Examples
     --------
@@ -150,12 +150,12 @@ def from_torch(
 def _require_same(
     model: ImportedModel, inputs: Sequence[torch.Tensor], dynamic_shapes: Any
 ) -> None:
-    """Refuse a translation that predicts something else than PyTorch.
+    """Refuse a translation if its predictions differ from PyTorch's.
 
     Raises
     ------
     ConfigError
-        Says by how much, and which node of the exported module is the first that differs.
+        If they differ; gives the difference and the first node of the export that differs.
     """
     from sparsetrain.torch import importing
 
@@ -170,9 +170,9 @@ def _require_same(
     first = next((n for n, v in zip(values, each, strict=True) if _differs(v, values[n])), None)
     which = "" if first is None else f"; the first that differs is {first.name!r}, {first.target}"
     raise ConfigError(
-        f"from_torch: the translated {type(model.module).__name__} predicts "
-        f"{np.abs(found - wanted).max():.2g} beside PyTorch's on the example: an operator in it is "
-        f"not translated rightly{which}"
+        f"from_torch: predictions of the translated {type(model.module).__name__} differ from "
+        f"PyTorch's by {np.abs(found - wanted).max():.2g} on the example: an operator is "
+        f"translated wrongly{which}"
     )
 
 

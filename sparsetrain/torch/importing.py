@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of a module: PyTorch's export as Relax functions, with its names."""
+"""Import of a module: PyTorch's export as Relax functions, with the module's names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparsetrain.torch.translations import KEYS, TRANSLATIONS, offsets_of, refus
 
 
 class _WithLoss(torch.nn.Module):
-    """A module and its loss, if it has one; `dropout` draws by the last two arguments."""
+    """A module with its loss, if any; the last two arguments are the keys of dropout."""
 
     def __init__(self, module: torch.nn.Module, loss: Any, inputs: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def imported(
     loss: Callable[..., Any] | None,
     dynamic_shapes: Any,
 ) -> tuple[Any, ...]:
-    """Translate a module: the fields of an `ImportedModel`."""
+    """Translate a module; return the fields of an `ImportedModel`."""
     _require_floats(module)
     count = len(inputs)
     names = (*[*inspect.signature(module.forward).parameters][:count], *_label_names(len(labels)))
@@ -65,7 +65,7 @@ def every_value(
     names: Sequence[str],
     dynamic_shapes: Any,
 ) -> tuple[tvm.IRModule, dict[torch.fx.Node, np.ndarray]]:
-    """Every node of a prediction: a function ``"values"`` of them all, and PyTorch's values."""
+    """Return a function ``"values"`` of every node of a prediction, and PyTorch's values."""
     plain = _predicting(module, inputs, _shapes(names, dynamic_shapes))
     importer = _Importer(every=True)
     function = _function(plain, names[: len(inputs)], "values", module, importer)
@@ -95,7 +95,7 @@ class _Recorder(torch.fx.Interpreter):
 
 
 def _shapes(names: Sequence[str], given: Any) -> tuple[Any, ...]:
-    """Dynamic axes of each input, by default the first."""
+    """Return the dynamic axes of each input, by default the first axis."""
     if isinstance(given, Mapping):
         given = [given.get(name) for name in names]
     return tuple(given or ({0: Dim.AUTO} for _ in names))
@@ -112,23 +112,24 @@ def _predicting(
 def _require_floats(module: torch.nn.Module) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_floating_point() and tensor.dtype not in DTYPES:
-            raise ConfigError(f"from_torch: {name!r} is {tensor.dtype}: give module.float()")
+            raise ConfigError(f"from_torch: {name!r} is {tensor.dtype}: pass module.float()")
 
 
 def prediction(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> np.ndarray:
-    """PyTorch's result in evaluation mode."""
+    """Return PyTorch's result in evaluation mode."""
     with evaluating(module), torch.no_grad():
         result = module(*inputs)
     if not isinstance(result, torch.Tensor):
         raise ConfigError(
-            f"from_torch: with a loss the module returns one tensor, not a {type(result).__name__}"
+            f"from_torch: with a loss, the module must return one tensor, not a "
+            f"{type(result).__name__}"
         )
     return result.numpy()
 
 
 @contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode in a block; then each layer is in the mode that it was in."""
+    """Put a module in evaluation mode during the block; restore each layer's mode after it."""
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:
@@ -145,12 +146,12 @@ def _label_names(count: int) -> list[str]:
 def _exported(
     module: _WithLoss, given: tuple[torch.Tensor, ...], shapes: tuple[Any, ...]
 ) -> ExportedProgram:
-    """The operators of a module, dropout as such.
+    """Export the operators of a module; dropout stays one operator.
 
     Raises
     ------
     ConfigError
-        If PyTorch cannot export it, or the batch size is fixed in it.
+        If PyTorch cannot export the module, or the module fixes the batch size.
     """
     key = torch.zeros(1, dtype=torch.int64)
     given = tuple(tensor.detach().clone() for tensor in given)  # not views of one tensor
@@ -160,26 +161,28 @@ def _exported(
             program = torch.export.export(
                 module, (given, key, key), dynamic_shapes=(shapes, None, None)
             ).run_decompositions()
-    except Exception as error:  # whatever the module does, and PyTorch's own
-        raise ConfigError(f"from_torch: PyTorch cannot export it: {first_line(error)}") from error
+    except Exception as error:  # raised by the module's code or by PyTorch
+        raise ConfigError(
+            f"from_torch: PyTorch cannot export the module: {first_line(error)}"
+        ) from error
     sizes = [
         node.meta["val"].shape[0]
         for node in _placeholders(program)
         if node.name.startswith("given")
     ]
-    if all(str(size).isdigit() for size in sizes):  # also a symbol that can be one number alone
+    if all(str(size).isdigit() for size in sizes):  # also a symbol restricted to one number
         raise ConfigError(
-            f"from_torch: the batch size is fixed at {sizes[0]} by the module; take it from the "
-            "shape of an input, and give an example of 2 rows or more"
+            f"from_torch: the module fixes the batch size at {sizes[0]}: read it from the shape of "
+            "an input, and pass an example of at least 2 rows"
         )
     refuse_untranslatable(program)
     return program
 
 
 class _Importer(ExportedProgramImporter):
-    """TVM's importer; of an error nothing is left open, which TVM would print a line about.
+    """TVM's importer; after an error it closes its open block, or TVM would print a warning.
 
-    With `every`, the results of all `nodes` that give one tensor.
+    With `every`, the function returns the results of all `nodes` with one tensor as result.
     """
 
     def __init__(self, every: bool = False) -> None:
@@ -187,11 +190,11 @@ class _Importer(ExportedProgramImporter):
         self.every, self.nodes = every, list[torch.fx.Node]()
 
     def imported(self, program: ExportedProgram) -> relax.Function:
-        """The function of an exported module, with parameters for arguments."""
+        """Return the function of an exported module; its weights are parameters."""
         try:
             return self.from_exported_program(program, True, True, False, TRANSLATIONS)["main"]
         except BaseException:
-            with suppress(tvm.error.InternalError):  # it began no block yet
+            with suppress(tvm.error.InternalError):  # no block is open yet
                 self.block_builder._end_block()
             raise
 
@@ -214,7 +217,7 @@ def _function(
     module: torch.nn.Module,
     importer: _Importer | None = None,
 ) -> relax.Function:
-    """The Relax function of an exported module; its arguments have the names of the module.
+    """Return the Relax function of an exported module, with the module's argument names.
 
     Raises
     ------
@@ -224,7 +227,7 @@ def _function(
     try:
         found = (importer or _Importer()).imported(program)
     except AssertionError as error:
-        raise ConfigError(f"from_torch: {first_line(error)}: they have no translation") from None
+        raise ConfigError(f"from_torch: no translation: {first_line(error)}") from None
     named = dict(zip(_given(program), names, strict=True)) | dict.fromkeys(KEYS)
     named |= _parameter_names(program, module)
     params: dict[str, relax.Var] = {}
@@ -260,14 +263,14 @@ def _placeholders(program: ExportedProgram) -> list[torch.fx.Node]:
 
 
 def _given(program: ExportedProgram) -> list[str]:
-    """Names that PyTorch gave to inputs and labels, in order."""
+    """Return PyTorch's names of the inputs and labels, in order."""
     specs = program.graph_signature.input_specs
     inputs = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
     return [name for name in inputs if name not in KEYS]
 
 
 def _parameter_names(program: ExportedProgram, module: torch.nn.Module) -> dict[str, str]:
-    """PyTorch's name of each parameter -> the module's, the same one for tensors that are tied."""
+    """Map PyTorch's name of each parameter to the module's name; tied tensors share one."""
     name_of = {id(parameter): name for name, parameter in module.named_parameters()}
     return {
         spec.arg.name: name_of[id(module.get_parameter(str(spec.target).removeprefix("module.")))]

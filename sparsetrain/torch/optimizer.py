@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowSparseOptimizer`: every optimizer of `sparsetrain.optim`, as PyTorch's loops call them.
+"""`RowSparseOptimizer`: every optimizer of `sparsetrain.optim` as a PyTorch optimizer.
 
-Parameters are written in place, where PyTorch has them. A sparse gradient, as of
-`RowSparseEmbedding` or ``nn.Embedding(sparse=True)``, updates the rows it names; a dense one the
-whole parameter. Cost of a step: one compiled call for each parameter group.
+Parameters are written in place, in PyTorch's memory. A sparse gradient, such as from
+`RowSparseEmbedding` or ``nn.Embedding(sparse=True)``, updates the rows it names; a dense gradient
+updates the whole parameter. A step costs one compiled call for each parameter group.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sparsetrain.torch.tracking import Reader, as_it_is, make_current_
 
 
 class RowSparseOptimizer(torch.optim.Optimizer):
-    """A PyTorch optimizer that steps as an optimizer of this package.
+    """A PyTorch optimizer that updates parameters by an optimizer of this package.
 
     Parameters
     ----------
     params : iterable of Parameter, of (name, Parameter), or of dict
-        On the CPU, float32 or float64. With names, errors and `ParamGroup` know them. A dict is a
-        parameter group; its ``"lr"`` is read in every step, so schedulers of PyTorch work.
+        On the CPU, float32 or float64. Names appear in errors and match a `ParamGroup`. A dict is a
+        parameter group; its ``"lr"`` is read in every step, so PyTorch's schedulers work.
     optimizer : Optimizer
         From `sparsetrain.optim`, with a number for its learning rate.
 
     Raises
     ------
     ConfigError
-        If a parameter is not on the CPU, a learning rate is a schedule, or `clip_norm` is given
-        with several parameter groups.
+        If a parameter is not on the CPU, a learning rate is a schedule, or `clip_norm` is set with
+        several parameter groups.
 
     Examples
     --------
@@ -54,16 +54,16 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         lr = optimizer.hyper.get("lr")
         if callable(lr):
             raise ConfigError(
-                "RowSparseOptimizer: lr is a number; schedules come from torch.optim.lr_scheduler"
+                "RowSparseOptimizer: lr must be a number; schedules are in torch.optim.lr_scheduler"
             )
         self._optimizer = optimizer
         self._groups: list[Group] = []
         super().__init__(params, {} if lr is None else {"lr": lr})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, with a learning rate of their own if the group has ``"lr"``."""
+        """Add a group of parameters; its ``"lr"``, if any, is the group's learning rate."""
         if self.param_groups and self._optimizer.clip_norm is not None:
-            raise ConfigError("RowSparseOptimizer: clip_norm is for one parameter group")
+            raise ConfigError("RowSparseOptimizer: clip_norm works with one parameter group only")
         super().add_param_group(param_group)
         try:
             with as_it_is():
@@ -78,12 +78,12 @@ class RowSparseOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step with the gradients that there are; writes parameters and slots.
+        """Update the parameters that have gradients; writes parameters and slots.
 
         Raises
         ------
         NumericalError
-            If a gradient is not finite; nothing of its group is written then.
+            If a gradient is not finite; its parameter group is unchanged then.
         """
         loss = None if closure is None else torch.enable_grad()(closure)()
         with as_it_is():
@@ -92,7 +92,7 @@ class RowSparseOptimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients; PyTorch's own takes 30 us, most of it for its profiler."""
+        """Drop the gradients; PyTorch's method takes 30 us, most of it in its profiler."""
         if not set_to_none:
             super().zero_grad(False)
             return
@@ -101,17 +101,17 @@ class RowSparseOptimizer(torch.optim.Optimizer):
                 parameter.grad = None
 
     def flush_(self) -> None:
-        """Make all rows current that exact mode left behind, before memory is read directly."""
+        """Bring rows up to date that exact mode left behind, before you read memory directly."""
         for group in self._groups:
             group.flush_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Slots and groups, as in PyTorch's optimizers; all rows are made current first."""
+        """Return slots and groups as PyTorch's optimizers do, after bringing rows up to date."""
         self.flush_()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; load the parameters as well.
+        """Restore a `state_dict`; load the parameters as well.
 
         Raises
         ------
@@ -153,7 +153,7 @@ def _kinds(state_dict: dict[str, Any]) -> Any:
 
 
 class Group:
-    """A parameter group: its parameters as tensors of TVM, and their state."""
+    """A parameter group: its parameters as TVM tensors, and their state."""
 
     def __init__(self, group: dict[str, Any], optimizer: Optimizer) -> None:
         names = group.get("param_names") or [f"parameter {n}" for n in range(len(group["params"]))]
@@ -187,7 +187,7 @@ class Group:
             torch.autograd.graph.increment_version(given.values())
 
     def flush_(self) -> None:
-        """Make all rows current."""
+        """Bring all rows up to date."""
         for table in self.state.tables.each():
             table.flush()
 

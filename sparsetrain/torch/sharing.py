@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that PyTorch and TVM share by DLPack, without a copy.
 
-Kernels assume contiguous memory that begins at a multiple of 64 bytes, as PyTorch allocates it.
+Kernels assume contiguous memory aligned to 64 bytes, as PyTorch allocates it.
 """
 
 from __future__ import annotations
@@ -23,36 +23,34 @@ def require_shareable(what: str, tensor: torch.Tensor) -> None:
     Raises
     ------
     ConfigError
-        If it is not on the CPU, is not float32 or float64, or has a different layout.
+        If it is not on the CPU, not float32 or float64, not contiguous or not aligned.
     """
     if tensor.device.type != "cpu":
-        raise ConfigError(f"{what} is on {tensor.device}: sparsetrain.torch works on the CPU alone")
+        raise ConfigError(f"{what} is on {tensor.device}: sparsetrain.torch works only on the CPU")
     if tensor.dtype not in DTYPES:
         raise ConfigError(f"{what} is {tensor.dtype}: it must be torch.float32 or torch.float64")
     if not (tensor.is_contiguous() and tensor.data_ptr() % 64 == 0):
-        raise ConfigError(
-            f"{what} has strides, or memory that is not aligned to 64 bytes: give a clone()"
-        )
+        raise ConfigError(f"{what} is not contiguous, or not aligned to 64 bytes: pass a clone()")
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; a copy if kernels cannot read its layout."""
+    """Return the tensor, or a copy if kernels cannot read its layout."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
 
 
 def to_tvm(tensor: torch.Tensor) -> runtime.NDArray:
-    """The same memory as a TVM tensor; a copy if kernels cannot read its layout."""
+    """View a tensor as a TVM tensor; copy it if kernels cannot read its layout."""
     return from_dlpack(aligned(tensor.detach()))
 
 
 def to_torch(tensor: runtime.NDArray) -> torch.Tensor:
-    """The same memory as a tensor of PyTorch."""
+    """View a TVM tensor as a PyTorch tensor."""
     return torch.from_dlpack(tensor)
 
 
 def new_table(layer: str, rows: int, width: int, device: Any, dtype: Any) -> torch.Tensor:
-    """Memory of a table, (rows, width), on huge pages if it is large.
+    """Allocate a table (rows, width), on huge pages if it is large.
 
     Raises
     ------
@@ -62,6 +60,6 @@ def new_table(layer: str, rows: int, width: int, device: Any, dtype: Any) -> tor
     dtype, device = dtype or torch.get_default_dtype(), torch.device(device or "cpu")
     if dtype not in DTYPES or device.type != "cpu":
         raise ConfigError(
-            f"{layer}: tables are float32 or float64 on the CPU, not {dtype} on {device}"
+            f"{layer}: tables must be float32 or float64 on the CPU, not {dtype} on {device}"
         )
     return to_torch(runtime.empty((rows, width), DTYPES[dtype], "a table"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters whose rows lag behind in exact mode, until something reads them.
+"""Parameters with rows that lag behind in exact mode until something reads them.
 
-Whatever PyTorch does with a `TableParameter`, wherever it was kept, finds all rows current. The
-code of this package reads within `as_it_is`, after it made the rows that it needs current. Out of
-reach is memory that was taken out before a step: a view, ``.data``, an array.
+Every PyTorch function that takes a `TableParameter` sees up-to-date rows. This package's own code
+first updates the rows that it needs, and then reads within `as_it_is`. Memory taken out before a
+step (a view, ``.data``, an array) is not tracked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ as_it_is = torch._C.DisableTorchFunctionSubclass
 
 
 class TableParameter(torch.nn.Parameter):
-    """A parameter whose rows are made current before a function of PyTorch is called with it."""
+    """A parameter that brings its rows up to date before a PyTorch function is called with it."""
 
     @classmethod
     def __torch_function__(
@@ -30,7 +30,7 @@ class TableParameter(torch.nn.Parameter):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call a function; those in `_WITHOUT_VALUES` read no rows, so they leave rows behind."""
+        """Call a function, after an update of rows unless it is in `_WITHOUT_VALUES`."""
         given = kwargs or {}
         with as_it_is():
             if func not in _WITHOUT_VALUES:
@@ -40,16 +40,16 @@ class TableParameter(torch.nn.Parameter):
 
 
 class Reader(NamedTuple):
-    """Makes rows of a parameter current; it lives as long as the parameter."""
+    """Brings rows of a parameter up to date; it lives as long as the parameter."""
 
     table: Table
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # of no use to a copy, which is current
+        return type(None), ()  # a copy has up-to-date rows, and needs no reader
 
 
 def make_current_(parameter: Any, ids: torch.Tensor | None = None) -> None:
-    """Make rows current that exact mode left behind, before they are read: by default all."""
+    """Bring the rows of ids, by default all, up to date before they are read (exact mode)."""
     reader = getattr(parameter, "row_sparse_reader", None)
     if reader is None:
         return

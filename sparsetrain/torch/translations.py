@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of PyTorch that TVM's importer lacks, or changes in silence: its own table, corrected.
+"""Translations of PyTorch operators that TVM's importer lacks or silently changes.
 
-Lookups become this package's. Dropout, which the importer drops, draws by the key of a step. Nodes
-without a translation are refused by name.
+Lookups become this package's lookups. The importer removes dropout; here it draws its mask from
+the key of a step. Nodes without a translation are refused by name.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sparsetrain.errors import ConfigError
 KEYS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
 MODES = ("sum", "mean")
 
-# From a node and the importer (`env` has the translated nodes) to an expression.
+# (node, importer) -> expression; the importer's `env` has the translated nodes.
 Translation = Callable[[torch.fx.Node, Any], Any]
 
 
 def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> dict[str, Any]:
-    """All arguments of a node by name, with nodes translated."""
+    """Return all arguments of a node by name, with nodes translated."""
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
     return {
         name: importer.env[value] if isinstance(value, torch.fx.Node) else value
@@ -35,7 +35,7 @@ def _arguments(node: torch.fx.Node, importer: Any, defaults: dict[str, Any]) -> 
 
 
 def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Rows; `padding_idx` has no gradient."""
+    """Look rows up; the row `padding_idx` gets no gradient."""
     defaults = {"weight": None, "ids": None, "padding_idx": -1, "by_freq": False, "sparse": False}
     given = _arguments(node, importer, defaults)
     _refuse_by_freq(given)
@@ -48,7 +48,7 @@ def _embedding(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _bag(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
-    """Pooled rows (B, D); PyTorch's further results are not used."""
+    """Return pooled rows (B, D); nothing uses PyTorch's other results."""
     defaults = {"weight": None, "ids": None, "offsets": None, "by_freq": False, "mode": 0}
     defaults |= {"sparse": False, "weights": None, "include_last_offset": False, "padding_idx": -1}
     given = _arguments(node, importer, defaults)
@@ -58,7 +58,7 @@ def _bag(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
         raise ConfigError("from_torch: EmbeddingBag with mode='max' has no translation")
     if given["padding_idx"] >= 0:
         if given["mode"]:
-            raise ConfigError("from_torch: bags of means with padding_idx have no translation")
+            raise ConfigError("from_torch: mode='mean' with padding_idx has no translation")
         counts = op.not_equal(ids, relax.const(given["padding_idx"], ids.ty.dtype.dtype))
         counts = emit(op.astype(counts, given["weight"].ty.dtype.dtype))
         weights = counts if weights is None else emit(op.multiply(weights, counts))
@@ -77,7 +77,7 @@ def _refuse_by_freq(given: dict[str, Any]) -> None:
 
 
 def _dropout(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
-    """Elements kept by the key of the step; of the mask nothing is used."""
+    """Drop elements by the key of the step; nothing uses PyTorch's mask."""
     x, rate, training = importer.env[node.args[0]], float(node.args[1]), node.args[2]
     if not training or not rate:
         return (x,)
@@ -92,14 +92,14 @@ def _detached(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Convolution (B, C, L) over positions as one product: each tap's slice, side by side."""
+    """Convolve (B, C, L) over positions as one product of the taps' slices, side by side."""
     defaults: dict[str, Any] = dict.fromkeys(("x", "weight", "bias", "stride", "padding"))
     defaults |= {"dilation": None, "transposed": False, "output_padding": None, "groups": 1}
     given = _arguments(node, importer, defaults)
     emit, x, weight = importer.block_builder.emit, given["x"], given["weight"]
     if len(given["stride"]) > 1 or given["transposed"] or given["groups"] > 1:
         raise ConfigError(
-            f"from_torch: {node.name!r}, {node.target}: only Conv1d with groups=1 has a translation"
+            f"from_torch: {node.name!r}, {node.target}: only Conv1d with groups=1 is supported"
         )
     (stride,), (padding,), (dilation,) = (given[n] for n in ("stride", "padding", "dilation"))
     outputs, _, taps = (int(size) for size in weight.ty.shape)
@@ -117,14 +117,14 @@ def _convolution(node: torch.fx.Node, importer: Any) -> relax.Expr:
 
 
 def _largest(node: torch.fx.Node, importer: Any) -> relax.Expr:
-    """Maxima over axes; equal ones share the gradient, as in PyTorch."""
+    """Return maxima over axes; equal maxima share the gradient, as in PyTorch."""
     given = _arguments(node, importer, {"x": None, "dim": (), "keepdim": False})
     axes = list(given["dim"]) or None
     return importer.block_builder.emit(op.max(given["x"], axes, given["keepdim"]))
 
 
 def _first_largest(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr, relax.Expr]:
-    """Maxima over an axis and where they are; the first of equal ones has the gradient."""
+    """Return maxima over an axis and their places; the first of equal maxima gets the gradient."""
     given = _arguments(node, importer, {"x": None, "dim": 0, "keepdim": False})
     emit, x, axis, keepdim = importer.block_builder.emit, *given.values()
     place = emit(op.argmax(x, axis, True))
@@ -155,7 +155,7 @@ def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
     Raises
     ------
     ConfigError
-        Names the operator or the buffer.
+        If there is one; names the operator or the buffer.
     """
     written = program.graph_signature.buffers_to_mutate.values()
     for buffer in written:
@@ -163,23 +163,23 @@ def refuse_untranslatable(program: torch.export.ExportedProgram) -> None:
         layer = name.rpartition(".")[0]
         raise ConfigError(
             f"from_torch: buffer {name!r} changes in every step, as in batch norm in training "
-            f"mode: module.{layer}.eval() leaves it as it is"
+            f"mode: call module.{layer}.eval() first"
         )
     for node in program.graph.nodes:
         drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if drawn and node.target.__name__ not in TRANSLATIONS:
             raise ConfigError(
-                f"from_torch: {node.target} draws random numbers, which has no translation"
+                f"from_torch: {node.target} draws random numbers and has no translation"
             )
 
 
 def offsets_of(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Inputs that are offsets of bags -> the inputs that hold the ids.
+    """Map inputs that are offsets of bags to the inputs that hold the ids.
 
     Raises
     ------
     ConfigError
-        If offsets are computed from inputs: nothing would check them.
+        If offsets are computed from inputs, since nothing would check them.
     """
     found = {}
     for node in program.graph.nodes:

@@ -2,7 +2,7 @@
 """Sparse matrix of users' choices in the training rows, built in one pass before the first step.
 
 A row's items are the ids of the model's `target` and `seen` features, so every kind of split gives
-the same matrix. It takes 5 bytes for each choice; pairs are sorted once.
+the same matrix. It needs 5 bytes per choice, and sorts the pairs once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from sparsetrain.data import Dataset
 from sparsetrain.models.features import index_dtype
 
-if TYPE_CHECKING:  # importing it takes time, and few models need it
+if TYPE_CHECKING:  # scipy imports slowly, and few models need it
     from scipy.sparse import csr_array
 
-_ROWS = 65_536  # read at once
+_ROWS = 65_536  # rows read at once
 
 
 def chosen_items(model: Any, dataset: Dataset) -> csr_array:
-    """(U, V) bool: whether a user chose an item, by ids of the features `user` and `target`."""
+    """Return (U, V) bool: whether a user chose an item, by ids of `user` and `target`."""
     from scipy.sparse import csr_array
 
     users, items = (model.rows_of(model.features[name]) for name in ("user", model.target))

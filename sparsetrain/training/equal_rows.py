@@ -24,12 +24,12 @@ _ONE_ROW = np.zeros(1, np.int64)
 def distinct_inputs(
     model: Any, function: str, batch: Batch | None
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """Arguments of a function, without rows that equal the one before; none without a batch.
+    """Return a function's arguments without rows that equal the row before; none without a batch.
 
     Returns
     -------
     inputs : dict from str to ndarray
-        As of `Model.inputs`.
+        As from `Model.inputs`.
     numbers : (B,) int64 or None
         The row of `inputs` for each row of the batch; None if no row was left out.
     """
@@ -40,14 +40,14 @@ def distinct_inputs(
 
 
 def with_row_numbers(inputs: Mapping[str, Any], names: Iterable[str], count: int) -> dict[str, Any]:
-    """Arguments of a program by `compute_repeated_once`, with each run of equal rows once.
+    """Return arguments for a `compute_repeated_once` program, with each run of equal rows once.
 
     Parameters
     ----------
     inputs : mapping from str to array
         Arguments for a batch of `count` rows.
     names : iterable of str
-        Arguments (count, n) of numbers, from `repeated_arguments`.
+        Numeric arguments (count, n), from `repeated_arguments`.
     """
     if count == 1:
         return {**inputs, ROW_NUMBERS: _ONE_ROW}
@@ -61,14 +61,14 @@ def with_row_numbers(inputs: Mapping[str, Any], names: Iterable[str], count: int
 
 
 def rows_of(vectors: np.ndarray, numbers: np.ndarray | None) -> np.ndarray:
-    """Copy the rows that have these numbers, or all."""
+    """Copy the rows with these numbers, or all rows if `numbers` is None."""
     return vectors.copy() if numbers is None else np.take(vectors, numbers, axis=0)
 
 
 def distinct_rows(
     features: Mapping[str, Any], inputs: dict[str, Any]
 ) -> tuple[dict[str, Any], np.ndarray | None]:
-    """As `distinct_inputs`, from the arguments of two rows or more."""
+    """Return the same as `distinct_inputs`, from the arguments for at least two rows."""
     values = {
         name: _ragged(name, feature, inputs) if isinstance(feature, Sequence) else inputs[name]
         for name, feature in features.items()
@@ -95,7 +95,7 @@ def _ragged(name: str, feature: Sequence, inputs: Mapping[str, Any]) -> Ragged:
 
 
 def _differ(values: Mapping[str, Any]) -> np.ndarray:
-    """Whether a row differs from the one before, (B,) bool; the first does."""
+    """Return (B,) bool: whether a row differs from the previous row; True for the first."""
     differ = np.zeros(1, bool)
     for value in sorted(values.values(), key=lambda each: isinstance(each, Ragged)):
         differ = differ | (value.changes() if isinstance(value, Ragged) else changes(value))

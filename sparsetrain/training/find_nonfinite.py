@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the first non-finite value of a program, by running it again with all values returned.
 
-The Relax function is rewritten to return every intermediate value, compiled without fusing, and
-run on the batch in question, on the CPU. Needs memory for all values of one batch, and a
-compilation, which is kept for the next batch of the same program; it runs only when something is
-already wrong.
+The Relax function is rewritten to return every intermediate value, compiled without fusion, and
+run on the failing batch, on the CPU. It needs memory for all values of one batch, and one
+compilation per program. It runs only after a step has failed.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ def first_nonfinite(
     program : GradientProgram
         Its function has one dataflow block.
     weights, inputs : mapping
-        As the program takes them.
+        The program's arguments.
 
     Returns
     -------
     str or None
-        The argument, or the operator with the parameters nearest to it; None if all are finite.
+        The argument, or the operator and the parameters closest to it; None if all are finite.
     """
     module, function = program.module, program.function  # before lowering
     body = module[function]
@@ -56,13 +55,13 @@ def first_nonfinite(
 
 
 def _shown(body: relax.Function) -> list[Any]:
-    """The bindings whose values are returned."""
+    """Return the bindings with float tensors, the values to return."""
     return [b for b in body.body.blocks[0].bindings if _is_float_tensor(b.var)]
 
 
 @lru_cache(maxsize=1)
 def _showing(module: tvm.IRModule, name: str) -> relax.VirtualMachine:
-    """Compile the function to return every value in `_shown`."""
+    """Compile a variant of the function that returns every value in `_shown`."""
     old = module[name]
     block = old.body.blocks[0]
     shown = [binding.var for binding in _shown(old)]

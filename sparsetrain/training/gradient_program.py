@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient program of a model, checked for the needs of a training step."""
+"""Gradient program of a model, with checks for a training step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsetrain.models.model_checks import unused_parameters_error
 def gradient_program(
     model: Any, module: Any, trained: Sequence[str], **options: Any
 ) -> GradientProgram:
-    """Gradients of a model's loss, by its exported module; `options` as in `value_and_grad`.
+    """Build the gradient program of a model's loss; `options` as in `value_and_grad`.
 
     Raises
     ------
@@ -37,11 +37,11 @@ def gradient_program(
     sparse = {n for n, g in program.gradient.structure.items() if g is not None}
     if undeclared := sorted(sparse - model.tables().keys()):
         raise ConfigError(
-            f"{type(model).__name__}: {undeclared[0]!r} is looked up by ids of no "
-            "feature: name the table in Ids or Sequence, or put ad.densify around it"
+            f"{type(model).__name__}: {undeclared[0]!r} is looked up by ids that are not a "
+            "feature: name the table in Ids or Sequence, or wrap it in ad.densify"
         )
     if program.gradient.others:
         raise ConfigError(
-            f"the loss of {type(model).__name__} returns a tuple: a Trainer needs the loss alone"
+            f"the loss of {type(model).__name__} returns a tuple: it must return only the loss"
         )
     return program

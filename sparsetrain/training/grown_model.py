@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with as many rows as a newer encoder gives."""
+"""Growth of a model to the number of rows of a newer encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsetrain.training.processes import known, same_processes
 
 
 def grown(trainer: Any, encoder: Encoder) -> Any:
-    """A trainer that goes on with the rows of a newer encoder; see `Trainer.extended`."""
+    """Return a trainer with the rows of a newer encoder; see `Trainer.extended`."""
     require_type("encoder", encoder, Encoder, "trainer.encoder.extended(newer data)")
     made = type(trainer)(
         grown_model(trainer.model, trainer.encoder, encoder),
@@ -41,7 +41,7 @@ def grown(trainer: Any, encoder: Encoder) -> Any:
 
 
 def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
-    """A model like this one with as many rows as the encoder gives.
+    """Return a model like this one with the encoder's number of rows.
 
     Raises
     ------
@@ -49,10 +49,10 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
         If `encoder` was not extended from the model's encoder, or the model has no rows.
     """
     if known is None:
-        raise ConfigError("extended: the trainer has no encoder, so values of its rows are unknown")
+        raise ConfigError("extended: the trainer has no encoder, so its rows have no known values")
     if not encoder.extends(known):
         raise ConfigError(
-            "extended: this encoder gives known values new rows, or reads data differently; take "
+            "extended: this encoder gives known values new rows, or reads data differently: use "
             "trainer.encoder.extended(newer data), not Encoder.fit"
         )
     config = config_of(model)
@@ -62,7 +62,7 @@ def grown_model(model: Any, known: Encoder | None, encoder: Encoder) -> Any:
     before, after = ([each.rows, _by_column(each, rows)] for each in (known, encoder))
     if rows not in before:
         raise ConfigError(
-            f"extended: the rows of this {type(model).__name__} are not its encoder's"
+            f"extended: the rows of this {type(model).__name__} do not match its encoder"
         )
     return type(model)(**{**config, "rows": after[before.index(rows)]})
 
@@ -86,8 +86,8 @@ def _arguments_of_rows(
                 found[argument] = value + max(longer)
     if not found:
         raise ConfigError(
-            f"extended: no argument of {type(model).__name__} decides how many rows its tables "
-            "have: name it rows, or give each table's as a whole number"
+            f"extended: no argument of {type(model).__name__} sets the number of rows of its "
+            "tables: add an argument named rows, or an integer argument for each table"
         )
     return found
 

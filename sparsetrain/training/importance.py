@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`permutation_importance`: how much each column of some rows helps a model."""
+"""`permutation_importance`: how much each column helps a model."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def permutation_importance(
     Parameters
     ----------
     model : Trainer or Predictor
-        One with an encoder and labels.
-    data : anything with rows that `evaluate` takes
+        A model with an encoder and labels.
+    data : any rows that `evaluate` accepts
         Labelled rows that the model was not trained on.
     max_rows : int
         Number of rows to read, from the first on.
     seed : int
-        Of the shuffles.
+        Seed of the shuffles.
 
     Returns
     -------
     dict
-        By column, the largest first: the rise of ``logloss`` of a binary label, of ``rmse`` of a
-        real one, of the ``loss`` of several. Near 0 or below: the column does not help, or a
-        correlated one replaces it. Columns derived from the shuffled one change with it.
+        By column, the largest first: the increase of ``logloss`` for a binary label, of ``rmse``
+        for a real one, of ``loss`` for several. Near 0 or below, the column does not help, or a
+        correlated column replaces it. Columns derived from the shuffled column change with it.
 
     Raises
     ------
@@ -55,10 +55,10 @@ def permutation_importance(
     {'user': 0.0412, 'price': 0.0131, 'item': 0.0007}
     """
     if model.encoder is None:
-        raise ConfigError("importance of columns: the model was trained without an encoder")
+        raise ConfigError("permutation_importance: the model was trained without an encoder")
     labels = model.model.all_labels
     if not labels:
-        raise ConfigError("importance of columns: a ranking has no loss of labels")
+        raise ConfigError("permutation_importance: the model has no labels, so it has no loss")
     loss = labels.watched
     table = _first_rows(data, model.encoder, max_rows)
     before = model.evaluate(table)
@@ -85,7 +85,7 @@ def _first_rows(data: Any, encoder: Encoder, count: int) -> pa.Table:
 
 
 def _read_columns(encoder: Encoder) -> dict[str, list[str]]:
-    """Return each stored column that is read, and with it the weights of its ids."""
+    """Return each stored column that is read, together with its column of weights."""
     schema = encoder.schema
     found: dict[str, list[str]] = {}
     for name in (*encoder.dense_columns, *encoder.columns):

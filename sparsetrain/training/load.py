@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of a trainer from the folder of a saved one: class names are looked up in tables."""
+"""Loading of a trainer from a saved folder; class names are looked up in tables."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def load(
     folder : path
         A saved trainer, or the folder of a run.
     checkpoint : {"latest", "best", "auto"}
-        The one to load from a run; "auto" is the best of a run with early stopping (`patience`),
-        else the latest. To resume, load the latest.
+        The checkpoint of a run to load; "auto" is the best for a run with early stopping
+        (`patience`), else the latest. To resume, load the latest.
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
         Needed only if the run was trained by a formula that is not part of this package. Tables
         that are in exact mode only in this optimizer are exact from here on.
     precision : {"float32", "bf16", "fp16"}, optional
-        By default the one that it was saved with.
+        By default the saved precision.
     loss_scale : float, "dynamic" or LossScale, optional
-        By default the one for the precision; with an unchanged precision the saved scale goes on.
+        By default, the saved scale if the precision is unchanged, else the precision's default.
     model : class, optional
-        Needed only if the model is not part of this package: its class, which is called with the
-        configuration that was saved.
+        Needed only for a model that is not part of this package: its class, which is called with
+        the saved configuration.
     parallel : from `sparsetrain.parallel`, optional
-        As in `Trainer`; of a run its parts go on, if `parallel` names none.
+        As in `Trainer`; a run keeps its number of parts unless `parallel` sets one.
     tables : OnDisk, optional
         As in `Trainer`, independent of where they were when saved.
 
@@ -85,8 +85,8 @@ def load(
     """
     require_class(model)
     target = _checked(target, precision)
-    asked = _Asked(target, optimizer, precision, loss_scale, model, parallel, tables)
-    trainer: Trainer = _read(folder, checkpoint, {KIND: _trainer}, asked)
+    overrides = _Overrides(target, optimizer, precision, loss_scale, model, parallel, tables)
+    trainer: Trainer = _read(folder, checkpoint, {KIND: _trainer}, overrides)
     return trainer
 
 
@@ -100,9 +100,8 @@ def load_predictor(
 ) -> Predictor:
     """Read a predictor: the weights of a saved trainer, or of a quantized model.
 
-    Slots of the optimizer are neither read nor given memory, unless rows that lag in exact mode are
-    caught up by them when they are read. `load` reads trainers, and by default a run's latest
-    checkpoint.
+    The optimizer's slots are not loaded, unless rows that lag in exact mode need them. `load` reads
+    trainers, and by default a run's latest checkpoint.
 
     Raises
     ------
@@ -112,12 +111,12 @@ def load_predictor(
         If the folder is damaged or is not a saved model.
     """
     require_class(model)
-    asked = _Asked(_checked(target, precision), None, precision, None, model)
+    overrides = _Overrides(_checked(target, precision), None, precision, None, model)
     makers: Makers = {
         KIND: _scorer,
         QUANTIZED: partial(_predictor, QuantizedModel),
     }
-    predictor: Predictor = _read(folder, checkpoint, makers, asked)
+    predictor: Predictor = _read(folder, checkpoint, makers, overrides)
     return predictor
 
 
@@ -132,7 +131,7 @@ def _checked(target: Any, precision: Precision | None) -> Any:
     return target if target == "auto" else resolved
 
 
-class _Asked(NamedTuple):
+class _Overrides(NamedTuple):
     """Arguments of `load` that override saved values; None keeps the saved value."""
 
     target: Any
@@ -144,16 +143,16 @@ class _Asked(NamedTuple):
     tables: OnDisk | None = None
 
 
-# Kind of folder -> function that makes a model of it.
-Makers = Mapping[str, Callable[[Saved, _Asked], Any]]
+# Kind of folder -> function that makes a model from it.
+Makers = Mapping[str, Callable[[Saved, _Overrides], Any]]
 
 
-def _read(folder: str | Path, checkpoint: str, makers: Makers, asked: _Asked) -> Any:
+def _read(folder: str | Path, checkpoint: str, makers: Makers, overrides: _Overrides) -> Any:
     for attempt in range(_ATTEMPTS):
         path = checkpoint_in(folder, chosen(folder, checkpoint))
         try:
             with checkpoints.opened(path) as saved:
-                return _made(saved, path, makers, asked)
+                return _made(saved, path, makers, overrides)
         except CheckpointError:
             # A live run prunes old checkpoints after its pointer has moved.
             now = checkpoint_in(folder, chosen(folder, checkpoint))
@@ -162,13 +161,13 @@ def _read(folder: str | Path, checkpoint: str, makers: Makers, asked: _Asked) ->
     raise AssertionError("the last attempt returns or raises")
 
 
-def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
+def _made(saved: Saved, path: Path, makers: Makers, overrides: _Overrides) -> Any:
     kind = saved.manifest.get("kind")
     if not isinstance(kind, str) or kind not in makers:
         holds = f"holds {kind!r:.60}, not a saved trainer"
         raise CheckpointError(f"{path}: {_NO_TRAINER.get(str(kind), holds)}")
     try:
-        return makers[kind](saved, asked)
+        return makers[kind](saved, overrides)
     except _OfClass as error:
         raise ConfigError(f"{path}: {error}") from error.__cause__
     except CheckpointError as error:
@@ -182,7 +181,7 @@ def _made(saved: Saved, path: Path, makers: Makers, asked: _Asked) -> Any:
 
 
 class _OfClass(ConfigError):
-    """An error raised by the caller's class; the folder may be sound."""
+    """An error raised by the caller's class; the folder may be intact."""
 
 
 @contextmanager
@@ -201,31 +200,31 @@ def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Itera
 
 _NO_TRAINER = {
     LOOP: "it was written by Optimizer.save: read it with Optimizer.load_",
-    QUANTIZED: "its tables are int8, for prediction alone: `load_predictor`, `evaluate` and "
-    "`predict` read it; training needs the run that it was made from",
+    QUANTIZED: "its tables are int8, for prediction only: `load_predictor`, `evaluate` and "
+    "`predict` read it; to train, load the run that it was made from",
 }
 
 
-def _trainer(saved: Saved, asked: _Asked) -> Trainer:
+def _trainer(saved: Saved, overrides: _Overrides) -> Trainer:
     manifest = saved.manifest
-    arithmetic = resumed(manifest, asked.precision, asked.loss_scale)
-    parallel = asked.parallel
+    arithmetic = resumed(manifest, overrides.precision, overrides.loss_scale)
+    parallel = overrides.parallel
     if parallel is not None and manifest["run"] is not None:
         parallel = parallel.going_on(manifest["run"]["plan"].get("parts"))
     make = partial(
         Trainer,
-        _model_of(saved, asked.model),
-        asked.optimizer or from_config(manifest["optimizer"]),
-        target=asked.target,
+        _model_of(saved, overrides.model),
+        overrides.optimizer or from_config(manifest["optimizer"]),
+        target=overrides.target,
         seed=int(manifest["seed"]),
         encoder=_encoder(saved),
         initialize=False,
         accumulate=1 if parallel and parallel.parts else manifest["accumulate"],
         parallel=parallel,
-        tables=asked.tables,
+        tables=overrides.tables,
         **arithmetic,
     )
-    with _errors_of(asked.model, "'s model", SparsetrainError):
+    with _errors_of(overrides.model, "'s model", SparsetrainError):
         trainer = make()
     if manifest["run"] is not None:
         trainer.run_state = RunState.from_dict(manifest["run"])
@@ -236,16 +235,16 @@ def _trainer(saved: Saved, asked: _Asked) -> Trainer:
 def _scorer(saved: Saved, asked: _Asked) -> Predictor:
     """A predictor from the weights alone, where they suffice."""
     if needs_slots(saved.manifest):
-        return _trainer(saved, asked)
-    return _predictor(Predictor, saved, asked)
+        return _trainer(saved, overrides)
+    return _predictor(Predictor, saved, overrides)
 
 
-def _predictor(made: type[Predictor], saved: Saved, asked: _Asked) -> Predictor:
+def _predictor(made: type[Predictor], saved: Saved, overrides: _Overrides) -> Predictor:
     manifest = saved.manifest
-    model, encoder = _model_of(saved, asked.model), _encoder(saved)
-    target = resolve_target(asked.target)
-    arithmetic = Arithmetic(asked.precision or manifest["precision"], target)
-    with _errors_of(asked.model, "'s model", SparsetrainError):
+    model, encoder = _model_of(saved, overrides.model), _encoder(saved)
+    target = resolve_target(overrides.target)
+    arithmetic = Arithmetic(overrides.precision or manifest["precision"], target)
+    with _errors_of(overrides.model, "'s model", SparsetrainError):
         predictor = made(model, target, encoder, arithmetic, initialize=False)
     predictor.restore_(saved)
     return predictor
@@ -255,7 +254,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
     kind = saved["kind"]
     if given is None and kind not in MODELS:
         raise ConfigError(
-            f"model {kind!r} is unknown; known: {sorted(MODELS)}; a class of yours is for "
+            f"model {kind!r} is unknown; known: {sorted(MODELS)}; for your own class use "
             "load(..., model=THE_CLASS)"
         )
     made: Any = given or MODELS[kind]
@@ -268,7 +267,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
 
 
 def _model_of(saved: Saved, given: type | None) -> Any:
-    """The model of a manifest, if the saved arrays are its parameters.
+    """Make the model of a manifest, if the saved arrays are its parameters.
 
     A manifest alone cannot demand memory or time, since each layer must have an array.
     """
@@ -286,7 +285,7 @@ def _model_of(saved: Saved, given: type | None) -> Any:
 
 
 def _without_memory(param: Any) -> np.ndarray:
-    """An array of a parameter's shape and dtype: one zero, broadcast."""
+    """Return an array with a parameter's shape and dtype: one zero, broadcast."""
     zero = np.zeros((), numpy_dtype(str(param.dtype)))
     return np.broadcast_to(zero, tuple(map(int, param.shape)))
 
@@ -301,5 +300,5 @@ def _encoder(saved: Saved) -> Encoder | None:
     encoder = None if described is None else Encoder.from_state(described, arrays)
     found = None if encoder is None else encoder_hash(described, arrays)
     if saved.manifest["encoder_sha256"] != found:
-        raise CheckpointError("its encoder is not the one that it was trained with")
+        raise CheckpointError("its encoder is not the encoder that it was trained with")
     return encoder

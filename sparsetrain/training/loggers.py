@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loggers for ``Trainer.fit(on_log=...)``: TensorBoard, MLflow, Weights & Biases.
 
-A logger is any function of a line of the log: a dict with ``split`` ("train" or "valid"), ``step``,
-``epoch``, and the measured scores.
+A logger is any function that accepts a line of the log: a dict with ``split`` ("train" or
+"valid"), ``step``, ``epoch``, and the measured scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def __dir__() -> list[str]:
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a log's line, by names such as ``train/loss``."""
+    """Return the numbers in a line of the log, by names such as ``train/loss``."""
     return {
         f"{line['split']}/{name}": float(value)
         for name, value in line.items()
@@ -45,7 +45,7 @@ class MLflow:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Log the numbers of a line."""
-        # MLflow refuses further characters, such as the @ of ndcg@10.
+        # MLflow refuses all other characters, such as the @ of ndcg@10.
         named = ((re.sub(r"[^\w/.\- ]", "_", name), n) for name, n in scalars(line).items())
         self._mlflow.log_metrics(dict(named), step=line["step"], run_id=self._run_id)
 
@@ -56,7 +56,7 @@ class TensorBoard:
     Parameters
     ----------
     folder : path
-        Where to write them; ``tensorboard --logdir`` is given this folder.
+        Where to write the files; pass it to ``tensorboard --logdir``.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -70,7 +70,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         self._writer.close()
 
 
@@ -80,7 +80,7 @@ class WandB:
     Parameters
     ----------
     **options
-        Of ``wandb.init``, such as ``project="clicks"``.
+        Arguments of ``wandb.init``, such as ``project="clicks"``.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -88,7 +88,7 @@ class WandB:
 
     def __call__(self, line: Mapping[str, Any]) -> None:
         """Log the numbers of a line."""
-        # A validation may follow a line of its own step, which wandb's `step` would merge or drop.
+        # Two lines may have the same step; with wandb's `step`, they would be merged or dropped.
         self._run.log({"step": line["step"], **scalars(line)})
 
 

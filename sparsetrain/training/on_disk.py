@@ -33,14 +33,14 @@ def with_disk(
     target: Any,
     accumulate: int,
 ) -> Any:
-    """Return the group of a trainer with tables on disk, if asked for; see `DiskTables`."""
+    """Return a trainer's group, with tables on disk if `tables` is set; see `DiskTables`."""
     if tables is None:
         return group
     return DiskTables(tables, model, optimizer, target, accumulate, group is ALONE)
 
 
 class DiskTables(OneProcess):
-    """One process with tables on disk; programs see a cache of each.
+    """One process with tables on disk; programs see a cache of each table.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class DiskTables(OneProcess):
     Raises
     ------
     ConfigError
-        If the bits would differ from a table in memory, or a program needs all rows at once.
+        If the bits would differ from tables in memory, or a program needs all rows at once.
     """
 
     def __init__(
@@ -71,13 +71,12 @@ class DiskTables(OneProcess):
         params = dict(model.named_parameters())
         other = {str(params[name].dtype) for name in model.tables()} - {"float32"}
         refused = {
-            "are for models of clicks, which read rows of a batch's ids alone": model.all_fields
-            is None,
-            "are float32: half precision is rounded by a row's place in memory": other,
-            "are for a CPU: give target='cpu'": backend_of(target) is not host(),
-            "are for one process: leave parallel out": not alone,
-            "are for batches in one part: leave accumulate out": accumulate > 1,
-            "have no clip_norm, a sum in the order of rows in memory: take clip_value": (
+            "are for click models, which read only rows of a batch's ids": model.all_fields is None,
+            "must be float32: half precision is rounded by a row's place in memory": other,
+            "need a CPU: set target='cpu'": backend_of(target) is not host(),
+            "need one process: remove parallel": not alone,
+            "need batches in one part: remove accumulate": accumulate > 1,
+            "do not support clip_norm, a sum in the order of rows in memory: use clip_value": (
                 optimizer.clip_norm is not None
             ),
         }
@@ -95,13 +94,13 @@ class DiskTables(OneProcess):
         Raises
         ------
         ConfigError
-            If the model draws its parameters by a rule of its own.
+            If the model overrides `initialize`.
         """
         own = type(model)
         if fill and own.initialize is not Model.initialize:
             raise ConfigError(
-                f"tables on disk: {own.__name__}.initialize draws all weights at once: define "
-                "draw_of_table in its place"
+                f"tables on disk: {own.__name__}.initialize draws all weights at once: override "
+                "draw_of_table instead"
             )
         names = [name for name, _ in model.named_parameters()]
         dense = (name for name in names if name not in self._shapes)
@@ -114,7 +113,7 @@ class DiskTables(OneProcess):
 
     @with_builder_lock
     def of_caches(self, module: tvm.IRModule) -> tvm.IRModule:
-        """The module of the model, for tables of as many rows as the caches have.
+        """Return the model's module for tables with the caches' number of rows.
 
         Raises
         ------
@@ -140,19 +139,19 @@ class DiskTables(OneProcess):
         uses = [var.name for v in values_of(function) for var in free_vars(v)]
         if None in ids or sum(uses.count(name) for name in ids) != len(reads):
             raise ConfigError(
-                f"tables on disk: {type(self._model).__name__} reads tables but by ids of the "
-                "batch, or these ids for something else, which the cache replaces by places in it"
+                f"tables on disk: {type(self._model).__name__} must read tables only by ids of the "
+                "batch, and use these ids for nothing else: positions in the cache replace them"
             )
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
-        """Put files behind the caches, which become the tables of a trainer.
+        """Create the files behind the caches; the caches become the trainer's tables.
 
         Raises
         ------
         ConfigError
             If the optimizer updates untouched rows, or the file cannot be created.
         ResourceError
-            If the disk has no room.
+            If the disk is full.
         """
         trainer._module = self.of_caches(trainer._module)
         tables: Tables = trainer.state.tables

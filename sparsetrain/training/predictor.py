@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Predictor`: a model with its parameters, for scores and probabilities."""
+"""`Predictor`: a model with its parameters, for scores and predictions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Predictor:
         self.backend = backend_of(target)
         self.precision, self.arithmetic = arithmetic.name, arithmetic
         self.steps = self.epochs = 0
-        self._lock = new_lock()  # of the thread that reads or writes weights
+        self._lock = new_lock()  # held by a thread that reads or writes weights
         check_target(table_dtype_of(model), target)
         require_loadable(model)
         if encoder is not None:
@@ -99,12 +99,12 @@ class Predictor:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} is not pickled or copied: save it in a folder and load that, "
-            "or take its state_dict()"
+            f"a {type(self).__name__} cannot be pickled or copied: save it to a folder and load "
+            "that, or use its state_dict()"
         )
 
     def _described(self) -> list[str]:
-        """Further parts of `repr`, after the model's kind."""
+        """Return parts of `repr` after the model's kind."""
         return []
 
     @cached_property
@@ -113,14 +113,14 @@ class Predictor:
 
     @cached_property
     def _repeated(self) -> list[str]:
-        """Arguments of `_logits` that hold equal rows once."""
+        """Arguments of `_logits` in which runs of equal rows appear once."""
         return repeated_arguments(self._logits.arguments)
 
     def _program(self, function: str) -> Program:
-        """A function of the model, compiled when it is first called."""
+        """Return a function of the model; its first call compiles it."""
         if function not in self.model.functions:
             raise ConfigError(
-                f"{type(self.model).__name__} has no {METHODS[function]}: there is nothing to score"
+                f"{type(self.model).__name__} has no {METHODS[function]}, so it cannot score"
             )
         if function not in self._programs:
             module = self._module
@@ -140,40 +140,40 @@ class Predictor:
         negative_weights: np.ndarray | None = None,
         by_weights: bool = False,
     ) -> dict[str, Any]:
-        """Score labelled data, or for a model of queries and items rank the wanted ones.
+        """Compute scores of labelled data, or ranking metrics for a model of queries and items.
 
         Parameters
         ----------
-        data : anything that `fit` takes
+        data : any source that `fit` accepts
         batch_size : int
             Ignored for a ranking, where it follows from the number of items.
         group_by : str, optional
-            A feature with one id in each row, such as the user. Rows of one id are a group, and of
-            each binary label there are the scores of `GroupedAUC` as well. Values that the encoder
-            gives one row, such as rare ones, are one group.
+            A feature with one id in each row, such as the user. Rows with the same id form a group,
+            and each binary label also gets the scores of `GroupedAUC`. Values that share a row of
+            the encoder, such as rare ones, form one group.
         k : int or sequence of int
-            Of ranking metrics: lengths of the list that is looked at.
+            Cutoffs of ranking metrics.
         negatives : int or ndarray (rows, n) of integers, optional
-            Rank the wanted item of a row among so many randomly drawn unseen items (the same in
-            every call), or among the items with the given ids; by default among all items the row
+            Rank the wanted item of a row among this number of randomly drawn unseen items (the
+            same in every call), or among items with these ids; by default among all items the row
             has not seen.
         negative_weights : ndarray (V,), optional
             Relative probabilities of drawing the items, such as their counts; uniform by default.
         by_weights : bool
-            Whether rows are weighted, by the weight column that the encoder was fitted with, in all
-            scores of labels but `rows` and the grouped ones.
+            Weight rows by the encoder's weight column, in all scores of labels except `rows` and
+            the grouped scores.
 
         Returns
         -------
         dict
             For one binary label: ``auc`` and its error bound ``auc_bound``, ``logloss``, ``ne``
             (normalised entropy), ``calibration``, ``accuracy``, ``rows``, ``constant_logloss`` and
-            ``positive_rate``. For a label of a different kind: the scores of its metrics, such as
-            `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with their ``loss`` and
+            ``positive_rate``. For labels of other kinds: the scores of their metrics, such as
+            `RegressionMetrics`. For several labels: ``NAME.auc`` and so on, with ``loss`` and
             ``rows``. Without labels: the scores of `RankingMetrics`, such as ``ndcg@10``, and
-            ``pop_ndcg@10`` and so on, the scores of one ranking for all rows by popularity in their
+            ``pop_ndcg@10`` and so on, the same scores for a ranking by popularity in the rows'
             histories. A wanted value that was rare or unknown when the encoder was fitted counts as
-            never recommended; a null is not wanted.
+            never recommended; null values are ignored.
 
         Raises
         ------
@@ -185,9 +185,9 @@ class Predictor:
         check_group_feature(self.model, group_by)
         given = k != 10 or negatives is not None or negative_weights is not None
         if self.model.all_labels and given:
-            raise ConfigError("evaluate: k and negatives are for models that rank items")
+            raise ConfigError("evaluate: k and negatives need a model that ranks items")
         if by_weights and not self.model.all_labels:
-            raise ConfigError("evaluate: by_weights is for models that predict labels")
+            raise ConfigError("evaluate: by_weights needs a model that predicts labels")
         dataset = self._dataset(data, read_weights=by_weights)
         found = self._evaluate(
             dataset,
@@ -214,13 +214,13 @@ class Predictor:
         by_weights: bool = False,
         **ranking: Any,
     ) -> dict[str, Any] | None:
-        """The scores, or None if `stop`, asked between two batches, ended it."""
+        """Return the scores, or None if `stop` returned True between two batches."""
         if not self.model.all_labels:
             return retrieval.evaluate(self, dataset, **ranking, stop=stop)
         return scores.evaluate(self, dataset, batch_size, group_by, stop, by_weights)
 
     def predict(self, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-        """Predictions (rows,) float32, in the order of the rows; labels are not needed.
+        """Return predictions (rows,) float32 in the order of the rows; labels are not needed.
 
         Probabilities of a binary label, values of a real one, means of counts; (rows, C)
         probabilities of C classes, (rows, Q) quantiles; for several labels, all of these side by
@@ -277,7 +277,7 @@ class Predictor:
 
     @whole
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and slots, by name.
+        """Return copies of all parameters and slots, by name.
 
         Tables appear one by one, ``embeddings.C1.weight``, however they are stored; a slot as
         ``embeddings.C1.weight:sum``. A table in int8 is (V, D + 4) int8: each row holds its
@@ -313,7 +313,7 @@ class Predictor:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of all embedding tables, without slots."""
+        """Size of all embedding tables in bytes, without slots."""
         return sum(self.params.table(name).weight_bytes for name in self.model.tables())
 
     @property
@@ -323,14 +323,14 @@ class Predictor:
 
     @property
     def _updates(self) -> int | None:
-        """Updates that the optimizer made, if there is one."""
+        """Number of updates by the optimizer, if there is one."""
         return None
 
     def _writing(self) -> AbstractContextManager[dict[str, np.ndarray]]:
         return self.params.writing(self._count)
 
     def _counts(self) -> dict[str, Any]:
-        """The counters that a step changes, as plain values."""
+        """Return the counters that a step changes, as plain values."""
         return {"steps": self.steps, "epochs": self.epochs}
 
     def _recount(self, counts: Mapping[str, Any]) -> None:
@@ -344,7 +344,7 @@ class Predictor:
         Parameters
         ----------
         read : mapping of str to integer array, optional
-            Storage -> the rows that will be read; only these are caught up. Storages left out are
-            caught up whole.
+            Storage -> the rows that will be read; only these are brought up to date. For storages
+            left out, all rows are.
         """
         return self.params.rows(read)

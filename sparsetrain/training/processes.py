@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that train together: the interface of a group, and a group of one.
 
-`sparsetrain.parallel` has the groups of several processes, which override these methods.
+`sparsetrain.parallel` defines groups of several processes, which override these methods.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _UNGUARDED = nullcontext()
 class OneProcess:
     """This process alone, which has all rows of all tables."""
 
-    parts: int | None = None  # into which every batch is cut
-    most_missed = FOREVER  # steps, of rows in a checkpoint
+    parts: int | None = None  # number of parts of a batch
+    most_missed = FOREVER  # most steps that rows in a checkpoint may have missed
 
     @property
     def size(self) -> int:
@@ -43,7 +43,7 @@ class OneProcess:
         return "<one process>"
 
     def joined(self, model: Any, optimizer: Any, accumulate: int) -> OneProcess:
-        """The same processes for a new model."""
+        """Return the same processes for a new model."""
         return ALONE
 
     def known(
@@ -58,7 +58,7 @@ class OneProcess:
         return _UNGUARDED
 
     def tables(self, model: Any) -> Mapping[str, Mapping[str, slice]]:
-        """Rows of each table in the parameters that hold tables."""
+        """Return the rows of each table in the storages."""
         found: Mapping[str, Mapping[str, slice]] = model.tables()
         return found
 
@@ -67,17 +67,17 @@ class OneProcess:
         return initialize_checked(model, seed, fill)
 
     def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
-        """Open tables that are not kept in memory; writes the trainer's."""
+        """Open tables that are not kept in memory, and put them into the trainer."""
 
     def begin(self, trainer: Any) -> None:
-        """Check a trainer that was just made."""
+        """Check a new trainer."""
 
     def training_step(self, trainer: Any) -> Any:
-        """The object that runs the training steps."""
+        """Return the object that runs the training steps."""
         return trainer.backend.training_step(trainer)
 
     def rows(self, data: Any, dataset: Any) -> Any:
-        """The source of batches for `Fit`."""
+        """Return the source of batches for `Fit`."""
         return dataset
 
     def step(self, trainer: Any, batch: Any) -> Any:
@@ -86,11 +86,11 @@ class OneProcess:
         Raises
         ------
         DataError
-            If it is no batch.
+            If it is not a batch.
         """
         raise DataError(
-            f"step takes a Batch, not a {type(batch).__name__}; encoder.encode(table) makes "
-            "one of a table, Batch(dense, ids, labels) of arrays"
+            f"step needs a Batch, not a {type(batch).__name__}: use encoder.encode(table) for a "
+            "table, or Batch(dense, ids, labels) for arrays"
         )
 
     def compile_scores(self, trainer: Any) -> None:
@@ -108,7 +108,7 @@ class OneProcess:
             yield batch, predictor._score(batch)
 
     def vectors(self, predictor: Any, function: str, batch: Batch | None = None) -> np.ndarray:
-        """Vectors that a function of the model gives for the rows of a batch, or of all items.
+        """Compute a function's vectors for the rows of a batch, or for all items.
 
         A run of equal rows is computed once.
         """
@@ -124,7 +124,7 @@ class OneProcess:
         checkpoint.write(folder, arrays, manifest)
 
     def opened(self, saved: Saved) -> Saved:
-        """An open checkpoint as this process reads it."""
+        """Return an open checkpoint with this process's view of it."""
         return saved
 
     def fit(self, trainer: Any, fit: Callable[..., Any], train: Any, options: Any) -> Any:
@@ -132,14 +132,14 @@ class OneProcess:
         return fit(train, **options)
 
     def require_whole(self) -> None:
-        """Raise if this process lacks rows of a table."""
+        """Raise if this process does not have all rows of a table."""
 
 
 ALONE = OneProcess()
 
 
 def same_processes(trainer: Any) -> dict[str, OneProcess]:
-    """Arguments to construct a further trainer for the same processes."""
+    """Return arguments that construct a new trainer for the same processes."""
     return {"parallel": trainer.parallel}
 
 
@@ -163,7 +163,7 @@ def together(method: Method) -> Method:
 
 
 def fitted(fit: Method) -> Method:
-    """Pass calls of `fit` through the group."""
+    """Decorate `fit` so that calls go through the group."""
 
     @wraps(fit)
     def call(self: Any, train: Any, **options: Any) -> Any:

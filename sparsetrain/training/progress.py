@@ -27,7 +27,7 @@ class Progress:
     """
 
     def start(self, total: int | None, title: str = "") -> None:
-        """Begin; `total` rows are to come, None when unknown; `title` names the epoch."""
+        """Begin; `total` rows will come, None if unknown; `title` names the epoch."""
 
     def advance(self, rows: int, loss: float) -> None:
         """Count `rows` more rows, with the mean loss `loss`."""
@@ -50,9 +50,8 @@ class Silent(Progress):
 class Lines(Progress):
     """Plain lines, one every `interval` seconds and one at the end: for logs and pipes.
 
-    The rate leaves out the first batch, which waits for kernels to be compiled. The loss is a
-    moving average, at first a plain mean; the last line has the mean of all rows, as the epoch's
-    record does.
+    The rate leaves out the first batch, which waits for compilation. The loss is a moving average
+    (a plain mean at first); the last line has the mean of all rows, like the epoch's record.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Lines(Progress):
         self._began = self._clock()
         self._due = self._began + self._interval
         self._rows = self._batches = 0
-        self._first = 0, self._began  # rows of the first batch, when it ended
+        self._first = 0, self._began  # rows of the first batch, and the time when it ended
         self._loss = self._loss_sum = 0.0
 
     def advance(self, rows: int, loss: float) -> None:
@@ -87,7 +86,7 @@ class Lines(Progress):
             self._show()
 
     def note(self, text: str) -> None:
-        """Print it."""
+        """Print the message."""
         print(text, file=self._stream, flush=True)
 
     def finish(self) -> None:
@@ -150,14 +149,14 @@ class Bar(Lines):
         self._bar.start()
 
     def note(self, text: str) -> None:
-        """Print it above the bar, or where there was one."""
+        """Print the message above the bar, or plainly without a bar."""
         if self._bar is None:
             super().note(text)
         else:
             self._bar.console.print(text, highlight=False)
 
     def finish(self) -> None:
-        """Draw the last state and give the cursor back; safe to call twice."""
+        """Draw the last state and restore the cursor; safe to call twice."""
         if self._bar is not None:
             self._loss = self._loss_sum / max(self._rows, 1)
             self._show()
@@ -165,7 +164,7 @@ class Bar(Lines):
             self._bar = None
 
     def _done(self) -> str:
-        """Return the share of rows done alone, so that the line fits 80 columns."""
+        """Return only the share of rows done, so that the line fits 80 columns."""
         if not self._total:
             return super()._done()
         return f"{self._rows / self._total:.0%} of {format_count(self._total, 'row')}"
@@ -177,7 +176,7 @@ class Bar(Lines):
 
 
 class Notebook(Lines):
-    """A bar that is updated in its place, and notes as plain output: for notebooks.
+    """A bar that is updated in place, with notes as plain output: for notebooks.
 
     Parameters
     ----------
@@ -214,7 +213,7 @@ class Notebook(Lines):
 
 
 def _notebook() -> Callable[..., Any] | None:
-    """Return IPython's function that displays, if this process is the kernel of a notebook."""
+    """Return IPython's `display`, or None unless this process is a notebook's kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return None
@@ -225,12 +224,12 @@ def _notebook() -> Callable[..., Any] | None:
 def make_progress(
     progress: Progress | Literal["auto"] | None = "auto", stream: TextIO | None = None
 ) -> Progress:
-    """Return the progress that a caller's argument asks for.
+    """Return the `Progress` for a caller's argument.
 
     Parameters
     ----------
     progress : Progress, "auto" or None
-        An object is returned as it is; None is silent; "auto" is a bar on a terminal and in a
+        An object is returned unchanged; None is silent; "auto" is a bar on a terminal and in a
         notebook, and lines elsewhere.
     stream : text stream, optional
         Where "auto" writes; stderr by default.

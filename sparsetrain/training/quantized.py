@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`QuantizedModel`: a trained model with tables in rows of int8, to predict with and to save.
+"""`QuantizedModel`: a trained model with int8 tables, for predictions and saving.
 
 A row takes D + 8 bytes instead of 4 D, and optimizer slots are not copied. Tables that were trained
 in int8 stay as they are. All layers stay float32. Making one costs a pass over the tables, and the
@@ -25,10 +25,10 @@ from sparsetrain.training.save import QUANTIZED, describe
 
 
 class QuantizedModel(Predictor):
-    """Evaluates and predicts as the model that it was made from; from `Trainer.quantized`."""
+    """Evaluates and predicts with int8 tables; made by `Trainer.quantized`."""
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model and encoder to a folder, which `sparsetrain.load_predictor` reads."""
+        """Write model and encoder to a folder for `sparsetrain.load_predictor`."""
         with describe(self, QUANTIZED, extra or {}) as saved:
             checkpoint.write(folder, *saved)
 
@@ -41,7 +41,7 @@ class QuantizedModel(Predictor):
 
 
 def quantize(trained: Predictor) -> QuantizedModel:
-    """Make one of a model with current rows; see `Trainer.quantized`."""
+    """Quantize a model with up-to-date rows; see `Trainer.quantized`."""
     same = table_dtype_of(trained.model) == INT8
     model = _for_prediction(trained.model, INT8 if same else FOR_PREDICTION)
     arithmetic = Arithmetic(trained.precision, trained.target)
@@ -57,7 +57,7 @@ def quantize(trained: Predictor) -> QuantizedModel:
 
 
 def _for_prediction(model: Any, dtype: str) -> Any:
-    """The same model with tables of a dtype, without arrays."""
+    """Return the same model with tables of a dtype, without arrays."""
     made = type(model)
     try:
         again = made(**{**model.config(), "table_dtype": dtype})
@@ -65,7 +65,7 @@ def _for_prediction(model: Any, dtype: str) -> Any:
         again = None
     if again is None or again.config().get("table_dtype") != dtype:
         raise ConfigError(
-            f"{made.__name__} takes no table_dtype, so its tables cannot be int8: derive it from "
+            f"{made.__name__} has no table_dtype, so its tables cannot be int8: derive it from "
             "ClickModel, pass **rest to super().__init__, and include super().config() in config()"
         )
     return again
@@ -74,7 +74,7 @@ def _for_prediction(model: Any, dtype: str) -> Any:
 def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str, Any]:
     """The configuration of a saved model; "int8" once meant rows for prediction.
 
-    `kinds` are those of the saved arrays.
+    Older versions called the prediction format int8. `kinds` are the saved arrays' kinds.
     """
     tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
     if config.get("table_dtype") == INT8 and FOR_PREDICTION in tables:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The floor of a ranking: the metrics of Pop, one order of items for everybody, by popularity.
+"""Baseline of a ranking: the metrics of Pop, which ranks all items by popularity for every user.
 
 An item's popularity is the number of rows with it in their histories, so wanted items do not count,
 and nothing from the training is needed. Ids of all rows are held until the end, and the evaluation
@@ -16,11 +16,11 @@ import numpy as np
 from sparsetrain.data import Ragged
 from sparsetrain.metrics import RankingMetrics
 
-_POP = "pop_"  # before the name of a score
+_POP = "pop_"  # prefix of a score's name
 
 
 class _Rows(NamedTuple):
-    """Wanted and seen items of a batch of rows, and the candidate ids, if not all."""
+    """Wanted and seen items of a batch, and candidate ids unless all items are candidates."""
 
     wanted: Ragged
     counts: np.ndarray
@@ -45,14 +45,14 @@ class Floor:
         self._rows: list[_Rows] = []
 
     def add(self, wanted: Ragged, counts: np.ndarray, seen: Ragged, ids: np.ndarray | None) -> None:
-        """Add rows: see `RankingMetrics.update`; `ids` (B, I) name the columns of scores."""
+        """Add rows as in `RankingMetrics.update`; `ids` (B, I) are the items of score columns."""
         items = len(self._no_items)
         once = np.unique(seen.rows() * items + seen.ids) % items
         self._listed += np.bincount(once, minlength=items)
         self._rows.append(_Rows(wanted, counts, seen, ids))
 
     def result(self) -> dict[str, Any]:
-        """Return the metrics, ``pop_ndcg@10`` and so on; none without a history."""
+        """Return the metrics, ``pop_ndcg@10`` and so on; empty without a history."""
         if not self._listed.any():
             return {}
         metrics = RankingMetrics(self._k)

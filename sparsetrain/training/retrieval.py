@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retrieval with a model of queries and items: ranking metrics and the best items of each row.
 
-Functions without a dataset are methods of a `Predictor`. The score of an item is the dot product of
-its vector with the query's. Scores of a batch of rows and all items are held at once.
+Functions without a dataset are methods of a `Predictor`. An item's score is the dot product of its
+vector and the query's. The scores of all items for a batch of rows are in memory at once.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ NO_ITEM = -1  # in place of an id, where fewer than k items are left
 
 
 def item_vectors(predictor: Any) -> np.ndarray:
-    """(V, D) float32 vectors of all items, for an index of one's own."""
+    """Return (V, D) float32 vectors of all items, for example for your own index."""
     _require_retrieval(predictor)
     found: np.ndarray = predictor._vectors("items")
     return found
 
 
 def query_vectors(predictor: Any, data: Any, *, batch_size: int = 4096) -> np.ndarray:
-    """(rows, D) float32 vectors; dot products with item vectors are scores."""
+    """Return (rows, D) float32 vectors; their dot products with item vectors are scores."""
     dataset = predictor._dataset(data, require_label=False)
     found = [_queries(predictor, batch) for batch in dataset.batches(batch_size)]
     return np.concatenate(found) if found else np.empty((0, item_vectors(predictor).shape[1]))
 
 
 def _queries(predictor: Any, batch: Batch) -> np.ndarray:
-    """(B, D) float32 vectors of the rows of a batch."""
+    """Return (B, D) float32 vectors of the rows of a batch."""
     found: np.ndarray = predictor._vectors("query", batch)
     return found
 
@@ -52,7 +52,7 @@ class _ByVectors:
 
     def __init__(self, predictor: Any) -> None:
         self._predictor, self._items = predictor, item_vectors(predictor)
-        self.count = len(self._items)  # of items
+        self.count = len(self._items)  # number of items
 
     def of_all(self, batch: Batch) -> np.ndarray:
         """(B, V) float32."""
@@ -64,7 +64,7 @@ class _ByVectors:
 
 
 class _ByModel:
-    """Scores that the model computes itself, see `Model.score_items`."""
+    """Scores from the model's own method, see `Model.score_items`."""
 
     def __init__(self, predictor: Any) -> None:
         self._predictor, self._model = predictor, predictor.model
@@ -111,13 +111,13 @@ def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
 
 
 def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _ByModel) -> np.ndarray:
-    """(B,) scores of the wanted item of each row."""
+    """Return (B,) scores of the wanted item of each row."""
     model = predictor.model
     wanted = model.read(model.target, batch)
     if not isinstance(wanted, np.ndarray):
         raise ConfigError(
-            f"{type(model).__name__} has no target with one item in each row to score: "
-            "recommend(data) gives the best items"
+            f"{type(model).__name__} has no target with one item per row to score: use "
+            "recommend(data) for the best items"
         )
     scores = scorer.of(batch, wanted)
     _require_finite(scores)
@@ -127,20 +127,20 @@ def _scores_of_target(predictor: Any, batch: Batch, scorer: _ByVectors | _ByMode
 def recommend(
     predictor: Any, data: Any, k: int = 10, *, include_seen: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best items of each row: their ids and scores, (rows, k) each, best first.
+    """Return ids and scores of the k best items for each row, (rows, k) each, best first.
 
     Parameters
     ----------
-    data : anything that `fit` takes
+    data : any source that `fit` accepts
         The column of wanted items is not read, and may be missing.
     k : int
     include_seen : bool
-        Whether items that the model's `seen` feature lists may be among them.
+        Whether to recommend items that are in the model's `seen` feature.
 
     Returns
     -------
     tuple of (rows, k) int64 and (rows, k) float32
-        ``encoder.values(column)[id]`` is the value of an id. Where a row has fewer than k items
+        ``encoder.values(column)[id]`` is the value of an id. If a row has fewer than k items
         left, the remaining ids are -1 and their scores -inf.
 
     Raises
@@ -161,7 +161,7 @@ def recommend(
             scores[seen.rows(), seen.ids] = -np.inf
         best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
         kept = np.take_along_axis(scores, best, axis=1)
-        order = np.lexsort((best, -kept), axis=1)  # of equal scores the smaller id comes first
+        order = np.lexsort((best, -kept), axis=1)  # among equal scores, smaller ids come first
         best, kept = (np.take_along_axis(array, order, axis=1) for array in (best, kept))
         found.append([np.where(np.isneginf(kept), NO_ITEM, best), kept])
     none = [np.empty((0, k), np.int64), np.empty((0, k), np.float32)]
@@ -178,9 +178,9 @@ def evaluate(
     stop: Callable[[], bool] | None = None,
     floor: bool = False,
 ) -> dict[str, Any] | None:
-    """Ranking metrics of the wanted items, with `floor` also the metrics of Pop.
+    """Return ranking metrics of the wanted items; with `floor`, also the metrics of Pop.
 
-    None if `stop`, asked between two batches, ended it.
+    Returns None if `stop` returned True between two batches.
     """
     model = predictor.model
     if model.target is None:
@@ -203,7 +203,7 @@ def evaluate(
         both: np.ndarray | None = None
         if negatives is not None:
             if (np.diff(listed.offsets) != 1).any():
-                raise ConfigError("negatives are for rows with one wanted item each")
+                raise ConfigError("negatives need exactly one wanted item in each row")
             if isinstance(negatives, int):
                 others = _drawn(scores, listed, seen, negatives, weights, number)
             elif len(others := negatives[first : first + len(batch)]) < len(batch):
@@ -216,7 +216,7 @@ def evaluate(
         if floor and history is not None:
             pop.add(wanted, counts, history, both)
     if isinstance(negatives, np.ndarray) and first < len(negatives):
-        raise ConfigError(f"negatives has {len(negatives):,} rows, the data {first:,}")
+        raise ConfigError(f"negatives has {len(negatives):,} rows, but the data have {first:,}")
     return metrics.result() | pop.result()
 
 
@@ -242,7 +242,7 @@ def _checked(negatives: Any, weights: Any, items: int) -> int | np.ndarray | Non
         raise ConfigError(f"negative_weights: give a weight of 0 or more for each of {items:,} ids")
     drawn = isinstance(negatives, (int, np.integer))
     if weights is not None and not drawn:
-        raise ConfigError("negative_weights are for a number of negatives: negatives=100")
+        raise ConfigError("negative_weights need a number of negatives, such as negatives=100")
     if negatives is None or drawn:
         return None if negatives is None else require_int("negatives", negatives)
     ids = np.asarray(negatives)
@@ -259,22 +259,22 @@ def _drawn(
     weights: np.ndarray | None,
     number: int,
 ) -> np.ndarray:
-    """Ids (B, count) of items that a row neither wants nor has seen."""
+    """Draw ids (B, count) of items that a row neither wants nor has seen."""
     rows, items = scores.shape
-    taken = np.isneginf(scores)  # no items
+    taken = np.isneginf(scores)  # ids that are not items
     if weights is not None:
         taken |= weights == 0
     taken[np.arange(rows), wanted.ids] = True
     if seen is not None:
         taken[seen.rows(), seen.ids] = True
     if (items - taken.sum(axis=1)).min() < count:
-        raise ConfigError(f"negatives is {count:,}, but a row has seen all but fewer items")
+        raise ConfigError(f"negatives is {count:,}, but a row has fewer unseen items")
     draws = Draws(0, number)
     few = None if weights is not None else _few(draws, taken, count)
     if few is not None:
         return few
-    # The items with the largest of some random numbers: drawn without replacement, and with the
-    # logarithms over the weights one by one in proportion to these (Efraimidis and Spirakis 2006).
+    # Items with the largest random numbers are a sample without replacement; with log(u) / weight
+    # they are drawn in proportion to the weights (Efraimidis and Spirakis 2006).
     chance = draws.uniform("negatives", scores)
     if weights is not None:
         with np.errstate(divide="ignore"):
@@ -302,7 +302,7 @@ def _few(draws: Draws, taken: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def _scores(scorer: _ByVectors | _ByModel, batch: Batch, no_items: np.ndarray) -> np.ndarray:
-    """(B, V) scores, -inf for rows of the table that are not items."""
+    """Return (B, V) scores, -inf for rows of the table that are not items."""
     scores = scorer.of_all(batch)
     _require_finite(scores)
     scores[:, no_items] = -np.inf
@@ -310,7 +310,7 @@ def _scores(scorer: _ByVectors | _ByModel, batch: Batch, no_items: np.ndarray) -
 
 
 def _no_items(model: Any, count: int) -> np.ndarray:
-    """(count,) bool: the rows of the item table that are not items."""
+    """Return (count,) bool: the rows of the item table that are not items."""
     rows = np.zeros(count, bool)
     if model._encoder is not None and (model.target or model.seen) is not None:
         rows[:] = True
@@ -319,7 +319,7 @@ def _no_items(model: Any, count: int) -> np.ndarray:
 
 
 def _listed(model: Any, name: str | None, batch: Batch) -> Ragged | None:
-    """The ids of a feature, as a list for each row."""
+    """Return the ids of a feature, as a list for each row."""
     if name is None:
         return None
     found: Ragged = model.read(name, batch, whole=True)
@@ -332,9 +332,7 @@ def _rows_at_once(items: int) -> int:
 
 def _require_finite(scores: np.ndarray) -> None:
     if not np.isfinite(scores).all():
-        raise NumericalError(
-            "the score of an item is not finite: its weights are too large, or NaN"
-        )
+        raise NumericalError("the score of an item is not finite: weights are NaN or too large")
 
 
 def _require_retrieval(predictor: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving of a trainer as a folder of arrays and a manifest.
 
-The manifest names things (a model's kind, an optimizer's name) and holds numbers; nothing in it is
-code. The `checkpoint` package writes and checks the folder; `load.py` makes a trainer of it.
+The manifest has names (a model's kind, an optimizer's name) and numbers; nothing in it is code. The
+`checkpoint` package writes and checks the folder; `load.py` makes a trainer from it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Saving = tuple[dict[str, np.ndarray], dict[str, Any]]  # arrays as views, and th
 def describe(
     model: Predictor, kind: str, extra: Mapping[str, Any], missed: int = 0
 ) -> Iterator[Saving]:
-    """Arrays and manifest of a model, valid while the block runs; `extra` are plain JSON values.
+    """Yield arrays and manifest of a model, valid in the block; `extra` are plain JSON values.
 
     Rows may lag by up to `missed` steps.
     """
@@ -85,7 +85,7 @@ def describe_trainer(
         )
 
 
-# An encoder never changes; a run writes it many times.
+# Cached, since an encoder never changes and a run saves it many times.
 _STATES: WeakKeyDictionary[Encoder, tuple[Any, dict[str, np.ndarray], str | None]] = (
     WeakKeyDictionary()
 )
@@ -114,5 +114,5 @@ def encoder_hash(encoder: Any, arrays: Mapping[str, np.ndarray]) -> str | None:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    """Read once: each is in a file of its package, and a run is saved many times."""
+    """Return versions of packages; cached, since each is read from a file."""
     return {name: metadata.version(name) for name in _PACKAGES}

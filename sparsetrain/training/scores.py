@@ -25,7 +25,7 @@ def evaluate(
     stop: Callable[[], bool] | None = None,
     by_weights: bool = False,
 ) -> dict[str, Any] | None:
-    """Metrics of labelled rows; None if `stop`, asked between two batches, ended it.
+    """Return metrics of labelled rows, or None if `stop` returned True between two batches.
 
     With `by_weights`, rows are weighted.
     """
@@ -33,11 +33,11 @@ def evaluate(
 
     def labelled(batch: Batch) -> Batch:
         if batch.labels is None:
-            raise DataError("data to evaluate on needs labels")
+            raise DataError("evaluate needs labels in the data")
         if by_weights and batch.weights is None:
             raise DataError(
-                "by_weights: these rows have no weights; Encoder.fit(..., weights=NAME) names "
-                "their column, which the data to evaluate on need too"
+                "by_weights: these rows have no weights: set their column with "
+                "Encoder.fit(..., weights=NAME), and include it in the data"
             )
         model.all_labels.check(batch.labels)
         return batch
@@ -62,14 +62,14 @@ def predict(predictor: Any, dataset: Dataset, batch_size: int) -> np.ndarray:
 
 
 def predict_few(predictor: Any, batch: Batch) -> np.ndarray:
-    """Predictions of the rows of one batch."""
+    """Predict the rows of one batch."""
     ((_, logits),) = predictor._scored([batch])
     found: np.ndarray = predictor.model.all_labels.predictions(logits)
     return found
 
 
 def score(predictor: Any, batch: Batch) -> np.ndarray:
-    """Logits of each row and label, (B, T) float32."""
+    """Compute the logits of each row and label, (B, T) float32."""
     inputs = logits_inputs(predictor, batch)
     with predictor._lock:
         weights = predictor._weights(predictor.model.rows_read(inputs))
@@ -78,7 +78,7 @@ def score(predictor: Any, batch: Batch) -> np.ndarray:
 
 
 def logits_inputs(predictor: Any, batch: Batch) -> dict[str, Any]:
-    """Arguments of the program that computes logits, but for the parameters."""
+    """Return the arguments of the program for logits, except parameters."""
     inputs: dict[str, Any] = predictor.model.inputs(batch)
     if predictor._repeated:
         inputs = with_row_numbers(inputs, predictor._repeated, len(batch))

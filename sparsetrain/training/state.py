@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TrainingState`: parameters, slots and counts, and their filling from a checkpoint."""
+"""`TrainingState`: parameters, slots and counts, and how a checkpoint fills them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsetrain.tables.state_dict import BESIDE, COUNT, check_finite, check_kin
 
 
 class TrainingState(NamedTuple):
-    """Parameters and slots by name, as views, and the counts of steps, as plain values."""
+    """Views of parameters and slots by name, and the counts of steps as plain values."""
 
     arrays: dict[str, np.ndarray]
     counts: dict[str, Any]
@@ -26,15 +26,15 @@ class TrainingState(NamedTuple):
 def fill_(target: dict[str, np.ndarray], saved: Saved, updates: int | None) -> None:
     """Fill arrays from a checkpoint; writes `target`.
 
-    An optimizer that counts steps, such as one with a schedule, takes over from one that does not,
-    and the reverse. A target without an optimizer ignores the saved slots.
+    An optimizer that counts steps, such as one with a schedule, can continue from one that does
+    not, and vice versa. A target without an optimizer ignores the saved slots.
 
     Parameters
     ----------
     target : dict of str to array
     saved : Saved
     updates : int or None
-        The optimizer's updates so far, by the counts of the trainer; None without an optimizer.
+        The optimizer's updates so far, from the trainer's counts; None without an optimizer.
     """
     names = {name for name in saved.kinds if not name.startswith(BESIDE)}
     if updates is None:
@@ -56,6 +56,6 @@ def needs_slots(manifest: Mapping[str, Any]) -> bool:
 
 
 def rule_then(manifest: Mapping[str, Any], name: str) -> UpdateRule:
-    """The rule that a table followed when it was saved."""
+    """Return the rule of a table when it was saved."""
     optimizer = from_config(manifest["optimizer"])
     return rule_of(name, optimizer.rule(), optimizer.groups)

@@ -2,8 +2,8 @@
 """Training step: from a batch to updated parameters.
 
 One compiled program computes the loss and the gradients, checks them, and updates the parameters in
-place. Where a value is read in between (the global norm, the sum over parts of a batch) the
-gradient program runs first, then the update, to the same bits.
+place. If a value is needed in between (the global norm, the sum over parts of a batch), the
+gradient program runs first, then the update, with the same bits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trainable(Protocol):
 
     @property
     def seed(self) -> int:
-        """Decides the masks of dropout."""
+        """Seed of the dropout masks."""
 
     @property
     def program(self) -> GradientProgram:
@@ -53,7 +53,7 @@ class Trainable(Protocol):
 
 
 class Loss:
-    """Mean loss of a batch before the step, read by ``float(loss)`` or ``f"{loss:.4f}"``."""
+    """Mean loss of a batch before the step; read it with ``float(loss)`` or ``f"{loss:.4f}"``."""
 
     def __init__(self, tensor: NDArray) -> None:
         self._tensor = tensor
@@ -71,11 +71,11 @@ class Loss:
 class TrainingStep:
     """Steps of a trainer, which read it and write its parameters and state."""
 
-    trusts = False  # inputs with ids that the model has checked
+    trusts = False  # whether the program skips the check of ids
 
     def __init__(self, trainer: Trainable) -> None:
         self._trainer = trainer
-        self._owner: Any = None  # of the state, when `_fused` was made
+        self._owner: Any = None  # the state's owner when `_fused` was made
         self._fused: UpdateStep | None = None
         self._programs: dict[Layout, UpdateProgram] = {}
 
@@ -93,7 +93,7 @@ class TrainingStep:
         return self._fused_step().run_(weights, inputs, trainer.state, lookups, scale)
 
     def compile(self) -> None:
-        """Compile the program that a step begins with."""
+        """Compile the first program of a step."""
         _ = self.machines
 
     @property
@@ -111,7 +111,7 @@ class TrainingStep:
         return self._trainer.accumulate > 1 or self._trainer.optimizer.clip_norm is not None
 
     def _fused_step(self) -> UpdateStep:
-        """Return the program of gradients and updates, for the rules in force."""
+        """Return the program of gradients and updates for the current rules."""
         trainer, state = self._trainer, self._trainer.state
         if self._fused is None or self._owner is not state.owner:
             found, structure = trainer.program, trainer.program.gradient.structure
@@ -153,7 +153,7 @@ class TrainingStep:
         return runtime.as_tensor(np.float32(total)), summed
 
     def _gradients_of(self, batch: Batch, first_row: int = 0) -> tuple[NDArray, Mapping[str, Any]]:
-        """Loss and gradients of a part of a batch."""
+        """Return loss and gradients of a part of a batch."""
         inputs, rows = self._inputs(batch, first_row)
         return self._trainer.program(self._weights(rows), inputs, checked=self.trusts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Trainer`: takes steps, one by one or over a run of data.
+"""`Trainer`: runs training steps, one by one or over data.
 
 A step (`step.py`) computes the loss and the gradients (row-sparse for tables), checks that they
 are finite, and updates the dense parameters and the touched rows in place. Its time and memory
@@ -66,28 +66,28 @@ class Trainer(Predictor):
         Such as ``DLRM.for_encoder(encoder, dim=32)``; of a class or a name of
         `sparsetrain.models.MODELS`, the one for the encoder.
     optimizer : Optimizer or str
-        From `sparsetrain.optim`; of a name, the one with a learning rate of 0.02.
+        From `sparsetrain.optim`; a name uses a learning rate of 0.02.
     target : str or tvm.target.Target
-        ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if there is one that can be used.
+        ``"cuda"``, ``"cpu"``, or ``"auto"``: the GPU if one can be used.
     seed : int
-        Decides initial weights and the order of the data.
+        Seed of the initial weights and of the order of the data.
     encoder : Encoder, optional
-        How raw rows become batches; saved with the model.
+        Converts raw rows to batches; saved with the model.
     initialize : bool
-        Whether weights are drawn; without, they are undefined until a state is loaded.
+        Whether to draw weights; otherwise they are undefined until a state is loaded.
     accumulate : int
-        Parts in which a batch is computed; the memory of one part, the step of the whole.
+        Number of parts of a batch, computed one after the other: it needs the memory of one part,
+        and makes the step of the whole batch.
     precision : {"float32", "bf16", "fp16"}
         Operands of matrix products: "bf16" rounds them to bfloat16, "fp16" to float16 (on CUDA),
         and both sum in float32. Parameters, gradients and updates stay float32.
     loss_scale : float, "dynamic" or LossScale, optional
         Factor of the loss in the reverse pass, so that half precision does not round small
-        gradients to zero; it is divided out before updates. A dynamic one falls when a gradient
-        overflows, which skips the step, and rises again. None chooses by `precision`: dynamic for
-        float16, else no scale.
+        gradients to zero; updates divide by it. A dynamic scale falls when a gradient overflows,
+        which skips the step, and rises again later. None is dynamic for "fp16", else no scale.
     plan : {"auto", "host", "device"}
-        Who sorts the rows of a batch on CUDA; the bits are the same. "host" is for batches that
-        `prefetch` prepares, as `fit` does; "auto" sorts few there, and many on the device.
+        Where the rows of a batch are sorted on CUDA, with the same bits. "host" needs batches from
+        `prefetch`, which `fit` uses; "auto" sorts few rows on the host, many on the device.
     parallel : from `sparsetrain.parallel`, optional
         Processes that train together, each with some rows of the tables: ``st.parallel.mpi()``.
     tables : OnDisk, optional
@@ -147,7 +147,7 @@ class Trainer(Predictor):
     def _begin(self, optimizer: Optimizer, plan: Planner, seed: int, initialize: bool) -> None:
         """Make the slots and the training step."""
         model, self.optimizer = self.model, optimizer
-        self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # of a step
+        self._averages: tuple[int, dict[str, runtime.NDArray]] | None = None  # by step number
         tables = named_tables(self.parallel.tables(model))
         constants = model.constants()
         self.state = optimizer.init(
@@ -163,9 +163,9 @@ class Trainer(Predictor):
         self.params = self.state.tables.with_constants(map(self.params.table, constants))
         self._norm = norm_of_rows(model)
         if plan not in get_args(Planner):
-            raise ConfigError(f"plan is 'auto', 'host' or 'device', not {plan!r}")
+            raise ConfigError(f"plan must be 'auto', 'host' or 'device', not {plan!r}")
         if plan not in self.backend.plans:
-            raise ConfigError(f"plan={plan!r} is for CUDA; on a CPU leave it out")
+            raise ConfigError(f"plan={plan!r} needs CUDA: on a CPU, remove it")
         self.plan: Planner = plan
         self.training_step = self.parallel.training_step(self)
         self.applied: StepResult | None = None  # of the last step: norm, skipped or not
@@ -175,14 +175,14 @@ class Trainer(Predictor):
 
     @property
     def trains(self) -> bool:
-        """Whether it takes steps; a model without a loss learns by `learn_` alone."""
+        """Whether the model trains in steps; a model without a loss only uses `learn_`."""
         return "loss" in self.model.functions
 
     learn_ = synchronized(learn_)
 
     @property
     def scaling(self) -> Scaling | None:
-        """The scale of the loss, if it has one."""
+        """The scale of the loss, if there is one."""
         return self.arithmetic.scaling
 
     def _described(self) -> list[str]:
@@ -190,7 +190,7 @@ class Trainer(Predictor):
 
     @property
     def seed(self) -> int:
-        """Decides initial weights, the order of the data and the rounding of half tables."""
+        """Seed of initial weights, the order of the data and the rounding of half tables."""
         return self.state.seed
 
     @seed.setter
@@ -212,12 +212,12 @@ class Trainer(Predictor):
     @together
     @synchronized
     def compile(self, *, scores: bool = False) -> None:
-        """Compile the programs of a step now, rather than in the first step.
+        """Compile the programs of a step now instead of in the first step.
 
         Parameters
         ----------
         scores : bool
-            Compile the functions of `evaluate` and `predict` as well.
+            Also compile the functions of `evaluate` and `predict`.
         """
         if self.trains:
             self.training_step.compile()
@@ -225,7 +225,7 @@ class Trainer(Predictor):
             self.parallel.compile_scores(self)
 
     def step(self, batch: Batch) -> Loss:
-        """Train on one batch and return its loss, as it was before the step.
+        """Train on one batch and return its loss before the step.
 
         Raises
         ------
@@ -233,8 +233,8 @@ class Trainer(Predictor):
             If it is not a batch, has no labels or does not fit the model.
         NumericalError
             If the loss or a gradient is not finite; nothing is updated then. With
-            ``on_nonfinite="skip"`` the step is left out, counted in ``trainer.state.skipped``; so
-            is one in which a gradient overflows while the loss's scale can fall.
+            ``on_nonfinite="skip"``, the step is instead skipped and counted in
+            ``trainer.state.skipped``, as is an overflow that a lower loss scale may avoid.
         """
         if self.parallel.parts or not isinstance(batch, Batch):
             return self.parallel.step(self, batch)
@@ -261,7 +261,7 @@ class Trainer(Predictor):
     @synchronized
     def _step(self, batch: Any, pieces: Iterable[Batch]) -> Loss:
         if self._norm is not None:
-            # The rest of an epoch may be one row.
+            # The last batch of an epoch may have one row.
             is_rest = batch.position is not None and batch.position.row == 0
             if not (is_rest and self.steps):
                 require_several_rows(self._norm, len(batch), self._parts)
@@ -277,8 +277,8 @@ class Trainer(Predictor):
     def prefetch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same batches, prepared for training in this order.
 
-        On a GPU a thread checks the next ones, copies them to the device and may sort their rows in
-        the background; on a CPU they are unchanged. `fit` does this by itself.
+        On a GPU, a background thread checks the next batches, copies them to the device and may
+        sort their rows; on a CPU, batches are unchanged. `fit` calls this itself.
 
         Examples
         --------
@@ -293,7 +293,7 @@ class Trainer(Predictor):
     def first_nonfinite(self, batch: Batch) -> str | None:
         """Return a description of the gradient program's first non-finite value, or None.
 
-        Runs the program on `batch` once more, compiled so that every value shows.
+        Runs the program on `batch` again, compiled to return every value.
         """
         inputs = loss_inputs(self, batch)
         weights = self.params.rows(self.model.rows_read(inputs))
@@ -305,12 +305,12 @@ class Trainer(Predictor):
     @together
     @synchronized
     def extended(self, encoder: Encoder) -> Trainer:
-        """Return a trainer that goes on from this one with rows for new values.
+        """Return a trainer that continues from this one, with rows for new values.
 
-        Known values keep their rows, weights and slots. A new value's row begins as a copy of the
-        row of rare values, which scored it so far, so no prediction changes; its slots begin anew.
-        Steps and schedules go on; epochs count from 0, as in a new run. This trainer stays as it
-        is: both are in memory.
+        Known values keep their rows, weights and slots. A new value's row starts as a copy of the
+        row of rare values, which scored it before, so no prediction changes; its slots start fresh.
+        Steps and schedules continue; epochs count from 0, as in a new run. This trainer does not
+        change: both are in memory.
 
         Parameters
         ----------
@@ -335,14 +335,14 @@ class Trainer(Predictor):
     @whole
     @synchronized
     def quantized(self) -> QuantizedModel:
-        """A model for prediction alone, with tables in int8: D + 8 bytes a row.
+        """Return a model for prediction only, with int8 tables of D + 8 bytes per row.
 
-        It predicts on the same target, in the same precision.
+        It predicts on the same target, with the same precision.
 
         Raises
         ------
         ConfigError
-            If the model's class takes no ``table_dtype``.
+            If the model's class does not accept ``table_dtype``.
         NumericalError
             If a row of a table is not finite.
         """
@@ -370,13 +370,13 @@ class Trainer(Predictor):
         ----------
         arrays : mapping of str to array
         counts : mapping, optional
-            The counts of `snapshot`, if they are to be restored too.
+            The counts of `snapshot`, to restore them too.
 
         Raises
         ------
         CheckpointError
-            If a name is missing or unknown, a shape or dtype differs, or rows of a table in exact
-            mode are not all of one step; nothing is written then.
+            If a name is missing or unknown, a shape or dtype differs, or the rows of a table in
+            exact mode are from different steps; nothing is written then.
         """
         with self._writing() as target:
             load_arrays_(target, arrays, self.params.check_saved)
@@ -386,7 +386,7 @@ class Trainer(Predictor):
 
     @whole
     def table(self, name: str) -> np.ndarray:
-        """A copy of an embedding table, (V, D) float32, by the name of one of its columns.
+        """Return a copy of an embedding table, (V, D) float32, by the name of one of its columns.
 
         Its rows correspond to ``trainer.encoder.values(name)``.
 
@@ -401,7 +401,7 @@ class Trainer(Predictor):
     @whole
     @synchronized
     def load_table(self, name: str, rows: np.ndarray) -> None:
-        """Write an embedding table, such as one that was trained elsewhere; its slots stay.
+        """Write an embedding table, for example a pretrained one; its slots stay.
 
         To keep a table fixed, use the group ``ParamGroup("embeddings.NAME.*", lr=0)``.
 
@@ -425,7 +425,7 @@ class Trainer(Predictor):
         tables = [own for table in self.params.each() for own in table.named]
         if full not in tables:
             known = ", ".join(t.removeprefix("embeddings.").rpartition(".")[0] for t in tables)
-            raise ConfigError(f"there is no table {name!r}; there are {known}")
+            raise ConfigError(f"there is no table {name!r}; tables are {known}")
         return full
 
     @synchronized
@@ -467,7 +467,7 @@ class Trainer(Predictor):
 
     @property
     def _bytes(self) -> int:
-        """Bytes of all parameters and slots: the least size of a checkpoint."""
+        """Size of all parameters and slots in bytes: the least size of a checkpoint."""
         return sum(table.nbytes for table in self.params.each()) * self.parallel.size
 
     def _restored(self, *before: Any) -> None:

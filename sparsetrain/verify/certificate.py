@@ -23,7 +23,7 @@ _BLOCK = 1 << 20
 def run_checks(
     subject: Subject, names: Iterable[str], inject: bool
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of each named check as soon as it is known.
+    """Run the named checks, and yield each outcome as soon as it is known.
 
     A check that raises has failed; the remaining ones still run.
     """

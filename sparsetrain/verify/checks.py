@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of checks. Each takes the subject, and whether to commit the fault that it must find.
+"""The table of checks. Each takes the subject, and whether to inject a fault that it must find.
 
 A fault is injected into the value that the check reads, after the code under test has run: a
-gradient that is off by a thousandth, one bit of a weight, one lost duplicate.
+gradient that is off by a thousandth, one flipped bit of a weight, one lost duplicate.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from sparsetrain.verify.outcome import Outcome, count_other_bits, same_bits
 from sparsetrain.verify.subject import Subject, flip_bit_
 from sparsetrain.verify.widen import widen_arrays, widen_function
 
-GRADIENT_BOUND = 1e-4  # of the norm of a parameter's gradient
+GRADIENT_BOUND = 1e-4  # relative to the norm of a parameter's gradient
 _STEP, _DIRECTIONS, _TRIES = 1e-8, 2, 3
 _RATES = {"sgd": 0.05, "momentum": 0.05, "adagrad": 0.05, "adam": 0.01, "adamw": 0.01}
 
 
 def check_gradients(subject: Subject, inject: bool) -> Outcome:
-    """Float32 gradients along random directions against central differences in float64.
+    """Compare float32 gradients along random directions with central differences in float64.
 
-    By chance a batch has an argument of ReLU so near 0 that float32 gets its sign wrong; a wrong
-    gradient is wrong in every batch. So the bound must hold in one of a few.
+    By chance, a batch may have an argument of ReLU so close to 0 that float32 gets its sign wrong.
+    A wrong gradient is wrong in every batch. So the bound must hold in one of a few batches.
     """
     loss = Program(widen_function(subject.model.export(), "loss"), "loss", "cpu")
     for number in range(min(_TRIES, len(subject.batches))):
@@ -65,7 +65,7 @@ def _gradient_errors(
         found = _wide_rows(gradient, rows.get(name), at[name]) * factor
         norm = float(np.linalg.norm(found))
         for _ in range(_DIRECTIONS):
-            # Half of it along the gradient, so that a wrong length shows in one number.
+            # Partly along the gradient, so that a wrong length shows in one direction.
             direction = rng.standard_normal(found.shape) + found / max(norm, 1e-30)
             where = rows.get(name, slice(None))
             before, change = at[name][where].copy(), _STEP * direction
@@ -81,12 +81,12 @@ def _gradient_errors(
 
 
 def _worse(before: float, error: float) -> float:
-    """The larger error; one that is NaN is the largest."""
+    """Return the larger error; NaN counts as the largest."""
     return max(before, np.inf if np.isnan(error) else error)
 
 
 def _wide_rows(gradient: Any, rows: np.ndarray | None, param: np.ndarray) -> np.ndarray:
-    """A gradient in float64; of a row-sparse one the given rows, duplicates summed."""
+    """Return a gradient in float64; of a row-sparse gradient only `rows`, duplicates summed."""
     if not isinstance(gradient, RowSparse):
         return runtime.as_numpy(gradient).astype("f8")
     indices, values = _entries(gradient)
@@ -97,7 +97,7 @@ def _wide_rows(gradient: Any, rows: np.ndarray | None, param: np.ndarray) -> np.
 
 
 def _entries(gradient: RowSparse) -> tuple[np.ndarray, np.ndarray]:
-    """Each entry's row and its values in float64, without padding."""
+    """Return each entry's row and its values in float64, without padding."""
     indices = runtime.as_numpy(gradient.indices).astype("i8")
     values = runtime.as_numpy(gradient.values).astype("f8")
     if gradient.source is not None:
@@ -107,7 +107,7 @@ def _entries(gradient: RowSparse) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
-    """Exact mode on touched rows against the dense optimizer, formula by formula."""
+    """Compare exact mode on touched rows with the dense optimizer, for each formula."""
     others = total = 0
     for name, rate in _RATES.items():
         make = partial(optim.OPTIMIZERS[name], rate)
@@ -126,7 +126,7 @@ def check_sparse_is_dense(subject: Subject, inject: bool) -> Outcome:
 
 
 def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
-    """Take steps by the shared gradient program and the optimizer alone."""
+    """Take steps with the shared gradient program and the optimizer only."""
     for batch in batches:
         inputs = loss_inputs(trainer, batch)
         read = trainer.model.rows_read(inputs)
@@ -136,7 +136,7 @@ def _train(trainer: Trainer, batches: Iterable[Batch]) -> Trainer:
 
 
 def check_untouched(subject: Subject, inject: bool) -> Outcome:
-    """Rows of tables and slots that no batch names, before and after steps in lazy mode."""
+    """Compare rows that no batch looks up before and after steps in lazy mode."""
     trainer = subject.trainer(optim.adam(0.01))
     batch = subject.batches[0]
     touched = subject.rows(loss_inputs(trainer, batch))
@@ -166,7 +166,7 @@ def _rows_of(trainer: Trainer, masks: Mapping[str, np.ndarray]) -> Iterator[tupl
 
 
 def check_duplicates(subject: Subject, inject: bool) -> Outcome:
-    """A step of SGD at rate 1 on zeros, which leaves minus the sum, against a sum in float64."""
+    """Compare a step of SGD at rate 1 from zeros, which is minus the sum, with a float64 sum."""
     trainer = subject.trainer(optim.sgd(1.0))
     _, gradients = subject.program(trainer.params, subject.inputs())
     worst, bound, entries, distinct = 0.0, 0.0, 0, 0
@@ -207,7 +207,7 @@ def _without_a_duplicate(
 
 
 def check_threads(subject: Subject, inject: bool) -> Outcome:
-    """Weights and slots after steps on all threads, on one, and on all once more."""
+    """Compare weights and slots after steps on all threads, on one, and on all again."""
     most = num_threads()
     results = []
     try:
@@ -228,7 +228,7 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
 
 
 def check_dead_rows(subject: Subject, inject: bool) -> Outcome:
-    """Results of a small SASRec, and of the model where rows are left out, with and without."""
+    """Compare results with and without dead-row elimination, of a small SASRec and the model."""
     lengths = np.random.default_rng(0).integers(0, 13, 64)
     sasrec = SASRec({"history": 60, "item": 60}, dim=8, length=12)
     ids = np.random.default_rng(1).integers(0, 60, lengths.sum())
@@ -257,7 +257,7 @@ def check_dead_rows(subject: Subject, inject: bool) -> Outcome:
 
 
 def check_cuda(subject: Subject, inject: bool) -> Outcome:
-    """Weights after the same steps on the CPU and on the GPU."""
+    """Compare weights after the same steps on the CPU and on the GPU."""
     all_ = [b for b in backends().values() if b is not host()]
     others = [b.kind for b in all_ if b.unavailable_reason() is None]
     if not others:
@@ -283,7 +283,7 @@ def check_cuda(subject: Subject, inject: bool) -> Outcome:
 
 
 class Check(NamedTuple):
-    """One promise, and the function that proves it."""
+    """One promise, and the function that checks it."""
 
     name: str
     promise: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that trains and saves often, until it is killed."""
+"""A process that trains and saves often until it is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS, EVERY = 24, 2
 
 
 def fit(trainer: Trainer, data: Path, run: Run | None, *, resume: bool = False) -> Trainer:
-    """Train to step `STEPS`, or on all rows of a smaller file."""
+    """Train to step `STEPS`, or to the last row of a smaller file."""
     trainer.fit(
         str(data),
         batch_size=64,
@@ -30,7 +30,7 @@ def fit(trainer: Trainer, data: Path, run: Run | None, *, resume: bool = False) 
 
 
 def class_name(model: object) -> str:
-    """Name of a model's class for the command line; empty for one of this package."""
+    """Return the name of a model's class for the command line; "" for a built-in model."""
     cls = type(model)
     return "" if cls in MODELS.values() else f"{cls.__module__}:{cls.__qualname__}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that SIGKILL ends between its saves and is resumed, against one that was not cut."""
+"""Check that a run killed by SIGKILL between saves and resumed equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POLL, _PATIENCE = 0.002, 120.0  # seconds
 
 
 def check_killed(subject: Subject, inject: bool) -> Outcome:
-    """Kill a process that trains, resume its run, compare all parameters and slots."""
+    """Kill a training process, resume its run, and compare all parameters and slots."""
     with tempfile.TemporaryDirectory() as name:
         start, run = Path(name, "start"), Path(name, "run")
         whole = subject.trainer()
@@ -34,26 +34,26 @@ def check_killed(subject: Subject, inject: bool) -> Outcome:
         fit(whole, subject.data, None)
         others, total = count_other_bits(whole.state_dict(), resumed.state_dict())
     return same_bits(
-        f"{total:,} numbers after {whole.steps} steps: straight, and resumed from step "
-        f"{killed_at} of a process that signal {-status} ended",
+        f"{total:,} numbers after {whole.steps} steps: uninterrupted, and resumed from step "
+        f"{killed_at} of a process ended by signal {-status}",
         others,
         fails=killed_at >= whole.steps or whole.steps != resumed.steps,
     )
 
 
 def _kill(subject: Subject, start: Path, run: Path) -> int:
-    """Start the process, kill it once it has saved; return its exit status."""
+    """Start the process and kill it after its first save; return its exit status."""
     command = [sys.executable, "-m", "sparsetrain.verify.child"]
     arguments = [str(start), str(subject.data.absolute()), str(run), class_name(subject.model)]
     with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(  # noqa: S603 (of this package)
+        child = subprocess.Popen(  # noqa: S603 (a module of this package)
             [*command, *arguments], stdout=subprocess.DEVNULL, stderr=errors
         )
         try:
             due = time.monotonic() + _PATIENCE
             while child.poll() is None and not (run / "LATEST").exists():
                 if time.monotonic() > due:
-                    raise ResourceError(f"a process took {_PATIENCE:.0f} s to its first save")
+                    raise ResourceError(f"the process did not save within {_PATIENCE:.0f} s")
                 time.sleep(_POLL)
         finally:
             child.kill()
@@ -62,5 +62,5 @@ def _kill(subject: Subject, start: Path, run: Path) -> int:
         text = errors.read().decode(errors="replace").strip()
     if status >= 0:
         last = text.splitlines()[-1] if text else f"it did {STEPS} steps before it could be killed"
-        raise ResourceError(f"the process that was to be killed ended by itself: {last}")
+        raise ResourceError(f"the process ended by itself before it was killed: {last}")
     return status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a check: a number that was found, and the bound that it may not pass."""
+"""The outcome of a check: a measured number, and its upper bound."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Outcome:
-    """A comparison, its bound and its result; a check that cannot run has a reason.
+    """A comparison, its bound and its result, or the reason why a check was skipped.
 
     Parameters
     ----------
     compared : str
     bound, found : float
     unit : str
-        Of both.
+        Unit of both numbers.
     fails : bool
-        Whether something else is wrong than the number.
+        Whether the check fails for a reason other than the number.
     skipped : bool
-        Whether there was nothing to compare: `compared` says why.
+        Whether there was nothing to compare; `compared` says why.
     """
 
     compared: str
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the bound holds; NaN passes none."""
+        """Whether the number is within the bound; NaN is not."""
         return not self.fails and bool(self.found <= self.bound)
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,14 +48,14 @@ class Outcome:
 
 
 def same_bits(compared: str, others: int, *, fails: bool = False) -> Outcome:
-    """Return the outcome of a comparison in which no number's bits may differ; `others` do."""
+    """Return the outcome of a comparison of bits; `others` is the count of numbers that differ."""
     return Outcome(compared, 0, others, "other bits", fails)
 
 
 def count_other_bits(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]
 ) -> tuple[int, int]:
-    """Count the numbers with different bits; an array that only one side has differs as a whole."""
+    """Count numbers with different bits, and all numbers; a missing array differs as a whole."""
     others = total = 0
     for name in {*first, *second}:
         one, other = first.get(name), second.get(name)

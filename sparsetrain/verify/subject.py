@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subject of the checks: a model, its weights, and batches of a file of rows."""
+"""The subject of the checks: a model, its weights, and batches from a file."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SYNTHETIC_ROWS = 4096
 
 @dataclass
 class Subject:
-    """A model in float32 on the CPU, from which every check begins.
+    """A float32 model on the CPU, the starting point of every check.
 
     Parameters
     ----------
     model : ClickModel
     optimizer : Optimizer
-        The run's, for checks that need only one.
+        The run's optimizer, for checks that need only one.
     encoder : Encoder
-        Of the rows.
+        Encoder of the rows.
     data : path
         A file of labelled rows.
     weights : mapping of str to Tensor, optional
-        Parameters of the run, by default of a new model.
+        Parameters of the run; by default, a new model's.
     """
 
     model: Any
@@ -54,7 +54,7 @@ class Subject:
     _programs: dict[str, Any] = field(default_factory=dict)
 
     def trainer(self, optimizer: Optimizer | None = None, target: str = "cpu") -> Trainer:
-        """A new trainer with the subject's weights; trainers of the same target share a program."""
+        """Make a trainer with the subject's weights; trainers of one target share a program."""
         chosen = optimizer or self.optimizer
         made = Trainer(self.model, chosen, target=target, encoder=self.encoder)
         for name, weight in (self.weights or {}).items():
@@ -65,7 +65,7 @@ class Subject:
 
     @cached_property
     def program(self) -> GradientProgram:
-        """The gradient program of the CPU."""
+        """The gradient program for the CPU."""
         return self.trainer(optim.sgd(0.0)).program
 
     @cached_property
@@ -74,21 +74,21 @@ class Subject:
         found = Dataset(str(self.data), self.encoder).batches(BATCH_SIZE, prefetch=0)
         batches = list(islice(found, BATCHES))
         if not batches:
-            raise DataError(f"{self.data}: has no rows")
+            raise DataError(f"{self.data}: the file has no rows")
         return batches
 
     def inputs(self, number: int = 0) -> dict[str, Any]:
-        """Inputs of the gradient program for a batch."""
+        """Return the inputs of the gradient program for a batch."""
         return loss_inputs(self.trainer(), self.batches[number])
 
     def rows(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The rows of each storage that a batch reads, each once and sorted."""
+        """Return the distinct rows of each storage that a batch reads, sorted."""
         read = self.model.rows_read(inputs)
         return {name: np.unique(as_array(rows)) for name, rows in read.items()}
 
 
 def new_subject(folder: Path) -> Subject:
-    """A DLRM of its own, on synthetic rows that are written into `folder`."""
+    """Make a small DLRM with synthetic rows, which are written to `folder`."""
     data = folder / "rows.parquet"
     SyntheticCriteo(0).write(data, _SYNTHETIC_ROWS, chunk_rows=_SYNTHETIC_ROWS)
     encoder = Encoder.fit(str(data), min_count=2)
@@ -97,12 +97,12 @@ def new_subject(folder: Path) -> Subject:
 
 
 def subject_of_run(run: Path, data: Path, model: type | None = None) -> Subject:
-    """The model of a run, with its weights and its optimizer.
+    """Return the model of a run, with its weights and its optimizer.
 
     Raises
     ------
     CheckpointError
-        If it cannot be read, or has no encoder.
+        If the run cannot be read, or has no encoder.
     """
     saved = load(run, checkpoint="auto", target="cpu", precision="float32", model=model)
     if saved.encoder is None:
@@ -111,7 +111,7 @@ def subject_of_run(run: Path, data: Path, model: type | None = None) -> Subject:
 
 
 def flip_bit_(trainer: Trainer, rows: Sequence[int] = (0,)) -> None:
-    """Write the lowest bit of one number of a table, in the first of some rows."""
+    """Flip the lowest bit of one number of a table, in the first of `rows`."""
     name = next(iter(trainer.model.tables()))
     with editable_numpy(trainer.params[name]) as view:
         words = view.view(f"u{view.itemsize}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Relax function in float64: every float argument, constant and cast becomes float64.
+"""Convert a Relax function to float64: every float argument, constant and cast.
 
 It is compiled like any program, and gradients of the float32 program are compared with it. Cost: a
-copy of the parameters in twice their bytes.
+copy of the parameters at twice their size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
     Raises
     ------
     ConfigError
-        If an operator of the function has no float64.
+        If an operator of the function does not support float64.
     """
     function, builder = module[name], relax.BlockBuilder()
     known: dict[Any, Any] = {}
@@ -51,15 +51,15 @@ def widen_function(module: tvm.IRModule, name: str) -> tvm.IRModule:
                 for binding in block.bindings:
                     try:
                         known[binding.var] = builder.emit(replaced(binding.value))
-                    except Exception as error:  # as type inference raises
-                        raise ConfigError(f"{binding.value} has no float64: {error}") from error
+                    except Exception as error:  # raised by type inference
+                        raise ConfigError(f"no float64 for {binding.value}: {error}") from error
             result = builder.emit_output(replaced(function.body.body))
         builder.emit_func_output(result)
     return builder.get()
 
 
 def widen_arrays(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Copy float arrays and tensors into float64; integers stay."""
+    """Copy float arrays and tensors to float64; integers are unchanged."""
     plain = {name: as_array(value) for name, value in arrays.items()}
     return {n: a if a.dtype.kind in "iu" else a.astype(_WIDE) for n, a in plain.items()}
 

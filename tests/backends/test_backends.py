@@ -136,7 +136,7 @@ def test_the_seam_imports_no_tvm():
 
 @pytest.mark.parametrize("options", [{}, {"parallel": st.parallel.local()}])
 def test_a_plan_of_rows_is_refused_where_nothing_is_staged(options):
-    with pytest.raises(st.errors.ConfigError, match="plan='host' is for CUDA"):
+    with pytest.raises(st.errors.ConfigError, match="plan='host' needs CUDA"):
         st.Trainer(small_dlrm.model(), optim.sgd(0.1), target="cpu", plan="host", **options)
 
 

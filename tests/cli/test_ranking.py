@@ -176,7 +176,7 @@ def test_validations_are_every_few_epochs_and_any_score_stops(preset, capsys):
     values = [epoch["valid"]["recall@4"] for epoch in found["epochs"] if "valid" in epoch]
     assert found["best"]["value"] == max(values)
     assert run(*command, "--monitor", "recall@3", "--patience", 3) == 2
-    assert "these labels have hr@2" in capsys.readouterr().err
+    assert "the scores are hr@2" in capsys.readouterr().err
 
 
 def test_negatives_may_be_given_by_a_file(preset, tmp_path, capsys):

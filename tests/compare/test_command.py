@@ -49,8 +49,8 @@ def test_json_is_one_object_on_stdout(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--formula", "adamax"], "formula is one of"),
-        (["--skew", "normal"], "skew is uniform"),
+        (["--formula", "adamax"], "formula must be one of"),
+        (["--skew", "normal"], "skew must be uniform"),
         (["--width", "0"], "width is 0"),
         (["--tables", "5", "--formula", "sgd", "--formula", "adam"], "name one formula"),
         (["--from-run", "x", "--schema", "y"], "--schema names the columns of --from-data"),

@@ -89,8 +89,8 @@ def test_a_sweep_changes_the_rows_alone():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: Case(5, formula="x"), "formula is one of"),
-        (lambda: Case(5, skew="x"), "skew is uniform"),
+        (lambda: Case(5, formula="x"), "formula must be one of"),
+        (lambda: Case(5, skew="x"), "skew must be uniform"),
         (lambda: Case(0), "rows is 0"),
         (lambda: Case(2**31), "32-bit ids"),
     ],

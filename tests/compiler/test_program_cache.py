@@ -110,7 +110,7 @@ def test_a_folder_that_others_may_exchange_is_not_used(tmp_path, monkeypatch, bi
         above.chmod(mode)
         assert (library_cache.cache_folder() is not None) == used
     above.chmod(0o755 | bits)
-    assert library_cache.locate() == f"{above}: others may write it: chmod go-w"
+    assert library_cache.locate() == f"{above}: other users may write it: chmod go-w"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -150,7 +150,7 @@ def test_a_link_is_followed_to_a_folder_of_this_users(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARSETRAIN_CACHE", str(tmp_path / "link"))
     assert library_cache.cache_folder().samefile(tmp_path / "real")
     (tmp_path / "real").chmod(0o770)
-    assert "/real: others may write it" in library_cache.locate()
+    assert "/real: other users may write it" in library_cache.locate()
 
 
 def test_what_is_exchanged_after_the_check_is_not_loaded(tmp_path, place, compiled):

@@ -223,7 +223,7 @@ def test_the_regressor_predicts_means_of_counts_and_quantiles(label, tmp_path):
     model.save(tmp_path / "kept")
     again = RatingRegressor.load(tmp_path / "kept", label=label)
     np.testing.assert_array_equal(again.predict(frame), found)
-    with pytest.raises(st.errors.CheckpointError, match="does not have one real label"):
+    with pytest.raises(st.errors.CheckpointError, match="must have one real label"):
         RatingRegressor.load(tmp_path / "kept")
 
 
@@ -245,5 +245,5 @@ def test_a_kind_of_ones_own_is_one_class(monkeypatch):
 
 def test_exports_refuse_kinds_that_they_do_not_answer():
     trainer = trainer_of(visits(40), {"visits": "count"})
-    with pytest.raises(ConfigError, match="label 'visits' is count; an export answers"):
+    with pytest.raises(ConfigError, match="label 'visits' is count; an export supports"):
         function_of(trainer.model)

@@ -110,7 +110,7 @@ WRONG = {
     "an item beyond": (
         lambda: RankingMetrics(1).update(np.zeros((2, 3)), bags([[0], [3]])),
         DataError,
-        "chosen: list 1 has the item 3",
+        "chosen: list 1 has item 3",
     ),
     "too few lists": (
         lambda: rank_items(np.zeros((2, 3)), np.zeros((5, 3)), bags([[0]]), k=1),
@@ -138,7 +138,7 @@ WRONG = {
             np.zeros((2, 3)), bags([[0], [1, 2]]), counts=np.array([1, 1])
         ),
         ConfigError,
-        "counts: 1 for list 1, which has 2 items",
+        "counts: 1 for list 1, but that has 2 items",
     ),
     "counts of other rows": (
         lambda: rank_items(

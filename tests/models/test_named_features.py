@@ -188,7 +188,7 @@ def test_an_item_is_ranked_among_given_ids_or_those_drawn_by_weight(sasrec, rows
         ({"negatives": np.tile(four, (len(rows) - 1, 1))}, "fewer than the data"),
         ({"negatives": np.full((len(rows), 4), 999)}, "ids .rows, n. from 0 to"),
         ({"negatives": 2, "negative_weights": weights[1:]}, "give a weight of 0 or more"),
-        ({"negative_weights": weights}, "are for a number of negatives"),
+        ({"negative_weights": weights}, "need a number of negatives"),
     ):
         with pytest.raises(ConfigError, match=message):
             trainer.evaluate(rows, k=1, **fault)

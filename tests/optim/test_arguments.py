@@ -45,10 +45,13 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         (lambda: optim.momentum(0.1, momentum=2), "momentum: momentum must be from 0 to below 1"),
         (lambda: optim.ftrl(0.1, beta=0), "ftrl: one of beta, initial and l2 must be above 0"),
         (lambda: optim.ftrl(0.0), "ftrl: .*lr is 0.0 in step 1; it must stay above 0"),
-        (lambda: optim.adam(0.1, mode="sparse"), "adam: mode is one of lazy, exact, closed, dense"),
+        (
+            lambda: optim.adam(0.1, mode="sparse"),
+            "adam: mode must be one of lazy, exact, closed, dense",
+        ),
         (
             lambda: optim.adam(0.1, max_replayed_steps=9),
-            "adam: max_replayed_steps belongs to mode 'exact'; the mode is 'lazy'",
+            "adam: max_replayed_steps needs mode 'exact', but the mode is 'lazy'",
         ),
         (
             lambda: optim.adam(0.1, mode="exact", max_replayed_steps=0),
@@ -56,7 +59,7 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
         ),
         (
             lambda: optim.adam(0.1, mode="exact", max_replayed_steps=9, weight_decay=0.1),
-            "adam: coupled weight_decay allows no max_replayed_steps",
+            "adam: max_replayed_steps does not work with coupled weight_decay",
         ),
         (lambda: optim.sgd(0.1, weight_decay=-1), "sgd: weight_decay must be finite and 0 or more"),
         (lambda: optim.adagrad(0.1, eps=0), "adagrad: one of eps and initial must be above 0"),
@@ -66,7 +69,10 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
             "adagrad: noop_on_zero_grad is 'always', but .* or makes them",
         ),
         (lambda: optim.sgd(1e39), "sgd: noop_on_zero_grad is 'always', but with these numbers"),
-        (lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)), "adamw: weight_decay is a number"),
+        (
+            lambda: optim.adamw(0.1, weight_decay=optim.warmup(9)),
+            "adamw: weight_decay must be a number",
+        ),
         (lambda: optim.adagrad(0.1, initial=-1), "adagrad: initial must be finite and 0 or more"),
         (lambda: optim.ftrl(0.1, initial="1"), "ftrl: initial must be finite and 0 or more"),
         (
@@ -74,17 +80,20 @@ def test_an_option_that_a_formula_does_not_have_is_refused_by_name_with_those_it
             "a function of the step fails in step 1: ",
         ),
         (lambda: optim.sgd(lambda step: None), "a function of the step fails in step 1: "),
-        (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled is True or False, not 'no'"),
+        (lambda: optim.sgd(0.1, decoupled="no"), "sgd: decoupled must be True or False, not 'no'"),
         (lambda: optim.sgd(0.1, clip_value=0), "sgd: clip_value must be above 0"),
         (lambda: optim.sgd(0.1, clip_value="1"), "sgd: clip_value must be above 0, not '1'"),
         (lambda: optim.sgd(0.1, clip_norm=True), "sgd: clip_norm must be above 0, not True"),
-        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups is a list of ParamGroup"),
-        (lambda: optim.sgd(0.1, groups=ParamGroup("a")), "sgd: groups is a list of ParamGroup"),
-        (lambda: ParamGroup(3), "group 3: match is a name"),
+        (lambda: optim.sgd(0.1, groups=["a"]), "sgd: groups must be a list of ParamGroup"),
+        (
+            lambda: optim.sgd(0.1, groups=ParamGroup("a")),
+            "sgd: groups must be a list of ParamGroup",
+        ),
+        (lambda: ParamGroup(3), "group 3: match must be a name"),
         (lambda: ParamGroup("a", scale="1"), "group 'a': scale must be 0 or more"),
         (lambda: optim.sgd(0.1, clip_norm=math.inf), "sgd: clip_norm must be above 0, not inf"),
-        (lambda: optim.sgd(0.1, on_nonfinite="warn"), "sgd: on_nonfinite is one of"),
-        (lambda: ParamGroup("a", mode="sparse"), "group 'a': mode is one of"),
+        (lambda: optim.sgd(0.1, on_nonfinite="warn"), "sgd: on_nonfinite must be one of"),
+        (lambda: ParamGroup("a", mode="sparse"), "group 'a': mode must be in"),
         (lambda: ParamGroup("a", scale=-1), "group 'a': scale must be 0 or more"),
     ],
 )
@@ -97,7 +106,7 @@ def test_a_formula_of_the_users_without_slot_decay_has_no_limit_of_replayed_step
     formula = optim.Formula("mine", lambda w, g, s, h: (w - h.lr * g, s))
     with pytest.raises(
         ConfigError,
-        match="mine allows no max_replayed_steps: its formula has no slot_decay",
+        match="mine: max_replayed_steps needs a formula with slot_decay",
     ):
         optim.Optimizer(formula, {"lr": 0.1}, mode="exact", max_replayed_steps=5)
     with pytest.raises(ConfigError, match="mine: decoupled weight_decay needs .* 'lr'"):

@@ -136,7 +136,7 @@ WRONG = {
             mode="dense",
             average=0.5,
         ),
-        "its slot 'average' needs another name",
+        "rename its slot 'average'",
     ),
 }
 

@@ -96,7 +96,7 @@ def test_a_gradient_that_does_not_fit_its_accumulator_is_refused_before_anything
     gradients, dense = mix()
     acc = {}
     accumulate_(gradients, acc)
-    with pytest.raises(ConfigError, match="gradient of 't' is .'dense'.*holds .'row-sparse'"):
+    with pytest.raises(ConfigError, match="gradient of 't' is .'dense'.*has .'row-sparse'"):
         accumulate_(gradients | {"t": as_tensor(dense["t"])}, acc)
     np.testing.assert_allclose(as_numpy(acc["m"]), dense["m"])
 

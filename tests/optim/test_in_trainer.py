@@ -119,11 +119,11 @@ def test_each_table_says_which_path_its_updates_take():
     assert (
         first == "embeddings.C1.weight: touched rows, lazy: the slots of other rows do not change"
     )
-    assert second == "embeddings.C2.weight: dense: every row in every step, as asked for"
+    assert second == "embeddings.C2.weight: dense: every row in every step, as requested"
     assert third.startswith("embeddings.C3.weight: touched rows, exact: ") and "9 steps" in third
     assert trainer.optimizer.summarize(trainer.state) == (
         "touched rows, exact: others are caught up before they are read, at most 9 steps a row "
-        "(1 table); dense: every row in every step, as asked for (1 table); touched rows, lazy: "
+        "(1 table); dense: every row in every step, as requested (1 table); touched rows, lazy: "
         "the slots of other rows do not change (1 table)"
     )
     steps(trainer, 0, 3)

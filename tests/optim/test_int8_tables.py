@@ -122,6 +122,6 @@ def test_a_dense_gradient_is_refused_by_name():
     run = Run(optim.sgd(0.1), table((ROWS, 4)))
     with pytest.raises(ConfigError, match="'w' is int8, .* but its gradient is dense"):
         run.apply(np.ones((ROWS, 4), "f4"))
-    with pytest.raises(ConfigError, match=r"is \(\(9, 8\), 'float32'\), parameter is .*takes"):
+    with pytest.raises(ConfigError, match=r"is \(\(9, 8\), 'float32'\), but parameter is .*takes"):
         run.apply(RowSparse.from_numpy([1], np.ones((1, 8), "f4"), ROWS))
     assert_same_bits(run.arrays()["w"], table((ROWS, 4)))

@@ -112,8 +112,8 @@ ROWS = RowSparse.from_numpy([1], np.ones((1, 3), "f4"), 4)
             as_tensor(W.astype("f2")),
             "'w' is float16, .* but its gradient is",
         ),
-        ({"w": W}, ROWS, "'w' is a ndarray; parameters and gradients are tensors of"),
-        (_tensors(w=W), W, "'w' is a ndarray; parameters and gradients are tensors of"),
+        ({"w": W}, ROWS, "'w' is a ndarray; convert parameters and gradients with"),
+        (_tensors(w=W), W, "'w' is a ndarray; convert parameters and gradients with"),
     ],
 )
 def test_a_gradient_that_does_not_fit_is_refused(params, gradient, message):
@@ -196,14 +196,14 @@ def test_all_results_are_computed_from_the_values_before_the_step():
         (lambda w, g, s, h: (w if g > 0 else g, s), (), "fails on symbols: "),
         (lambda w, g, s, h: (np.sqrt(w), s), (), "fails on symbols: "),
         (lambda w, g, s, h: w - h.lr * g, (), r"step must return \(w, slots\), slots being a"),
-        (lambda w, g, s, h: (w, ()), (Slot("a"),), "1 slots, but step gives 0"),
+        (lambda w, g, s, h: (w, ()), (Slot("a"),), "1 slots, but step returns 0"),
         (lambda w, g, s, h: (w, (s[0] + g,)), (Slot("a", "row"),), "'a' depends on a single elem"),
         (
             lambda w, g, s, h: (w, (s[0], s[1] + s[0])),
             (Slot("e"), Slot("r", "row")),
             "per-row slot 'r' depends on a single element; use row_means",
         ),
-        (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "slots need names that differ"),
+        (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "slots need distinct names"),
         (lambda w, g, s, h: (w, s), (Slot("a", "table"),), "per 'element' or 'row'"),
     ],
 )
@@ -269,7 +269,7 @@ def test_duplicates_that_overflow_in_their_sum_are_found_by_the_norm():
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
 def test_a_state_says_what_of_it_to_keep_rather_than_copy_half_of_it(copied):
     state = optim.adam(0.1).init({"w": as_tensor(np.ones((2, 3)))})
-    with pytest.raises(TypeError, match="not pickled or copied: keep its content"):
+    with pytest.raises(TypeError, match="cannot be pickled or copied: keep its content"):
         copied(state)
     kept = copy.deepcopy({name: dict(slots) for name, slots in state.items()})
     assert_same_bits(kept["w"]["mean"], np.zeros((2, 3)))

@@ -161,11 +161,11 @@ def assert_refused(loop: Loop, folder: Path, message: str) -> None:
     assert loop.state.step == steps
 
 
-ALIKE = "make parameters, optimizer and init's arguments as they were"
+ALIKE = "use the same parameters, optimizer and arguments of init"
 OTHERS = {
     "another formula": (
         lambda: Loop(optim.adamw(0.1), tables=TABLES),
-        "saved by the optimizer 'adam', not 'adamw': load it by one of that formula",
+        "saved by the optimizer 'adam', not 'adamw': load it with that formula",
     ),
     "another mode": (
         lambda: Loop(optim.adam(0.1, mode="exact"), tables=TABLES),
@@ -329,10 +329,10 @@ def test_parameters_that_are_missing_or_no_tensors_are_refused(tmp_path, what):
     loop = case("sgd float32")
     loop.save(tmp_path / "run")
     weight = loop.params.pop("w")
-    with pytest.raises(ConfigError, match="parameter 'w' is missing; give the tensors"):
+    with pytest.raises(ConfigError, match="parameter 'w' is missing; pass the tensors"):
         getattr(loop, what)(tmp_path / "run")
     loop.params["w"] = weight.numpy()
-    with pytest.raises(ConfigError, match="parameter 'w' is a ndarray; give the tensors"):
+    with pytest.raises(ConfigError, match="parameter 'w' is a ndarray; pass the tensors"):
         getattr(loop, what)(tmp_path / "run")
     with pytest.raises(ConfigError, match="use the state from this optimizer's init"):
         getattr(loop.optimizer, what)(tmp_path / "run", loop.params, {})

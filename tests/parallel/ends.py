@@ -36,9 +36,9 @@ DEATHS = {
     "os._exit": "",  # the launcher ends the job at once
     "end": "SystemExit: 0",
     "SIGKILL": "",
-    "SIGSTOP": "no word of rank 1 of 2",
-    "SIGSTOP before it joins": "does not begin within 5 s",
-    "SIGSTOP when it leaves": "does not end within 5 s",
+    "SIGSTOP": "no answer from rank 1 of 2",
+    "SIGSTOP before it joins": "did not begin within 5 s",
+    "SIGSTOP when it leaves": "did not end within 5 s",
 }
 SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM}  # to the launcher
 # What a rank of `sparsetrain train` meets.

@@ -160,7 +160,7 @@ def assert_kills_change_no_bit(place, wanted, by, kills, rng):
 def assert_stops_are_waited_for(folder, wanted, by, seconds):
     """Stop a rank for some time, with deadlines that are shorter and longer."""
     status, said = stop_one(folder, by, seconds, 5)
-    assert status != 0 and "no word of rank 1 of 2" in said, said
+    assert status != 0 and "no answer from rank 1 of 2" in said, said
     print(f"stopped beyond the deadline: status {status}, names rank 1", flush=True)
     status, said = stop_one(folder, by, seconds, 600)
     assert status == 0, said

@@ -93,8 +93,8 @@ def test_what_is_asked_for_is_done():
 @pytest.mark.parametrize(
     "shard, said",
     [
-        ("rows", "'rows' is no way to place a table"),
-        ({"C0": 2}, "2 is no way to place a table"),
+        ("rows", "'rows' is not a placement"),
+        ({"C0": 2}, "2 is not a placement"),
         ({"C9": "row"}, "no table 'C9'"),
     ],
 )

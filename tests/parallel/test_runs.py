@@ -112,7 +112,7 @@ def test_one_process_that_knows_of_no_parts_does_not_go_on(clicks, encoder, tmp_
     with pytest.raises(st.errors.CheckpointError, match="parts was 4 in this run and is None now"):
         fitted(clicks, encoder, tmp_path / "run", None, load=True)
     with pytest.raises(
-        st.errors.CheckpointError, match="1 or 2 or 4 ranks can compute them, not 3"
+        st.errors.CheckpointError, match="3 ranks cannot share: use 1 or 2 or 4 ranks"
     ):
         on(3, clicks, encoder, tmp_path / "run", parts=None, load=True)
 
@@ -173,7 +173,7 @@ def test_a_folder_that_a_rank_does_not_see_is_refused_before_the_first_step(
 
     for error in run_ranks(2, work):
         assert isinstance(error, st.errors.CheckpointError)
-        assert f"{tmp_path / 'run'} is not seen by rank 0 of 2 (host0)" in str(error)
+        assert f"rank 0 of 2 (host0) cannot access {tmp_path / 'run'}" in str(error)
 
 
 def test_scores_do_not_depend_on_ranks_and_a_profile_tells_what_was_sent(clicks, encoder):

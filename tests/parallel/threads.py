@@ -39,7 +39,7 @@ class ThreadComm(Comm):
             except Empty:
                 if self.world.news[self.rank]:
                     raise ParallelError(self.world.news[self.rank]) from None
-        text = f"{self.name}: no word of {self.name_of(rank)} for {self.world.deadline:g} s"
+        text = f"{self.name}: no answer from {self.name_of(rank)} for {self.world.deadline:g} s"
         self.tell(text, ParallelError.exit_code)
         raise ParallelError(text)
 

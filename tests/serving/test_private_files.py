@@ -53,7 +53,7 @@ def test_what_others_may_write_is_refused_at_any_height(below, name, bits):
     assert opened_in_c(below) == (0, "")
     open_to_others = Path(os.path.normpath(below / name))
     open_to_others.chmod(0o755 | bits)
-    assert_refused(below, f"{open_to_others}: others may write it: chmod go-w")
+    assert_refused(below, f"{open_to_others}: other users may write it: chmod go-w")
 
 
 def test_names_below_a_sticky_folder_are_those_of_who_made_them(below):
@@ -92,7 +92,7 @@ def test_no_code_runs_before_all_is_checked(below, tmp_path):
     edited(below, "\t{}\t{:08x}".format(*about), f"\t{len(made)}\t{zlib.crc32(made):08x}")
     for name in ("..", "."):
         (below / name).chmod(0o775)
-        with pytest.raises(CheckpointError, match="others may write it"):
+        with pytest.raises(CheckpointError, match="other users may write it"):
             Model(below)
         (below / name).chmod(0o755)
     assert not marker.exists()

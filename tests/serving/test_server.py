@@ -123,7 +123,7 @@ REFUSED = {
     "no JSON": (b"{", JSON, 400, "the body is not JSON"),
     "deep": (b"[" * 100_000, JSON, 400, "the body is not JSON"),
     "no rows": (b'{"rows": []}', JSON, 400, "rows: give"),
-    "no row": (b'{"rows": [1]}', JSON, 400, "row 0: it is not an object"),
+    "no row": (b'{"rows": [1]}', JSON, 400, "row 0: it must be an object"),
     "no column": (b'{"rows": [{"age": 1}]}', JSON, 400, "column price is missing"),
     "an object": (b'{"rows": [{"age": {"a": 1}}]}', JSON, 400, "column age: it holds dict"),
     "half a pair": (b'{"rows": [{"site": "\\ud800"}]}', JSON, 400, "column site"),

@@ -183,17 +183,17 @@ REFUSED = {
     "a branch on numbers": (
         lambda: imported(Apply(lambda x: x if x.sum() > 0 else -x)),
         ConfigError,
-        "PyTorch cannot export it",
+        "PyTorch cannot export the module",
     ),
     "a fixed batch": (
         lambda: imported(Apply(lambda x: x.reshape(4))),
         ConfigError,
-        "batch size is fixed at 4",
+        "fixes the batch size at 4",
     ),
     "a half module": (
         lambda: imported(Apply().half(), torch.randn(4, DIM).half()),
         ConfigError,
-        r"'linear.weight' is torch.float16: give module.float\(\)",
+        r"'linear.weight' is torch.float16: pass module.float\(\)",
     ),
     "offsets that fall": (bad_offsets, DataError, "'offsets' must rise from 0"),
 }

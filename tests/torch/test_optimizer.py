@@ -289,7 +289,7 @@ REFUSED = {
     "a parameter elsewhere": (
         lambda: optimizer_of(torch.nn.Linear(1, 1, device="meta")),
         ConfigError,
-        "'parameter 0' is on meta: .* the CPU alone",
+        "'parameter 0' is on meta: .* only on the CPU",
     ),
     "a schedule": (
         lambda: optimizer_of(table(), st.optim.sgd(st.optim.warmup(5))),

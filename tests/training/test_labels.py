@@ -124,7 +124,10 @@ def test_classes_and_weights_of_labels_follow_the_formulas_in_float64():
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [({"a": 1}, "label_weights: there is no label 'a', but label"), ({"label": -1}, "s.label is")],
+    [
+        ({"a": 1}, "label_weights: there is no label 'a': labels are label"),
+        ({"label": -1}, "s.label is"),
+    ],
 )
 def test_weights_of_no_label_and_negative_ones_are_refused(weights, message):
     with pytest.raises(ConfigError, match=message):
@@ -316,7 +319,7 @@ def test_a_label_is_named_once():
     ("labels", "message"),
     [
         ([0.0, 2.0], "labels: row 1: the label is 2; it must be 0 or 1"),
-        ([[0.0, 1.0], [1.0, 0.0]], "the batch has 2 labels, the model 1: label"),
+        ([[0.0, 1.0], [1.0, 0.0]], "the batch has 2 labels, but the model has 1: label"),
     ],
 )
 def test_labels_of_another_model_are_refused(labels, message):
@@ -350,7 +353,7 @@ def test_a_monitor_that_no_label_has_is_refused_before_anything_is_read(capsys):
 
 def test_a_score_that_these_labels_have_not_is_not_watched():
     table = drawn(20)
-    with pytest.raises(ConfigError, match="monitor is 'auc'; these labels have click.auc, click"):
+    with pytest.raises(ConfigError, match="monitor is 'auc'; the scores are click.auc, click"):
         trainer_of(table).fit(
             table, validation=table, early_stopping=st.EarlyStopping("auc", patience=1)
         )

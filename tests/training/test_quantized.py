@@ -130,7 +130,7 @@ def test_training_is_refused_by_name(tmp_path):
     with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone"):
         st.Trainer(quantized.model, st.optim.sgd(0.1))
     quantized.save(tmp_path / "small")
-    with pytest.raises(CheckpointError, match="int8, for prediction alone: `load_predictor`"):
+    with pytest.raises(CheckpointError, match="int8, for prediction only: `load_predictor`"):
         st.load(tmp_path / "small")
 
 

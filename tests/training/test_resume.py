@@ -397,7 +397,7 @@ def test_a_trainer_without_a_run_cannot_be_resumed(files, tmp_path):
 
 def test_a_new_run_does_not_write_over_another(files, tmp_path):
     fit(make(), files, tmp_path / "run", epochs=1)
-    with pytest.raises(CheckpointError, match="holds a run already"):
+    with pytest.raises(CheckpointError, match="has a run already"):
         fit(make(), files, tmp_path / "run", epochs=1)
 
 

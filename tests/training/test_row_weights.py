@@ -178,7 +178,9 @@ def test_scores_are_weighted_where_it_is_asked(trainer):
     losses = -np.log(np.where(label == 1, chances, 1 - chances))
     assert found["logloss"] == pytest.approx(np.average(losses, weights=data["w"]), rel=1e-5)
     assert (found["rows"], plain["rows"]) == (300, 300) and found["auc"] != plain["auc"]
-    with pytest.raises(DataError, match="by_weights: these rows have no weights; Encoder.fit"):
+    with pytest.raises(
+        DataError, match="by_weights: these rows have no weights: set their column with Encoder.fit"
+    ):
         one.evaluate(small_dlrm.raw_rows(20), by_weights=True)
 
 

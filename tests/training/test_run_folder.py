@@ -110,7 +110,7 @@ def test_a_link_in_the_place_of_a_checkpoint_is_refused_and_not_followed(run, tm
     (run / name.format(STEPS[-1])).symlink_to(outside)
     before = {path: path.read_bytes() for path in outside.iterdir()}
     for action in (st.load, st.load_predictor):
-        with pytest.raises(CheckpointError, match="is a symbolic link, which a run never makes"):
+        with pytest.raises(CheckpointError, match="is a symbolic link, which a run never creates"):
             action(run)
     assert main(["train", "--resume", str(run), "--epochs", "2"]) == 4
     assert {path: path.read_bytes() for path in outside.iterdir()} == before
@@ -134,12 +134,12 @@ def test_a_digit_that_changed_in_a_log_is_found(run):
     with pytest.raises(CheckpointError, match=r"log\.jsonl: line 1 is damaged or was edited"):
         st.Run(run).log()
     path.write_text(good[:-1] + "\v")  # the newline behind the last
-    with pytest.raises(CheckpointError, match=f"line {len(lines)} is not a line of a log"):
+    with pytest.raises(CheckpointError, match=f"line {len(lines)} is not a valid log record"):
         st.Run(run).log()
     path.write_text(good + good[:30])  # as a kill cuts it
     assert st.Run(run).log() == lines
     path.write_text(good[: good.rfind("\n", 0, -1) + 1])
-    with pytest.raises(CheckpointError, match=rf"lost lines: it holds {len(lines) - 1}"):
+    with pytest.raises(CheckpointError, match=rf"lost lines: it has {len(lines) - 1}"):
         st.Run(run).log()
 
 
@@ -183,5 +183,5 @@ def test_a_number_of_a_run_that_is_no_count_is_refused(tmp_path, name):
 
 
 def test_a_run_without_validation_says_why_it_has_no_best(run):
-    with pytest.raises(CheckpointError, match="no best checkpoint: no validation chose one; take"):
+    with pytest.raises(CheckpointError, match="no best checkpoint, since no validation chose one"):
         st.load(run, checkpoint="best")

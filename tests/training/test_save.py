@@ -198,7 +198,7 @@ CHANGES = {
         _with(["C1", "C2", "D"], "model", "config", "names"),
         "'embeddings.D.weight' is missing",
     ),
-    "an unknown optimizer": (_with("magic", "optimizer", "name"), "trained by 'magic'"),
+    "an unknown optimizer": (_with("magic", "optimizer", "name"), "trained with 'magic'"),
     "an optimizer without a rate": (_without("optimizer", "hyper", "lr"), "lr"),
     "a rate that is text": (_with("fast", "optimizer", "hyper", "lr"), "lr must be"),
     "a negative seed": (_with(-1, "seed"), "seed"),

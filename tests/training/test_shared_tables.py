@@ -172,7 +172,7 @@ def test_the_table_is_read_written_and_grouped_by_its_name():
         made.step(batch(50, seed))
     for name in ("item", "history"):
         np.testing.assert_array_equal(made.table(name), rows)
-    with pytest.raises(ConfigError, match="there is no table 'histories'; there are user, item"):
+    with pytest.raises(ConfigError, match="there is no table 'histories'; tables are user, item"):
         made.table("histories")
 
 

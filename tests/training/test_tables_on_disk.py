@@ -290,17 +290,17 @@ REFUSED = {
     "exact mode": ({"optimizer": st.optim.adam(0.1, mode="exact")}, "take mode 'lazy'"),
     "dense mode": ({"optimizer": st.optim.adam(0.1, mode="dense")}, "take mode 'lazy'"),
     "groups": ({"optimizer": st.optim.sgd(0.1, groups=[GROUP])}, "give them the same"),
-    "a norm": ({"optimizer": st.optim.sgd(0.1, clip_norm=1.0)}, "take clip_value"),
-    "half tables": ({"model": small_dlrm.model("bfloat16")}, "are float32"),
-    "items": ({"model": st.models.SASRec({"item": 30})}, "models of clicks"),
-    "a whole table": ({"model": ReadsAllRows([5, 3])}, "but by ids of the batch"),
-    "parts": ({"accumulate": 2}, "leave accumulate out"),
+    "a norm": ({"optimizer": st.optim.sgd(0.1, clip_norm=1.0)}, "use clip_value"),
+    "half tables": ({"model": small_dlrm.model("bfloat16")}, "must be float32"),
+    "items": ({"model": st.models.SASRec({"item": 30})}, "click models"),
+    "a whole table": ({"model": ReadsAllRows([5, 3])}, "only by ids of the batch"),
+    "parts": ({"accumulate": 2}, "remove accumulate"),
     "a path": ({"tables": "folder"}, r"st\.tables\.OnDisk"),
 }
 
 
 def test_ranks_are_refused(place):
-    with pytest.raises(ConfigError, match="leave parallel out"):
+    with pytest.raises(ConfigError, match="remove parallel"):
         DiskTables(place, small_dlrm.model(), st.optim.sgd(0.1), trainer().target, 1, alone=False)
 
 

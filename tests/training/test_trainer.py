@@ -472,9 +472,9 @@ REFUSED = {
     "half a row": ({"batch_size": 12.5}, "batch_size is 12.5; it must be a whole number"),
     "stopping by nothing": (
         {"early_stopping": st.EarlyStopping(patience=2)},
-        r"early_stopping needs rows to validate on: fit\(\.\.\., validation=\.\.\.\)",
+        r"early_stopping needs validation rows: fit\(\.\.\., validation=\.\.\.\)",
     ),
-    "validating nothing": ({"validate_every": 2}, "validate_every needs rows to validate on"),
+    "validating nothing": ({"validate_every": 2}, "validate_every needs validation rows"),
     "no rows in a batch": ({"batch_size": 0}, "batch_size is 0"),
 }
 

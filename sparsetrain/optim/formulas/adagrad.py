@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adagrad: learning rates that fall with the squared gradients of each element.
+"""Adagrad: learning rates that fall with the sum of each element's squared gradients.
 
-A row that is not touched has gradient 0 and does not move, so row updates equal dense ones exactly.
+An untouched row has gradient 0 and does not move, so row updates equal dense updates exactly.
 """
 
 from __future__ import annotations

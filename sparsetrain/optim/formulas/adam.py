@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam: a moving average of the gradient over the root of one of its squares.
+"""Adam: a moving average of the gradient, divided by the root of an average of its squares.
 
-Bias is corrected by the optimizer's step count, also for a row that few of the steps touched, as in
+The bias correction uses the optimizer's step count even for a row that few steps touched, as in
 `torch.optim.SparseAdam`.
 """
 
@@ -39,7 +39,7 @@ def _step(w, g, slots, h):
     return w - h.rate * mean / (sqrt(square) * h.spread + h.eps), (mean, square)
 
 
-# `adamw` has it under its own name.
+# `adamw` uses it under its own name.
 ADAM = Formula(
     "adam",
     _step,

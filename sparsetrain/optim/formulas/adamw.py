@@ -35,7 +35,7 @@ def adamw(
     lr, beta1, beta2, eps
         As in `adam`.
     weight_decay : float
-        Decay rate, which `lr` multiplies. In lazy mode only touched rows decay.
+        Decay rate; it is multiplied by `lr`. In lazy mode only touched rows decay.
     **options
         See `Optimizer`.
 

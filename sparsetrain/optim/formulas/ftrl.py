@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FTRL-proximal: weights that are recomputed from accumulated gradients, many exactly 0.
 
-`z` begins at 0 and the weight is a function of it, so the first step forgets the initial weight: in
-exact and dense mode for all rows, in lazy mode for a row when it is first touched.
+`z` starts at 0 and determines the weight, so the first step discards the initial weight: in exact
+and dense mode for all rows, in lazy mode for a row when it is first touched.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ftrl(
     initial : float
         The sum of squares before the first step.
     **options
-        See `Optimizer`; there is no `weight_decay`, which l1 and l2 replace, and no `decoupled`.
+        See `Optimizer`; l1 and l2 replace `weight_decay`, and there is no `decoupled`.
 
     References
     ----------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradient descent with momentum, heavy-ball or Nesterov.
 
-A row that is not touched still moves by its velocity, unless in lazy mode.
+An untouched row still moves by its velocity, except in lazy mode.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NESTEROV = Formula(
 def momentum(lr: Number, *, momentum: float = 0.9, **options: Unpack[Options]) -> Optimizer:
     """Gradient descent with momentum: ``v <- momentum v + g``, then ``w <- w - lr v``.
 
-    No dampening; `lr` is outside the sum, so a schedule acts at once (PyTorch's form, not
-    Sutskever's).
+    There is no dampening, and `lr` is outside the sum, so a schedule acts at once (PyTorch's form,
+    not Sutskever's).
 
     Parameters
     ----------

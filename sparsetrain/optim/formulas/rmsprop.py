@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RMSProp: learning rates that follow a moving average of each element's squared gradients.
 
-In lazy mode a row that is not touched keeps its average; in a dense optimizer the average decays.
+In lazy mode an untouched row keeps its average; in a dense optimizer the average decays.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def rmsprop(
 ) -> Optimizer:
     """RMSProp.
 
-    ``v <- alpha v + (1 - alpha) g^2``, then ``w <- w - lr g / (sqrt(v) + eps)``; epsilon outside
-    the root and no momentum, PyTorch's defaults.
+    ``v <- alpha v + (1 - alpha) g^2``, then ``w <- w - lr g / (sqrt(v) + eps)``; as in PyTorch's
+    defaults, epsilon is outside the root and there is no momentum.
 
     Parameters
     ----------

@@ -27,8 +27,8 @@ def rowwise_adagrad(
 ) -> Optimizer:
     """Adagrad with one accumulator per row of a matrix or table.
 
-    ``s <- s + mean of g^2 over the row``, then ``w <- w - lr g / (sqrt(s) + eps)``. A vector (a
-    bias) has rows of one element: there it is ordinary Adagrad.
+    ``s <- s + mean of g^2 over the row``, then ``w <- w - lr g / (sqrt(s) + eps)``. A vector, such
+    as a bias, has rows of one element, so this is ordinary Adagrad.
 
     Parameters
     ----------

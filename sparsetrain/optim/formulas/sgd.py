@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stochastic gradient descent. Row updates equal dense ones exactly."""
+"""Stochastic gradient descent. Row updates equal dense updates exactly."""
 
 from __future__ import annotations
 

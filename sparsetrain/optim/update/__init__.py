@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update of a step: layout, kernels, the function made of them, the compiled program."""
+"""Update of a step: layout, kernels, the function that calls them, the compiled program."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Optimizer.apply_`: a step by gradients that exist, from the checks to the result.
+"""`Optimizer.apply_`: a step with computed gradients, from the checks to the result.
 
-The update is a `Step` of the gradients' backend, kept in the state by their names and kinds.
+The update is a `Step` of the gradients' backend, cached in the state by their names and kinds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DTYPES = ("float32", "float64")
 class Step(Protocol):
     """Takes steps on one state with gradients of the same names and kinds."""
 
-    machines: Sequence[Any]  # virtual machines that run in it
+    machines: Sequence[Any]  # virtual machines that run the step
 
     def run_(
         self,
@@ -46,7 +46,7 @@ class Step(Protocol):
         Raises
         ------
         ConfigError, DataError, NumericalError
-            As `Optimizer.apply_`; nothing is written then.
+            As in `Optimizer.apply_`; nothing is written then.
         """
         ...
 
@@ -77,7 +77,7 @@ def apply_(
         given, gradients = gradients, coalesced(gradients)
         clipped = {n: g for n, g in gradients.items() if n not in state.buffers}
         limited = scale.clipped(norm_of(clipped), optimizer.clip_norm)
-        if not isfinite(limited.norm or 0.0):  # duplicates may overflow only in their sum
+        if not isfinite(limited.norm or 0.0):  # the sum of finite duplicates may overflow
             problem = nonfinite(loss, given) or "the global norm is not finite"
             return loss, skip_step(state, problem, scale, loss)
         scale = limited
@@ -88,7 +88,7 @@ def apply_(
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
-    """Return names and kinds of gradients, as far as they decide the program; shapes come later."""
+    """Return the names and kinds of gradients that decide the program, mostly without shapes."""
     kinds = [
         (name, gradient.shape, gradient.indices.dtype, gradient.source is None)
         if isinstance(gradient, RowSparse)
@@ -109,7 +109,7 @@ def check_arguments(
     Raises
     ------
     ConfigError
-        If a value is missing, no tensor, on the wrong device, or has the wrong shape or dtype.
+        If a value is missing, not a tensor, on the wrong device, or has the wrong shape or dtype.
     """
     for name, gradient in gradients.items():
         if name not in params or name not in state:
@@ -129,21 +129,21 @@ def _check_argument(
     for array in (param,) if isinstance(gradient, RowSparse) else (param, gradient):
         if not isinstance(array, runtime.NDArray):
             raise ConfigError(
-                f"optimizer: {name!r} is a {type(array).__name__}; parameters and gradients are "
-                "tensors of sparsetrain.runtime.as_tensor"
+                f"optimizer: {name!r} is a {type(array).__name__}; convert parameters and "
+                "gradients with sparsetrain.runtime.as_tensor"
             )
     (shape, dtype), found = _shape_and_dtype(param), _shape_and_dtype(gradient)
     if is_rounded(dtype) and not isinstance(gradient, RowSparse):
         raise ConfigError(
-            f"optimizer: {name!r} is {dtype}, which takes row-sparse gradients alone, but its "
-            "gradient is dense: store it in float32, or remove what makes the gradient dense"
+            f"optimizer: {name!r} is {dtype}, which needs a row-sparse gradient, but its "
+            "gradient is dense: store it in float32, or use it only in lookups"
         )
     numbers = (*shape[:-1], width_of(shape[-1], dtype)) if shape else shape
     wanted = numbers, computed_in(dtype)
     if found != wanted:
         takes = f", which takes {wanted[1]}" if is_rounded(dtype) else ""
         raise ConfigError(
-            f"optimizer: gradient of {name!r} is {found}, parameter is {(shape, dtype)}{takes}"
+            f"optimizer: gradient of {name!r} is {found}, but parameter is {(shape, dtype)}{takes}"
         )
     if wanted[1] not in DTYPES:
         raise ConfigError(f"optimizer: {name!r} is {wanted[1]}, not {' or '.join(DTYPES)}")
@@ -159,8 +159,8 @@ def _check_argument(
     for what, tensor in lying.items():
         if tensor.device != param.device:
             raise ConfigError(
-                f"optimizer: {name!r} is on {param.device}, its {what} on {tensor.device}: "
-                "params = program.place(params) before optimizer.init(params)"
+                f"optimizer: {name!r} is on {param.device}, but its {what} is on "
+                f"{tensor.device}: params = program.place(params) before optimizer.init(params)"
             )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finiteness check: the search for NaN and infinity in many arrays, and the verdict on a step.
+"""Finiteness check: a search for NaN and infinity in many arrays, and the verdict on a step.
 
-NaN and infinity are the floats with all exponent bits set, so the largest exponent field of an
-array tells; compilers that assume there is no NaN do not touch integers. Cost: one pass over the
-arrays at the speed of memory.
+NaN and infinity are the floats with all exponent bits set, so the search takes the maximum of the
+exponent fields; compilers that assume no NaN leave these integers alone. Cost: one pass over the
+arrays at memory bandwidth.
 
 What is parallel: chunks of each array. What is vectorized: the elements of a chunk.
 """
@@ -30,7 +30,7 @@ from sparsetrain.tables.kernel_parts import flat
 CHUNKS = 16
 LANES = 64  # four vectors of AVX-512: their maxima are independent
 
-# Dtype -> integers as wide, and the exponent field in them.
+# Dtype -> the integer dtype of the same width, and its mask for the exponent.
 _EXPONENTS = {"float32": ("int32", 0x7F800000), "float64": ("int64", 0x7FF0000000000000)}
 
 Kind = tuple[str, int]  # dtype and number of axes
@@ -38,7 +38,7 @@ Body = Callable[[Sequence[Any], Any], None]
 
 
 def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
-    """Return the places of the arrays, float32 or float64, that hold NaN or infinity."""
+    """Return the positions of the arrays, float32 or float64, that have NaN or infinity."""
     if not arrays:
         return []
     kinds = tuple((array.dtype, len(array.shape)) for array in arrays)
@@ -50,8 +50,8 @@ def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
 def nonfinite_kernel(kinds: Sequence[Kind], search: Body | None = None) -> PrimFunc:
     """Build the search.
 
-    Arguments: the arrays, then found (K, CHUNKS) int32, not 0 where a chunk is not finite. `search`
-    emits the search in arrays viewed as (1, n); the CPU's by default.
+    Arguments: the arrays, then found (K, CHUNKS) int32, nonzero if a chunk is not finite. `search`
+    emits the search in arrays viewed as (1, n); by default the CPU's.
     """
     with kernel() as built:
         shapes = [extents(rank) for _, rank in kinds]
@@ -65,7 +65,7 @@ def nonfinite_kernel(kinds: Sequence[Kind], search: Body | None = None) -> PrimF
 
 
 def _search_in_chunks(arrays: Sequence[Any], found: Any) -> None:
-    """Search the arrays of each dtype in turn in one launch, and combine the lanes after it."""
+    """Search all arrays, dtype by dtype, in one launch; combine the lanes after it."""
     wrong = T.alloc_buffer((len(arrays), CHUNKS, LANES), "int32", scope="global")
     with T.parallel(0, CHUNKS) as chunk:
         for dtype in dict.fromkeys(str(array.dtype) for array in arrays):
@@ -80,7 +80,7 @@ def _search_in_chunks(arrays: Sequence[Any], found: Any) -> None:
 
 
 def _search(values: Any, chunk: Any, wrong: Any, place: Any) -> None:
-    """Search a chunk of an array (1, n); each lane notes whether it saw NaN or infinity."""
+    """Search a chunk of an array (1, n); each lane records whether it found NaN or infinity."""
     integer, exponent = _EXPONENTS[str(values.dtype)]
     size, whole = values.shape[1], const(exponent, integer)
 
@@ -106,8 +106,8 @@ def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
     """Build the verdict, which all updates read.
 
     Arguments: found (K, CHUNKS), from the search; counts (2,) of each plan; report
-    (1 + K + tables,) int64: whether anything is wrong, whether array k is not finite, how many ids
-    of a table are not rows of it.
+    (1 + K + tables,) int64: whether anything is wrong, whether array k is not finite, the number of
+    ids outside each table.
     """
     with kernel() as built:
         found = buffer("found", (arrays, CHUNKS), "int32")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense update kernel: all parameters with dense gradients that follow one rule, in one launch.
 
-A model has a weight and a bias for each layer, most of them small: with a launch each, calling the
-kernels takes longer than running them (hence ``foreach`` in PyTorch). The arithmetic and its order
-are the same as for one parameter alone.
+A model has a weight and a bias per layer, most of them small: with one launch each, calling the
+kernels would take longer than running them (hence ``foreach`` in PyTorch). The arithmetic and its
+order are the same as for a single parameter.
 
 What is parallel: chunks of every parameter. What is vectorized: the elements of a block.
 """
@@ -31,8 +31,8 @@ from sparsetrain.tables.kernel_parts import (
 )
 
 BLOCK = 1024  # elements of a parameter that one task updates
-CHUNKS = 32  # of the work: more than threads, so that they share it evenly
-MOST = 32  # parameters of one kernel, which selects among them
+CHUNKS = 32  # parts of the work; more than threads, to balance them
+MOST = 32  # most parameters of one kernel, which selects among them
 
 
 def dense_kernel(
@@ -44,9 +44,9 @@ def dense_kernel(
 ) -> PrimFunc:
     """Build the in-place update of parameters of one dtype.
 
-    Arguments: for each parameter its gradient, weight and slots, as they are; then report and
-    numbers (R, K); row `rule` holds the scalars. With a `span`, only the rows [first, end) of a
-    single parameter are updated, or its elements where the formula has no per-row part.
+    Arguments: for each parameter its gradient, weight and slots, with their own shapes; then report
+    and numbers (R, K), with the scalars in row `rule`. With a `span`, only the rows [first, end) of
+    a single parameter are updated, or elements if the formula has no per-row part.
     """
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
@@ -70,7 +70,7 @@ def declare_arguments(spec: KernelSpec, dtype: str, rank: int) -> tuple[Any, Any
 def as_rows(
     spec: KernelSpec, gradient: Any, weight: Any, slots: Sequence[Any]
 ) -> tuple[Parameter, Any]:
-    """View a parameter and its gradient as the formula takes them: by rows, or as one row."""
+    """View a parameter and its gradient as the formula needs them: by rows, or as one row."""
     view = matrix if spec.formula.by_row else flat
     each = zip(spec.formula.slots, slots, strict=True)
     viewed = [s if slot.per == "row" else view(s) for slot, s in each]
@@ -84,7 +84,7 @@ def update_in_chunks(
     h: SimpleNamespace,
     span: tuple[int, int] | None = None,
 ) -> None:
-    """Inside a kernel: update parameters, each given with its gradient (see `as_rows`)."""
+    """Inside a kernel: update parameters, each paired with its gradient (see `as_rows`)."""
     spec = parameters[0][0].spec
     alike = list(zip(*((g, p.weight, *p.slots) for p, g in parameters), strict=True))
     with T.parallel(0, CHUNKS) as chunk, each_in_turn(len(parameters)) as number:
@@ -103,7 +103,7 @@ def split_update(
 ) -> tuple[Any, Callable[[Any], None]]:
     """Return the number of independent tasks of an update, and a function that emits one.
 
-    `span` is of rows, or of elements where the parameter is seen as one row.
+    `span` counts rows, or elements if the parameter is viewed as one row.
     """
     first, end = span
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Update function: checks and in-place updates as the tail of a Relax function.
 
-The tail has three stages: plans of the row-sparse gradients and the search for NaN and infinity; a
-verdict on them; the updates, which do nothing unless the verdict is good. Hence everything that can
-fail precedes the first write. The function in front computes the gradients (`append_update`), or
-merely returns gradients that it is given (`given_gradients`).
+The tail has three stages: plans of the row-sparse gradients and a search for NaN and infinity; a
+verdict on these; the updates, which do nothing unless the verdict is good. So everything that can
+fail precedes the first write. The function before the tail computes the gradients
+(`append_update`), or only returns its arguments (`given_gradients`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def append_update(
     module : tvm.IRModule
         Its `function` returns a tuple: the loss, then the leaves of the gradients.
     function : str
-        Keeps its name; returns the loss alone. Arguments are added at the end: the slots of
-        each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (`keys_shape`) int64, `WORK`
-        (S, NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,) int64, which is written.
+        Name of the function; the new one returns only the loss. Arguments are added at the end: the
+        slots of each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (`keys_shape`) int64,
+        `WORK` (S, NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,) int64, written.
     structure : mapping
         Parameter -> kind of its gradient.
     layout : Layout
@@ -66,7 +66,7 @@ def append_update(
         A new module.
     """
     old = module[function]
-    tail = _Tail(relax.BlockBuilder(module), old, structure, layout)
+    tail = _UpdateBuilder(relax.BlockBuilder(module), old, structure, layout)
     tail.check()
     for dense in layout.dense:
         tail.update_dense(dense)
@@ -92,13 +92,13 @@ def given_gradients(
 ) -> tuple[tvm.IRModule, dict[str, RowSparse | None]]:
     """Build a function that returns its arguments: a loss, and gradients of these kinds.
 
-    Lengths of row-sparse gradients are symbols. The parameters are arguments too, after the leaves
-    (`leaves_of`), for `append_update` to write.
+    Lengths of row-sparse gradients are symbolic. The parameters are also arguments, after the
+    leaves (`leaves_of`), for `append_update` to write.
 
     Returns
     -------
     module, structure
-        As `append_update` takes them.
+        Arguments of `append_update`.
     """
     structure: dict[str, RowSparse | None] = {}
     leaves = [_variable(":loss", loss.shape, str(loss.dtype))]
@@ -133,8 +133,8 @@ def _variable(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:
     return relax.Var(name, relax.TensorType([*shape], dtype))
 
 
-class _Tail:
-    """Bindings behind the gradients, in order, and the arguments that they need."""
+class _UpdateBuilder:
+    """Builds the bindings that follow the gradients, and the arguments that they need."""
 
     def __init__(
         self, builder: relax.BlockBuilder, old: relax.Function, structure: Structure, layout: Layout
@@ -176,13 +176,13 @@ class _Tail:
 
     @property
     def arguments(self) -> list[relax.Var]:
-        """The arguments that are added to the function's."""
+        """The arguments to add to the function's."""
         slots = [slot for slots in self.slots.values() for slot in slots]
         return [*slots, *self.last.values(), *self.step.values()]
 
     @property
     def beside_tables(self) -> dict[str, list[str]]:
-        """Table -> the names of the arguments that have as many rows."""
+        """Table -> the names of arguments with the same number of rows."""
         last = {name: [stamps] for name, stamps in self.last.items()}
         return {
             name: [array.name for array in (*self.slots[name], *last.get(name, ()))]
@@ -206,7 +206,7 @@ class _Tail:
         return var
 
     def _array(self, shape: Sequence[Any], dtype: str) -> relax.Var:
-        """Allocate memory for as long as the program runs."""
+        """Allocate memory that is valid while the program runs."""
         ty = relax.TensorType(shape, dtype)
         return self._bind(relax.op.builtin.alloc_tensor(ty.shape, dtype, 0, "global"), ty)
 
@@ -219,12 +219,12 @@ class _Tail:
         return self._bind(relax.op.memory.view(array, None if same else ty.shape, ty.dtype), ty)
 
     def _call(self, name: str, kernel: tvm.tirx.PrimFunc, arguments: Sequence[Any]) -> None:
-        """Call a kernel, which writes into its arguments; profiles show the name."""
+        """Call a kernel, which writes to its arguments; profiles show the name."""
         callee = self.builder.add_func(kernel, name)
         self._bind(relax.Call(callee, list(arguments)), relax.TupleType([]))
 
     def check(self) -> None:
-        """Make the plans, search all values, and write the report."""
+        """Make the plans, search all values for NaN and infinity, and write the report."""
         sparse = {name: self.gradients[name] for name in self.tables}
         self.plans = {name: self._plan(name) for name in sparse}
         values = [
@@ -254,7 +254,7 @@ class _Tail:
         return plan
 
     def update_dense(self, update: DenseUpdate) -> None:
-        """Update some parameters by their dense gradients."""
+        """Update some parameters with their dense gradients."""
         spec = self.layout.specs[update.rule]
         own = [
             [self._whole(a) for a in (self.gradients[n], self.params[n], *self.slots[n])]
@@ -275,7 +275,7 @@ class _Tail:
         return array if len(array.ty.shape) else self._view(array, (1,))
 
     def update_rows(self, place: int) -> None:
-        """Update one range of a table by its row-sparse gradient."""
+        """Update one range of a table with its row-sparse gradient."""
         update = self.layout.rows[place]
         spec, gradient = self.layout.specs[update.rule], self.gradients[update.name]
         plan, param = self.plans[update.name], self.params[update.name]

@@ -2,7 +2,7 @@
 """Layout of an update: the kernel calls that a step makes, and the arguments they need.
 
 A layout depends on the rules, shapes and kinds of gradients, not on numbers such as the learning
-rate: those are arguments, so changing one compiles nothing.
+rate, which are arguments: changing one does not recompile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.tables.formula import KernelSpec
 
-# Parameter -> None for a dense gradient, or a traced row-sparse one; in the order of the results.
+# Parameter -> None for a dense gradient, or a traced `RowSparse`; in the order of the results.
 Structure = Mapping[str, RowSparse | None]
 NUMBERS, KEYS, WORK, REPORT = ":numbers", ":keys", ":work", ":report"  # arguments of the program
 
@@ -31,7 +31,7 @@ class DenseUpdate(NamedTuple):
     names : tuple of str
         The parameters.
     rows : tuple of int, optional
-        The rows [first, end) of a single parameter; by default all rows of all of them.
+        The rows [first, end) of a single parameter; by default all rows of all parameters.
     """
 
     rule: int
@@ -51,9 +51,9 @@ class RowsUpdate(NamedTuple):
     first, end : int
         The rows.
     every_row : bool
-        Whether rows without an entry are updated too, by a gradient of 0.
+        Whether rows without an entry are also updated, with a gradient of 0.
     stamped : bool
-        Whether the step is noted for each updated row, as exact mode needs it.
+        Whether the step's number is written for each updated row, for exact mode.
     """
 
     rule: int
@@ -65,12 +65,12 @@ class RowsUpdate(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """All that decides the code of an update.
+    """Everything that decides the code of an update.
 
     Parameters
     ----------
     specs : tuple of KernelSpec
-        Of the rules, by number.
+        Specs of the rules, by number.
     dense, rows : tuple
         The kernel calls.
     """
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(structure: Structure, state: State) -> Layout:
-    """Lay out the update of gradients of this structure by the rules of a state."""
+    """Lay out the update for gradients of this structure and the rules of a state."""
     rules = state.rules(structure)
     together: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     dense: list[DenseUpdate] = []
@@ -128,13 +128,13 @@ def slot_name(parameter: str, slot: str) -> str:
 
 
 def numbers_shape(layout: Layout) -> tuple[int, int]:
-    """Return the number of rules, and of scalars in the longest spec."""
+    """Return the number of rules, and the number of scalars in the longest spec."""
     return len(layout.specs), max((len(r.scalars) for r in layout.specs), default=0) or 1
 
 
 def keys_shape(layout: Layout) -> tuple[int, int]:
     """Return the shape of `KEYS`.
 
-    For each rows update two noise keys, the step's number, and the first and the end of the rows.
+    A row for each rows update: two noise keys, the step's number, the first row and the end.
     """
     return max(1, len(layout.rows)), 5

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Update program: a compiled function that checks gradients and writes the step.
 
-One call of it is a step. Python runs before its first kernel and after its last one, not between
-them, where caches are cold and Python is several times slower.
+One call is a step. Python runs before the first kernel and after the last one, not between them,
+where caches are cold and Python is several times slower.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sparsetrain.tables.collection import Tables
 
 
 class UpdateProgram(Program):
-    """A gradient function and an update in one program, which returns the loss.
+    """A gradient function and an update in one program that returns the loss.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ class UpdateProgram(Program):
 
 
 class UpdateStep:
-    """Steps on one state through an `UpdateProgram`, by the rules that the state has now.
+    """Steps on one state through an `UpdateProgram`, with the state's current rules.
 
     Parameters
     ----------
     program : UpdateProgram
-        Laid out for the rules of the state.
+        A program with the layout for these rules.
     state : State
         The state that `run_` will write.
     """
@@ -94,7 +94,7 @@ class UpdateStep:
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
-        # Factors of all steps by rules that do not depend on the step, and the numbers then.
+        # If no rule depends on the step: the factors of the last numbers, and these numbers.
         self._steady: tuple[float, float] | None = None
         self._last: list[tuple[float, ...]] = []
         self._is_dense = {name: name not in self._tables for name in structure}
@@ -105,7 +105,7 @@ class UpdateStep:
             for place, (table, number) in enumerate(ranges)
             if table.stamp(number) is not None or table.keys(0, 0)
         ]
-        self._lookups = -1  # for which there is room
+        self._lookups = -1  # number of lookups that `WORK` has room for
         self._bound: tuple[list[str], list[NDArray]] = [], []
         self._arguments: dict[str, NDArray] = {}
 
@@ -117,18 +117,18 @@ class UpdateStep:
         lookups: int,
         scale: Scale = NO_SCALE,
     ) -> tuple[NDArray, StepResult]:
-        """Take a step: return the loss, and the result of the step.
+        """Take a step; return the loss, and the result of the step.
 
         Parameters
         ----------
         params, inputs : mapping of str to array
-            The arguments of the program; ids are in their tables. Parameters are written.
+            The arguments of the program; ids must be inside their tables. Parameters are written.
         state : State
             Written.
         lookups : int
-            Entries of the largest row-sparse gradient.
+            Number of entries of the largest row-sparse gradient.
         scale : Scale, optional
-            Of the gradients.
+            Scale of the gradients.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class UpdateStep:
         return loss, StepResult(number, scale.norm)
 
     def _write_numbers_(self, step: int, lr_scale: float, factor: float) -> list[tuple[float, ...]]:
-        """Write the scalars of each rule in a step, unless they are there; return its numbers."""
+        """Write each rule's scalars for a step, unless unchanged; return the rules' numbers."""
         if self._steady == (lr_scale, factor):
             return self._last
         numbers, scalars = [], []
@@ -171,7 +171,7 @@ class UpdateStep:
         return numbers
 
     def _write_keys_(self, state: State, step: int) -> None:
-        """Write the noise keys of half-precision tables, and the steps that exact mode notes."""
+        """Write the noise keys of half-precision tables, and the step numbers of exact mode."""
         view = runtime.as_numpy(self._keys, writable=True)
         for place, table, number in self._keyed:
             view[place, :2] = table.keys(state.seed, step) or 0
@@ -180,7 +180,7 @@ class UpdateStep:
     def _bind(
         self, params: Mapping[str, NDArray], state: State, lookups: int
     ) -> dict[str, NDArray]:
-        """Return all arguments but the inputs; the same dictionary for the same tensors."""
+        """Return all arguments except inputs; the same dictionary for the same tensors."""
         names = [*params]
         tensors = [*params.values(), *state.tensors()]
         if names != self._bound[0] or not all(map(is_, tensors, self._bound[1])):
@@ -199,7 +199,7 @@ class UpdateStep:
         return self._arguments
 
     def _make_current_(self, tables: Tables) -> None:
-        """Make all rows current of parameters with a dense gradient."""
+        """Bring all rows up to date, of parameters with a dense gradient."""
         for table in tables.lagging:
             if self._is_dense.get(table.name):
                 table.flush()
@@ -210,7 +210,7 @@ class UpdateStep:
         Raises
         ------
         DataError
-            If all are finite: then row indices are outside their table.
+            If all values are finite, so row indices lie outside their table.
         """
         structure = self.program.structure
         arrays = 1 + len(structure)

@@ -4,9 +4,9 @@
 The update is not linear in the gradient, so a row's entries are summed first, in registers and in
 their order, and the row is written once.
 
-What is parallel: rows, with one writer each; the bits do not depend on the number of threads.
-What is vectorized: the columns of a row. Touched rows of a large table are in no cache, so they are
-prefetched, one by one, while others are updated.
+Parallel: rows, with one writer each, so the bits do not depend on the number of threads.
+Vectorized: the columns of a row. Touched rows of a large table are in no cache, so they are
+prefetched, one by one, while earlier rows are updated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.builder import Prefetch, line_starts
 from sparsetrain.tables.kernel_parts import Parameter, zero
 
-LINES = 256  # prefetched and not used yet
+LINES = 256  # cache lines that are prefetched and not yet used
 VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
 
 
@@ -33,11 +33,11 @@ class Runs(NamedTuple):
     rows : buffer (>= U,)
         The touched rows.
     order : callable
-        ``order(n)`` is the entry in place n.
+        ``order(n)`` is the entry at position n.
     offsets : buffer (>= U + 1,)
-        First place of each row's entries.
+        First position of each row's entries.
     source : buffer (N,), optional
-        The value row that an entry draws from; by default the one of its own number.
+        The value row of each entry; by default the row with the entry's number.
     values : buffer (M, D)
         The value rows.
     """
@@ -49,7 +49,7 @@ class Runs(NamedTuple):
     values: Any
 
     def value_row(self, place: Any) -> Any:
-        """Return the value row of the entry in a place."""
+        """Return the value row of the entry at a position."""
         entry = self.order(place)
         return tirx.Cast("int64", entry if self.source is None else self.source[entry])
 
@@ -61,7 +61,7 @@ def update_rows(
     h: SimpleNamespace,
     marks: Sequence[tuple[Any, Any]] = (),
 ) -> None:
-    """Inside a kernel: update the rows of runs `span`; `marks` are arrays (V,) and a value each."""
+    """Inside a kernel: update the rows of runs `span`; `marks` pairs arrays (V,) with values."""
 
     def update(run: Any) -> None:
         row = T.Bind(tirx.Cast("int64", runs.rows[run]))
@@ -96,7 +96,7 @@ def update_row(
     h: SimpleNamespace,
     may_be_empty: bool = False,
 ) -> None:
-    """Sum the entries of a run and apply the spec, tile by tile where a row allows it."""
+    """Sum the entries of a run and apply the spec, tile by tile if the formula allows it."""
     tiles, lanes = parameter.tiles()
     whole = parameter.spec.formula.by_row
     gradient = T.alloc_local((parameter.width if whole else lanes,), parameter.dtype)

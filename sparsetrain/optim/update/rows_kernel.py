@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row update kernel: the in-place update of a table by a row-sparse gradient.
 
-Rows without an entry are neither read nor written, unless every row is to be updated: then their
-gradient is 0. `row_update` has the update of a row.
+Rows without an entry are neither read nor written, unless every row is updated: then their gradient
+is 0. `row_update` has the update of one row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.tables.kernel_parts import (
     declare_report,
 )
 
-ROWS = 256  # per task when every row is updated
+ROWS = 256  # rows per task if every row is updated
 
 
 class RowsKind(NamedTuple):
@@ -40,11 +40,11 @@ class RowsKind(NamedTuple):
     index_dtype : str
         Dtype of the row indices.
     pooled : bool
-        Whether entries name the value rows that they draw from.
+        Whether entries have a `source`, the number of their value row.
     stamped : bool
-        Whether the number of the step is written to the slot `last` of each updated row.
+        Whether the step's number is written to the slot `last` of each updated row.
     every_row : bool
-        Whether rows without an entry are updated too.
+        Whether rows without an entry are also updated.
     """
 
     width: int
@@ -98,7 +98,7 @@ def rows_kernel(
 def update_every_row(
     parameter: Parameter, runs: Runs, used: Any, span: tuple[Any, Any], h: SimpleNamespace
 ) -> None:
-    """Inside a kernel: update rows [first, end) of the table, with a gradient or without."""
+    """Inside a kernel: update rows [first, end) of the table, with or without a gradient."""
     first, end = span
     with T.parallel(0, tirx.ceildiv(end - first, ROWS)) as task:
         begin = T.Bind(first + task * ROWS)
@@ -106,7 +106,7 @@ def update_every_row(
         T.buffer_store(run, first_from(runs.rows, used, begin), [0])
         with T.serial(0, tirx.min(ROWS, end - begin)) as step:
             row, here = T.Bind(begin + step), T.Bind(run[0])
-            # An unused run may hold any row: it is compared only behind the test of its number.
+            # An unused run may hold any row, so its number is tested before its row is compared.
             touched = T.Bind(
                 tirx.if_then_else(here < used, tirx.Cast("int64", runs.rows[here]) == row, False)
             )
@@ -117,7 +117,7 @@ def update_every_row(
 
 
 def first_from(rows: Any, used: Any, row: Any) -> Any:
-    """Return the place of the first of some ascending rows that is `row` or more."""
+    """Return the position of the first of the ascending `rows` that is at least `row`."""
     low, high = T.alloc_local((1,), "int64"), T.alloc_local((1,), "int64")
     T.buffer_store(low, const(0, "int64"), [0])
     T.buffer_store(high, used, [0])

@@ -47,7 +47,7 @@ static int check_private(const char *name, const struct stat *status, char *erro
   if (status->st_uid != geteuid() && status->st_uid != 0)
     return st_fail(error, ST_ARTEFACT, "%s: it belongs to another user: chown it", name);
   if (status->st_mode & 022)
-    return st_fail(error, ST_ARTEFACT, "%s: others may write it: chmod go-w", name);
+    return st_fail(error, ST_ARTEFACT, "%s: other users may write it: chmod go-w", name);
   return ST_OK;
 }
 
@@ -86,7 +86,7 @@ static uint32_t adler_of(const uint8_t *data, size_t size) {
 }
 
 static int damaged(const st_model *model, const char *name, char *error) {
-  return st_fail(error, ST_ARTEFACT, "%s/%s: it is damaged: copy the folder again", model->path,
+  return st_fail(error, ST_ARTEFACT, "%s/%s: the file is damaged: copy the folder again", model->path,
                  name);
 }
 

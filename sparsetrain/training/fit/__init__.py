@@ -2,11 +2,11 @@
 """One call of `Trainer.fit`: its arguments, its state, and the actions due after a step.
 
 - `call`: the call itself
-- `arguments`: checks of a call, the settings fixed for a run, and the result, as a table
-- `resume`: the state that a run begins with
+- `arguments`: checks of a call, the settings that a run fixes, and the result as a table
+- `resume`: the initial state of a run
 - `loop`: steps, evaluations and checkpoints, each when due
 - `record`: log and checkpoints; step, position and memory added to an error
-- `best`: the weights that early stopping ends with
+- `best`: the weights at the end of early stopping
 """
 
 from sparsetrain.training.fit.arguments import EarlyStopping as EarlyStopping

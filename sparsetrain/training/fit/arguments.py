@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a run, the subset fixed when it is resumed, and its result."""
+"""Arguments of a run, the subset that a resumed run must repeat, and its result."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparsetrain.training.run import Run
 
 
 def is_defined(score: float | None) -> bool:
-    """Return whether a score is a number; NaN is none."""
+    """Return whether a score is a number and not NaN."""
     return score is not None and score == score
 
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a run ends before its last epoch, and which validation is its best.
+    """Rule that ends a run before its last epoch and selects its best validation.
 
     With patience, `fit` ends with the weights of the best validation; without, and after a stop,
     with the last weights. Without a run folder, a copy of all weights and slots is kept for this.
@@ -38,16 +38,15 @@ class EarlyStopping:
     Parameters
     ----------
     monitor : str, optional
-        The validation score that is watched: logloss, ne, auc, gauc (where rows are grouped),
-        calibration (best near 1) or accuracy of a binary label, rmse or mae of a real one, logloss,
-        ne or accuracy of one of classes, deviance of counts, pinball of quantiles; of several
-        labels ``NAME.auc`` and so on, or loss; without labels hr@10, ndcg@10 and so on. By default
-        the label's own, such as logloss or rmse; of several loss, and without any the ndcg of the
-        first k.
+        The validation score to monitor. Binary labels: logloss, ne, auc, gauc (with groups),
+        calibration (best near 1) or accuracy; real labels: rmse or mae; classes: logloss, ne or
+        accuracy; counts: deviance; quantiles: pinball; several labels: ``NAME.auc`` and so on, or
+        loss; rankings: hr@10, ndcg@10 and so on. The default is the label's main score, such as
+        logloss or rmse; loss for several labels; ndcg at the first k for rankings.
     patience : int, optional
         Training ends after this many validations without a better score; None never ends it.
     min_delta : float
-        Smallest gain that counts as better; it must be exceeded.
+        A better score must exceed the best by more than this.
     """
 
     monitor: str | None = None
@@ -64,7 +63,7 @@ class EarlyStopping:
     def of_labels(
         self, labels: Labels, grouped: bool = False, k: int | Sequence[int] = 10
     ) -> EarlyStopping:
-        """Return the rule with the score that it watches for labels of these kinds.
+        """Return the rule with its score set for labels of these kinds.
 
         Parameters
         ----------
@@ -83,7 +82,7 @@ class EarlyStopping:
         monitor = self.monitor or default
         if monitor not in known:
             fix = "; gauc needs group_by" if base_name(monitor) == "gauc" and not grouped else ""
-            raise ConfigError(f"monitor is {monitor!r}; these labels have {', '.join(known)}{fix}")
+            raise ConfigError(f"monitor is {monitor!r}; the scores are {', '.join(known)}{fix}")
         return replace(self, monitor=monitor)
 
     def is_better(self, score: float | None, best: float | None) -> bool:
@@ -100,13 +99,13 @@ class EarlyStopping:
 class ReduceLROnPlateau:
     """Reduce the learning rate when validations stop improving.
 
-    It multiplies the rate of every parameter, after any schedule, for the rest of the run; a
-    resumed run keeps it. `EarlyStopping` sets the score that is watched and the gain that counts.
+    The factor multiplies the rate of every parameter, after any schedule, for the rest of the run;
+    a resumed run keeps it. `EarlyStopping` sets the score to monitor and the least improvement.
 
     Parameters
     ----------
     factor : float
-        Of the learning rate, above 0 and below 1.
+        Factor of the learning rate, above 0 and below 1.
     patience : int
         The rate is reduced after each run of this many validations without a better score.
 
@@ -141,20 +140,20 @@ class FitArguments:
     Attributes
     ----------
     until : int
-        Number of the epoch before which training ends.
+        Number of epochs at the end of training.
     batch_size : int
     seed : int or None
-        Of the order of the rows; None keeps the order of the data.
+        Seed of the order of the rows; None keeps the order of the data.
     validate_every : int or None
-        Steps between validations; None for the ends of epochs alone.
+        Steps between validations; None validates only at the end of epochs.
     validate_epochs : int
-        Epochs between validations; the last is validated too.
+        Epochs between validations; the last epoch is always validated.
     k : int or sequence of int
-        Of rankings to validate, as in `RankingMetrics`.
+        Cutoffs of validations that rank items, as in `RankingMetrics`.
     options : mapping
-        Further settings that affect the numbers of a step, by the names of a trainer's arguments.
+        Further settings that affect the numbers of a step, by names of the trainer's arguments.
     group_by : str or None
-        Feature that groups the rows to validate on, by its ids.
+        Feature with ids that group the validation rows.
     """
 
     until: int
@@ -191,9 +190,9 @@ class FitArguments:
         monitor = str(self.early_stopping.monitor)
         if self.validation_decides and scores[monitor] is None:
             raise DataError(
-                f"validation: {monitor} is not defined for these rows, and early stopping or "
-                "reduce_lr watches it: auc, gauc and ne need rows of both classes, a ranking needs "
-                "wanted items; give other rows to validate on, or watch another score (monitor)"
+                f"validation: {monitor} is not defined for these rows, but early stopping or "
+                "reduce_lr monitors it: auc, gauc and ne need rows of both classes, a ranking "
+                "needs wanted items; change the validation rows, or set a different monitor"
             )
 
     def fixed(self) -> dict[str, Any]:
@@ -225,14 +224,14 @@ class History(dict[str, Any]):
 
     @property
     def frame(self) -> pandas.DataFrame:
-        """A row for each epoch: rows, seconds, the loss, and the validation scores."""
+        """One row per epoch: rows, seconds, the loss, and the validation scores."""
         import pandas
 
         rows = self._rows
         return pandas.DataFrame(rows, index=pandas.RangeIndex(1, len(rows) + 1, name="epoch"))
 
     def plot(self, *scores: str) -> Plot:
-        """Return charts by epoch that a notebook shows, of columns of `frame`.
+        """Return charts of columns of `frame` by epoch; a notebook shows them.
 
         By default these are the losses and the main validation scores.
 
@@ -245,7 +244,7 @@ class History(dict[str, Any]):
         known = [*dict.fromkeys(name for row in rows for name in row)]
         for name in scores:
             if name not in known:
-                raise ConfigError(f"plot: there is no score {name!r}; {nearest(name, known)}")
+                raise ConfigError(f"plot: no score {name!r}; {nearest(name, known)}")
         usual = [name for name in known if base_name(name.removeprefix("valid ")) in _SHOWN]
         return plot_of(rows, scores or usual)
 
@@ -288,13 +287,13 @@ def check_fit_arguments(
     Raises
     ------
     ConfigError
-        The message names a value to give.
+        If there are any; names a valid value.
     """
     if stop is not None and not callable(stop):
         raise ConfigError(f"stop is {stop!r:.60}; give a function without arguments")
-    for name, told in {"on_epoch": on_epoch, "on_log": on_log}.items():
-        if told is not None and not callable(told):
-            raise ConfigError(f"{name} is {told!r:.60}; give a function of a dict")
+    for name, callback in {"on_epoch": on_epoch, "on_log": on_log}.items():
+        if callback is not None and not callable(callback):
+            raise ConfigError(f"{name} is {callback!r:.60}; give a function of a dict")
     require_type("run", run, (Run, str, Path), "a Run, or the path of its folder")
     fix = "an EarlyStopping, such as EarlyStopping(patience=3)"
     require_type("early_stopping", early_stopping, EarlyStopping, fix)
@@ -307,4 +306,4 @@ def check_fit_arguments(
     }
     for name, value in needing.items():
         if validation is None and value is not None:
-            raise ConfigError(f"{name} needs rows to validate on: fit(..., validation=...)")
+            raise ConfigError(f"{name} needs validation rows: fit(..., validation=...)")

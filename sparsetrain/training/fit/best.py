@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the best validation, with which a run of early stopping ends.
+"""The state of the best validation, which early stopping restores at the end of a run.
 
 It is the whole state of that step (weights, slots, counts), equal to the loaded best checkpoint.
 With a run folder it is read from there and takes no memory; without one, a copy of all parameters
@@ -32,7 +32,7 @@ class Best:
     rule : EarlyStopping
         Without patience nothing is kept: the run ends with its last weights.
     run : Run or None
-        Where checkpoints are.
+        The run that has the checkpoints.
     """
 
     def __init__(self, rule: EarlyStopping, run: Run | None) -> None:
@@ -56,8 +56,8 @@ class Best:
                 size = sum(array.nbytes for array in state.arrays.values())
                 raise ResourceError(
                     f"early stopping keeps a copy of the best weights and slots, {size:,} bytes, "
-                    "and there is no memory for it: with run=FOLDER (train --out FOLDER) it is "
-                    "kept there"
+                    "but there is no memory for it: set run=FOLDER (train --out FOLDER) to keep it "
+                    "on disk"
                 ) from None
 
     def restore_(self, trainer: Any, step: int) -> str | None:
@@ -72,7 +72,7 @@ class Best:
         """
         if trainer.steps == step:
             return None
-        with _interrupts_wait(), trainer.snapshot(missed=FOREVER):  # nobody reads half of a state
+        with _interrupts_wait(), trainer.snapshot(missed=FOREVER):  # no thread sees a partial state
             if self._run is None:
                 return self._from_memory_(trainer, step)
             return _from_folder_(trainer, step, self._run)

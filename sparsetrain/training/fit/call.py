@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call itself, `Trainer.fit`."""
+"""The method `Trainer.fit`."""
 
 from __future__ import annotations
 
@@ -53,57 +53,57 @@ def fit(
     Parameters
     ----------
     train, validation : parquet paths, Arrow tables, pandas frames or iterables of Batch
-        Whatever `sparsetrain.data.open_source` takes.
+        Any source that `sparsetrain.data.open_source` accepts.
     epochs : int
-        Passes over `train`; with `resume`, of the whole run.
+        Passes over `train`; with `resume`, the total of the run.
     batch_size : int
-        Rows per step; the last, smaller batch is trained on too.
+        Rows per step; the last batch of an epoch may be smaller.
     shuffle : bool
         Mix the rows, by the trainer's seed and the epoch's number.
     progress : "auto", None or Progress
         Progress display, see `sparsetrain.training.progress`.
     stop : callable, optional
-        Called after each batch of training, and between batches of a validation; True ends
-        training.
+        Called after each training batch, and between validation batches; if it returns True,
+        training ends.
     on_epoch : callable, optional
-        Told of each epoch that is over, as the entry of ``epochs`` that it becomes.
+        Called after each epoch with its entry of ``epochs``.
     on_log : callable, optional
-        Told of each line of the log, such as a logger of `sparsetrain.loggers`; without `run`
+        Called with each line of the log, such as a logger of `sparsetrain.loggers`; without `run`,
         there is a line every 100 steps.
     run : Run or path, optional
-        The folder in which checkpoints and a log of every metric are kept.
+        Folder for checkpoints and a log of all metrics.
     resume : bool
-        Go on where the checkpoint was that this trainer was loaded from, to the bits that an
-        uninterrupted run would have had.
+        Continue from the checkpoint that this trainer was loaded from, with the same bits as an
+        uninterrupted run.
     validate_every : int, optional
-        Steps between validations, besides those after epochs.
+        Steps between validations, in addition to those after epochs.
     validate_epochs : int
-        Epochs between validations; the last is validated too.
+        Epochs between validations; the last epoch is always validated.
     k : int or sequence of int
-        Of validations that rank items, as in `evaluate`.
+        Cutoffs of validations that rank items, as in `evaluate`.
     early_stopping : EarlyStopping, optional
-        When to end, by validation scores; with patience the trainer then has the weights, slots and
-        counts of the best validation. A resumed run goes on from the last state.
+        When to stop, by validation scores; with patience, the trainer then has the weights, slots
+        and counts of the best validation. A resumed run continues from the last state.
     reduce_lr : ReduceLROnPlateau, optional
         When to lower the learning rate, by validation scores.
     group_by : str, optional
         As in `evaluate`, for validations.
     check_numerics : bool
-        If a step is not finite, find the first value of the program that is not.
+        If a step fails with NaN or infinity, find the first such value in the program.
     allow_changed : collection of str
         Differences from the resumed run to allow: ``"data"``, the name of an argument, or
-        ``"validation"``: rows to validate on, compared where the weights depend on validations.
+        ``"validation"``, the validation rows, which are compared if the weights depend on them.
     profile : bool
-        Record the kernels of some early steps; their results stay the same.
+        Record the kernels of some early steps; results stay the same.
 
     Returns
     -------
     History
-        A dict that shows as a table of its epochs, and has it as `frame`:
-        ``rows``, ``seconds``, ``rows_per_s`` (of training alone, in this call), ``loss`` (mean
-        of the last epoch), ``epochs`` (of the whole run, a dict each, with ``valid`` if there
-        is validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
-        validation), ``checkpoint`` ("best" if early stopping left the weights of that one, else
+        A dict that prints as a table of its epochs, which `frame` returns. Its entries are
+        ``rows``, ``seconds``, ``rows_per_s`` (training in this call only), ``loss`` (mean of the
+        last epoch), ``epochs`` (of the whole run, one dict each, with ``valid`` if there is a
+        validation), ``stopped``, ``stopped_early``, ``best`` (step and value of the best
+        validation), ``checkpoint`` ("best" if early stopping restored the best weights, else
         "latest"); with `profile`, ``profile`` (`StepProfile`, or None after too few steps).
 
     Raises
@@ -113,9 +113,9 @@ def fit(
     CheckpointError
         If data or an argument differs from the resumed run's, or the run cannot be written.
     NumericalError
-        As `step`; the batches before stay trained on.
+        As in `step`; earlier steps are kept.
     ResourceError
-        If memory or disk is used up; the last checkpoint stays.
+        If memory or disk is full; the last checkpoint is kept.
     """
     check_fit_arguments(
         validation, stop, on_epoch, on_log, run, validate_every, early_stopping, reduce_lr
@@ -150,8 +150,8 @@ def fit(
         held_out = None if validation is None else self._dataset(validation)
         if self.model.learns:
             self.learn_(opened)
-        told = progress, stop, on_epoch, on_log
-        history = Fit(self, dataset, held_out, plan, state, folder, *told).run()
+        callbacks = progress, stop, on_epoch, on_log
+        history = Fit(self, dataset, held_out, plan, state, folder, *callbacks).run()
         if watch:
             history["profile"] = found = watch.result()
             if folder and folder.logs and found:

@@ -39,19 +39,19 @@ class Fit:
     ----------
     trainer : Trainer
     dataset, held_out : Dataset
-        To train on; to validate on, or None.
+        Training rows; validation rows or None.
     plan : FitArguments
     state : RunState
-        Where to begin; changed as the run goes on.
+        Initial state; changed as the run proceeds.
     run : Run or None
-        Where the log and the checkpoints go, including the best validation's.
+        Folder for the log and the checkpoints, including the best validation's.
     progress : "auto", None or Progress
     stop : callable or None
-        Asked after each batch; True ends the run there.
+        Called after each batch; if it returns True, the run ends there.
     on_epoch : callable or None
-        Told of each epoch that is over.
+        Called after each epoch.
     on_log : callable or None
-        Told of each line of the log.
+        Called with each line of the log.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class Fit:
     ) -> None:
         if plan.reduce_lr is not None and trainer.optimizer.number("lr", 1) is None:
             name = trainer.optimizer.formula.name
-            raise ConfigError(f"reduce_lr: {name} has no learning rate, a number called lr")
+            raise ConfigError(f"reduce_lr: {name} has no learning rate named lr")
         self._trainer, self._dataset, self._held_out = trainer, dataset, held_out
         self._plan, self._state = plan, state
         self._record = Record(run, plan.group_by is not None, on_log)
         self._best = Best(plan.early_stopping, run)
-        make_progress(progress)  # checks it
+        make_progress(progress)  # raises if it is invalid
         self._progress, self._stop = progress, stop or (lambda: False)
         self._on_epoch = on_epoch or (lambda epoch: None)
         self._stopped = self._compiles = False
-        self._rows, self._seconds = 0, 0.0  # of this call
+        self._rows, self._seconds = 0, 0.0  # in this call
         self._is_click = trainer.model.all_labels.is_yes_or_no
-        self._labels: set[float] = set()  # those seen, until there are two
+        self._labels: set[float] = set()  # distinct labels seen, until there are two
 
     def run(self) -> History:
         """Train until the plan, a stop or early stopping ends it; return `fit`'s history."""
@@ -113,7 +113,7 @@ class Fit:
         return not (self._stopped or self._state.ended)
 
     def _end_with_the_best(self) -> bool:
-        """Return whether the trainer has the weights of the best validation, by early stopping."""
+        """Restore the best validation's weights if early stopping asks for it; return whether."""
         rule, best = self._plan.early_stopping, self._state.best
         if self._stopped or best is None or rule.patience is None:
             return False
@@ -172,7 +172,7 @@ class Fit:
                 if not self._goes_on():
                     return
             began = time.perf_counter()
-        self._state.position = Position(epoch + 1)  # which batches of one's own do not say
+        self._state.position = Position(epoch + 1)  # a user's own batches have no position
 
     def _step(self, batch: Batch, began: float) -> float:
         at, rows = self._state.position, len(batch)
@@ -187,14 +187,14 @@ class Fit:
         return loss
 
     def _settle(self) -> None:
-        """Log, validate and save if due at this step and not done yet."""
+        """Log, validate and save if due at this step and not yet done."""
         step, better = self._trainer.steps, False
         self._record.log_training(self._trainer, self._state)
         if self._held_out is not None and self._validation_is_due(step):
             try:
                 scores = self._validate(self._held_out)
             except Exception:
-                self._record.save(self._trainer, self._state, best=False)  # it is due again then
+                self._record.save(self._trainer, self._state, best=False)  # due again on resume
                 raise
             if scores is None:
                 return
@@ -277,12 +277,12 @@ class Fit:
 
 def _one_label(label: float) -> str:
     return (
-        f"warning: every label was {label:g}: nothing can be learnt from them, and there is no AUC "
-        "of such rows"
+        f"warning: every label was {label:g}: nothing can be learnt from them, and their AUC is "
+        "undefined"
     )
 
 
 def _close(iterator: Any) -> None:
-    """End a generator now, so that its background thread stops with it."""
+    """Close a generator now, so that its background thread stops."""
     with contextlib.suppress(AttributeError):
         iterator.close()

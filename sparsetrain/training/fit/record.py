@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log and checkpoints of a run in its folder, and context for an error in a step.
+"""Log and checkpoints of a run in its folder, and context for errors in a step.
 
-Without a folder nothing is written.
+Without a folder, nothing is written.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def explained(
     Raises
     ------
     NumericalError
-        With the batch's position and, with `check_numerics`, the first value that is not finite.
+        Gives the batch's position and, with `check_numerics`, the first value that is not finite.
     ResourceError
-        If memory is used up.
+        If there is no memory left.
     """
     try:
         yield
@@ -104,7 +104,7 @@ class Record:
     grouped : bool
         Whether validations have the scores of groups.
     on_log : callable or None
-        Told of each line of the log, which is written by a run alone.
+        Called with each line of the log; only a run writes the log.
     """
 
     def __init__(self, run: Run | None, grouped: bool, on_log: OnLog | None) -> None:
@@ -144,7 +144,7 @@ class Record:
             yield
 
     def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after so many steps."""
+        """Return whether a checkpoint is due after this step."""
         every = self._run.every if self._run else None
         return bool(every and step and step % every == 0)
 
@@ -201,7 +201,7 @@ class Record:
     def _add(self, line: dict[str, Any], state: RunState) -> None:
         if self._on_log is not None:
             self._on_log({name: plain(value) for name, value in line.items()})
-        if self._log is None or self._run is None:  # no log, or a different process writes it
+        if self._log is None or self._run is None:  # there is no log, or another process writes it
             return
         with checkpoint.errors_of(self._run.folder):
             self._log.add(line)

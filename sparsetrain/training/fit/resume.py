@@ -27,7 +27,7 @@ _VALIDATION = "validation"  # key in the saved arguments, named like `fit`'s arg
 
 
 class Seen(NamedTuple):
-    """Fingerprints of the files that affect the weights; None where data are not files.
+    """Fingerprints of the files that affect the weights; None for data that are not files.
 
     Validation files are included if validations end the run or reduce its learning rate.
     """
@@ -52,14 +52,14 @@ def fingerprint_of(data: Any) -> Prints | None:
 def begin(
     trainer: Any, plan: FitArguments, seen: Seen, resume: bool, allow_changed: Collection[str]
 ) -> RunState:
-    """Return the state to begin with.
+    """Return the initial state of a run.
 
     Raises
     ------
     ConfigError
         If there is nothing to resume, or `allow_changed` has unknown names.
     CheckpointError
-        If data or plan differ from the resumed run's and that is not allowed.
+        If data or arguments differ from the resumed run's and that is not allowed.
     """
     noted = plan.fixed() | {_VALIDATION: seen.validation}
     if not resume:
@@ -84,20 +84,20 @@ def _require_same_data(before: Prints | None, now: Prints | None) -> None:
     if (before is None) != (now is None):
         was = "data that are not files" if before is None else "files"
         raise CheckpointError(
-            f"this run was trained on {was}: give the same, or allow changed data"
+            f"this run was trained on {was}: pass the same data, or allow changed data"
         )
     if before is not None and now is not None:
         require_same(before, now)
 
 
 def _require_same_validation(before: Any, now: Prints | None, plan: FitArguments) -> None:
-    """Compare the files to validate on, if the run saved their fingerprints."""
+    """Compare the validation files, if the run saved their fingerprints."""
     if before is None or not plan.validation_decides:
         return
     if now is None:
         raise CheckpointError(
-            "this run was validated on files, and no files are given now: give the same, or allow "
-            f"changed {_VALIDATION}"
+            "this run was validated on files, but now there are none: pass the same files, or "
+            f"allow changed {_VALIDATION}"
         )
     require_same(before, now, "validated on", _VALIDATION)
 
@@ -115,8 +115,8 @@ def _require_same_plan(
         # Runs of older versions lack keys that did not exist then.
         if name not in allowed and before.get(name, value) != value:
             raise CheckpointError(
-                f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: give "
-                f"the same, or allow {name!r} to change"
+                f"{name} was {before.get(name)!r:.100} in this run and is {value!r:.100} now: pass "
+                f"the same value, or allow {name!r} to change"
             )
 
 
@@ -143,21 +143,21 @@ def require_same(
     used: str = "trained on",
     name: str = "data",
 ) -> None:
-    """Compare the files a run began with and the files it is given now.
+    """Compare the files that a run began with and the current files.
 
     Parameters
     ----------
     saved, now : sequences of dict
-        As `fingerprint` gives them.
+        Results of `fingerprint`.
     used, name : str
-        How the run used the files, and the name that allows them to change; for messages.
+        For messages: how the run used the files, and the name that allows them to change.
 
     Raises
     ------
     CheckpointError
         If a file is missing, added or different; names the first.
     """
-    way_out = f"give the same files in the same order, or allow changed {name}"
+    way_out = f"pass the same files in the same order, or allow changed {name}"
     if len(saved) != len(now):
         raise CheckpointError(f"this run was {used} {len(saved)} files, not {len(now)}: {way_out}")
     for before, after in zip(saved, now, strict=True):

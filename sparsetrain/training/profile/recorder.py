@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorder of a step's kernels, which leaves its results unchanged.
+"""Recorder of a step's kernels; it does not change results.
 
 Kernels run in two ways: those of a program inside TVM's virtual machine, which can be instrumented,
 and single ones (coalescing, the optimizer's) through `Kernel`, which can be observed. The virtual
@@ -7,8 +7,8 @@ machine's calls to Python take longer than a small kernel and slow the code betw
 steps of two kinds alternate: one times single kernels and the whole step, the next one the
 program's kernels.
 
-On a device a call returns before its kernel ends. There each launch waits for the kernel before it,
-so that a kernel's time is its own; such a step takes longer than an unwatched one.
+On a device a call returns before its kernel ends. So each launch waits for the previous kernel, to
+measure one at a time; such a step takes longer than an unprofiled one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sparsetrain.training.step import Loss, loss_inputs
 
 
 class Recorder:
-    """Counts the calls of steps.
+    """Records the kernel calls of steps.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class Recorder:
 
     def __init__(self, touched: Mapping[int, int], wait: Callable[[], None] = lambda: None) -> None:
         self.touched, self._wait = touched, wait
-        self.inside = 0.0  # seconds in single kernels so far
+        self.inside = 0.0  # total seconds in single kernels
         self._kernels: defaultdict[str, Entry] = defaultdict(Entry)
         self._began = 0.0
-        self._thread = get_ident()  # more threads prepare batches
+        self._thread = get_ident()  # other threads prepare batches
 
     def single_of(self, step: Callable[[], Any]) -> tuple[float, dict[str, Entry]]:
-        """Seconds of a step, and the kernels in it that belong to no program."""
+        """Return the seconds of a step, and its kernels that belong to no program."""
         self._kernels = defaultdict(Entry)
         with intercept_kernels(self._call):
             self._wait()
@@ -66,7 +66,7 @@ class Recorder:
         return seconds, self._kernels
 
     def program_of(self, step: Callable[[], Any], machines: Sequence[Any]) -> dict[str, Entry]:
-        """Return the kernels of the programs that a step runs, in their virtual machines."""
+        """Return the kernels of the programs that a step runs in virtual machines."""
         self._kernels = defaultdict(Entry)
         try:
             for machine in machines:
@@ -127,10 +127,10 @@ def _itemsize(array: Any) -> int:
 
 
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
-    """Rows, columns and the summed length of a product of two arguments into the last.
+    """Return rows, columns and summed length of a product of two arguments into the last.
 
-    The sizes of the three are MK, KN and MN, whichever are transposed. The two operands are
-    adjacent arguments; operands of fused operators may precede or follow.
+    The three arrays have MK, KN and MN elements, transposed or not. The two operands are adjacent
+    arguments; operands of fused operators may precede or follow.
     """
     if len(shapes) < 3 or len(shapes[-1]) != 2 or not prod(shapes[-1]):
         return None
@@ -141,7 +141,7 @@ def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
 
 
 def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int]) -> bool:
-    """Whether a product of matrices of these shapes, perhaps transposed, has the result's shape."""
+    """Return whether matrices, transposed or not, have a product of the result's shape."""
     if len(a) != 2 or len(b) != 2:
         return False
     return any(
@@ -152,7 +152,7 @@ def _are_operands(a: tuple[int, ...], b: tuple[int, ...], result: tuple[int, int
     )
 
 
-# In order of replacement: longer names precede their parts.
+# Replaced in this order, so longer names precede their parts.
 _WORDS = (
     ("matmul nt", "x W\N{MODIFIER LETTER CAPITAL T}"),  # forward: weights are (out, in)
     ("matmul tn", "x\N{MODIFIER LETTER CAPITAL T} y"),  # weight gradient
@@ -174,7 +174,7 @@ def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
     return f"{size}: {text}" if size else text
 
 
-WARM, RECORDED = 5, 40  # steps; half of the recorded ones are for the kernels of programs
+WARM, RECORDED = 5, 40  # steps; half of the recorded steps time the kernels of programs
 
 
 class Watch:
@@ -184,7 +184,7 @@ class Watch:
     ----------
     trainer : Trainer
     steps : int
-        How many steps are recorded; at least 2.
+        Number of steps to record, at least 2.
     """
 
     def __init__(self, trainer: Any, steps: int = RECORDED) -> None:
@@ -210,14 +210,14 @@ class Watch:
         if self._warm:
             self._warm -= 1
             return run()
-        # The times of a last, smaller batch would not compare.
+        # Times of a smaller last batch would not be comparable.
         if not self._left or (self._rows and len(batch) != self._rows):
             return run()
         self._rows, self._left = len(batch), self._left - 1
         return self._record(run, Recorder(self._lookups(batch), self._backend.synchronize))
 
     def _lookups(self, batch: Batch) -> dict[int, int]:
-        """Rows of each storage -> how many rows a step on `batch` looks up in it."""
+        """Map each storage's number of rows to the number of rows that `batch` looks up."""
         params = self._trainer.params.weights
         inputs = loss_inputs(self._trainer, batch)
         self._spared = self._trainer.program.flops_spared(inputs)
@@ -239,7 +239,7 @@ class Watch:
         return results[0]
 
     def result(self) -> StepProfile | None:
-        """The recorded profile; None if there were too few steps."""
+        """Return the recorded profile, or None if there were too few steps."""
         if not self._program:
             return None
         kernels = kernel_times(self._program) + kernel_times(self._single)
@@ -255,7 +255,7 @@ class Watch:
 
 
 def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile:
-    """Find where a step spends its time: ``print(trainer.profile(batch))``.
+    """Profile a training step: ``print(trainer.profile(batch))``.
 
     The trainer is unchanged afterwards, to the bit; a copy of its weights and slots exists
     meanwhile. Rows of `batch` stay in the caches from step to step; ``fit(..., profile=True)``
@@ -265,9 +265,9 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     Parameters
     ----------
     batch : Batch
-        With labels.
-    steps : int
-        Recorded after some unrecorded ones; at least 2.
+        A batch with labels.
+        steps : int
+        Number of steps to record after a warm-up, at least 2.
 
     Returns
     -------
@@ -279,7 +279,7 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     ConfigError
         If `steps` is below 2.
     NumericalError
-        As `step`.
+        As in `step`.
     """
     watch = Watch(trainer, require_int("profile: steps", steps, 2))
     with trainer.snapshot() as state:  # threads that write weights wait until the end

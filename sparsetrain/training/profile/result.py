@@ -34,11 +34,11 @@ class KernelTime:
     name : str
         Its operators, in words.
     calls : int
-        In a step.
+        Calls in a step.
     seconds : float
-        Of all its calls in a step, the median over steps.
+        Total time of its calls in a step; the median over steps.
     flops : float
-        Multiplications and additions in a step; 0 where they are not counted (all but products).
+        Multiplications and additions in a step; 0 except for matrix products.
     bytes : float
         Bytes of its arguments, each counted once; for tables, of the looked-up rows.
     """
@@ -51,36 +51,36 @@ class KernelTime:
 
     @property
     def gflops(self) -> float:
-        """Billions of operations a second."""
+        """Billions of operations per second."""
         return self.flops / self.seconds / 1e9 if self.seconds else 0.0
 
     @property
     def gb_per_s(self) -> float:
-        """Billions of bytes a second."""
+        """Billions of bytes per second."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class StepProfile:
-    """Where a training step spends its time; ``print(profile)`` shows a table.
+    """Times of the kernels of a training step; ``print(profile)`` shows a table.
 
     Parameters
     ----------
     rows : int
         Rows of a batch.
     steps : int
-        Steps that were recorded.
+        Number of recorded steps.
     threads : int
-        That kernels ran on.
+        Number of threads for kernels.
     seconds : float
-        Of a step, the median.
+        Median time of a step.
     kernels : tuple of KernelTime
-        The longest first.
+        Kernels, the longest first.
     device : str
         The device that ran the kernels, one at a time; empty for the CPU.
     spared : float
-        Multiplications and additions of matrix products that the forward pass skipped, for rows
-        that nothing reads.
+        Multiplications and additions of matrix products that the forward pass skipped, since
+        nothing reads these rows.
     """
 
     rows: int
@@ -93,11 +93,11 @@ class StepProfile:
 
     @property
     def outside(self) -> float:
-        """Seconds of a step outside kernels: checks, copies, Python."""
+        """Seconds of a step outside kernels, in checks, copies and Python."""
         return max(0.0, self.seconds - sum(kernel.seconds for kernel in self.kernels))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as for JSON."""
+        """Return plain values for JSON."""
         kernels = [{**asdict(k), "gflops": k.gflops, "gb_per_s": k.gb_per_s} for k in self.kernels]
         return {**asdict(self), "kernels": kernels, "outside": self.outside}
 
@@ -131,14 +131,14 @@ class StepProfile:
     def _notes(self) -> list[str]:
         if not self.spared:
             return []
-        return [f"dead rows: {self.spared / 1e9:.3f} GFLOPs of the forward pass were spared"]
+        return [f"dead rows: {self.spared / 1e9:.3f} GFLOPs of the forward pass were skipped"]
 
     @property
     def _title(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0.0
         place = f"{self.threads} threads"
         if self.device:
-            place = f"{self.device}, where launches wait for each other while profiled"
+            place = f"{self.device}, with launches that wait for each other while profiling"
         return (
             f"a step of {self.rows:,} rows: {1e3 * self.seconds:.2f} ms, {rate:,.0f} rows/s, on "
             f"{place}; medians of {self.steps} steps"
@@ -159,22 +159,22 @@ class StepProfile:
         return f"{1e3 * seconds:.3f}", f"{share:.1%}"
 
 
-# Annotations are text here.
+# Annotations are strings here.
 _KINDS = {"str": str, "int": int, "float": float}
 
 
 def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain fields of a data class, each of its type."""
+    """Return the plain fields of a data class, converted to their types."""
     plain = [field for field in fields(kind) if field.type in _KINDS]
     found = {f.name: values[f.name] for f in plain if f.default is MISSING or f.name in values}
     return {f.name: _KINDS[str(f.type)](found[f.name]) for f in plain if f.name in found}
 
 
 def kernel_times(steps: Sequence[dict[str, Entry]]) -> list[KernelTime]:
-    """Each kernel's figures in a step.
+    """Return each kernel's medians in a step.
 
-    Each median is over the steps that ran the kernel: a smaller last batch has products of
-    different sizes.
+    Medians are over the steps that ran the kernel: products of a smaller last batch are different
+    kernels.
     """
     names = dict.fromkeys(name for step in steps for name in step)
     found = ((name, [step[name] for step in steps if name in step]) for name in names)

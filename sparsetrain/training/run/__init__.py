@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folder of a run: its checkpoints, the pointers to them, a lock for the writer, and the log.
+"""Folder of a run: its checkpoints, pointers to them, a lock for the writer, and the log.
 
 - `folder`: the run; saves and prunes checkpoints
-- `checkpoints`: their names, the files that name the latest and the best, and the search for one
+- `checkpoints`: their names, the files that point to the latest and the best, and the lookup
 - `lock`: the single writer
-- `state`: progress of the run, which a checkpoint keeps
+- `state`: progress of the run, stored in a checkpoint
 - `log`: metrics, as JSON lines and CSV
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints in the folder of a run, and the pointers `LATEST` and `BEST`, which name one each.
+"""Checkpoints in the folder of a run, and the files `LATEST` and `BEST`, which name one each.
 
 A pointer is replaced by rename, after the checkpoint it names is on the disk: a reader finds the
 old name or the new one, and both name a complete checkpoint.
@@ -31,7 +31,7 @@ def step_name(step: int) -> str:
 
 
 def read_pointer(folder: Path, name: str) -> str | None:
-    """Return the name that a pointer holds, or None if there is no such pointer.
+    """Return the checkpoint that a pointer names, or None if there is no such pointer.
 
     Raises
     ------
@@ -47,12 +47,12 @@ def read_pointer(folder: Path, name: str) -> str | None:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     found = text.decode("latin-1").strip()
     if STEP.fullmatch(found) is None:
-        raise CheckpointError(f"{path} names no checkpoint: {found!r:.40}")
+        raise CheckpointError(f"{path} does not name a checkpoint: {found!r:.40}")
     return found
 
 
 def write_pointer(folder: Path, name: str, target: str) -> None:
-    """Let `name` point to the checkpoint `target`, durably."""
+    """Point `name` to the checkpoint `target`, durably."""
     draft = folder / f".{name}.new-{secrets.token_hex(4)}"
     with replaced_by(draft, folder / name):
         draft.write_text(f"{target}\n")
@@ -62,21 +62,21 @@ def write_pointer(folder: Path, name: str, target: str) -> None:
 def checkpoint_in(
     folder: str | os.PathLike[str], checkpoint: str = "latest", *, missing_ok: bool = False
 ) -> Any:
-    """Return the path of a checkpoint: of a run the one asked for, else the folder itself.
+    """Return the path of a run's checkpoint, or the folder itself if it is not a run.
 
     Parameters
     ----------
     folder : path
         A run's folder, or a checkpoint's.
     checkpoint : {"latest", "best"}
-        Which checkpoint of a run.
-    missing_ok : bool
-        Return None where the run has no such checkpoint.
+        The checkpoint of a run to return.
+        missing_ok : bool
+        Return None if the run has no such checkpoint.
 
     Raises
     ------
     CheckpointError
-        If the folder is not a run that has such a checkpoint.
+        If the folder is a run without such a checkpoint.
     ConfigError
         If `checkpoint` is neither.
     """
@@ -93,12 +93,10 @@ def checkpoint_in(
         raise lost(path, steps[-1])
     if checkpoint == "best" and read_pointer(path, "LATEST") is not None:
         raise CheckpointError(
-            f"{path} holds no best checkpoint: no validation chose one; take the latest"
+            f"{path} has no best checkpoint, since no validation chose one: use the latest"
         )
     if (path / LOCK).exists() or checkpoint == "best":
-        raise CheckpointError(
-            f"{path} holds no {checkpoint} checkpoint: nothing was saved there yet"
-        )
+        raise CheckpointError(f"{path} has no {checkpoint} checkpoint: nothing was saved there yet")
     return path
 
 
@@ -108,9 +106,7 @@ def _require_target(folder: Path, pointer: str, name: str) -> None:
     path = folder / name
     require_no_link(path)
     if not (path.exists() or aside(path).exists()) and read_pointer(folder, pointer) == name:
-        newest = (
-            f"the newest there is {there[-1]}: write that into it" if there else "none is there"
-        )
+        newest = f"the newest is {there[-1]}: write this name into it" if there else "there is none"
         raise CheckpointError(f"{folder / pointer} names {name}, which is missing; {newest}")
 
 
@@ -119,16 +115,16 @@ def require_no_link(path: Path) -> None:
     for each in (path, aside(path)):
         if each.is_symlink():
             raise CheckpointError(
-                f"{each} is a symbolic link, which a run never makes: remove it, or "
-                "replace it by a copy of its target"
+                f"{each} is a symbolic link, which a run never creates: remove it, or replace it "
+                "by a copy of its target"
             )
 
 
 def lost(folder: Path, newest: str) -> CheckpointError:
-    """The error of a folder with newer checkpoints than its `LATEST` names."""
+    """Return the error for a folder with newer checkpoints than its `LATEST` names."""
     return CheckpointError(
         f"{folder} has checkpoints up to {newest}, but its LATEST is missing or older: write the "
-        "name of the one that counts into it"
+        "name of the checkpoint to use into it"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: a checkpoint per step, and pointers to the latest and the best.
+"""The folder of a run: checkpoints by step, and pointers to the latest and the best.
 
     RUN/step-000000000500/   a checkpoint: arrays and a manifest
     RUN/LATEST, RUN/BEST     the name of one of them
@@ -50,22 +50,22 @@ _MAX_BYTES = 1 << 20
 
 
 class Run:
-    """Where and how often a training run is saved.
+    """Where and how often to save a training run.
 
     Parameters
     ----------
     folder : path
-        The run's folder; made if it is not there.
+        The run's folder; created if it does not exist.
     every : int, optional
-        Steps between checkpoints; None for the end of each epoch alone.
+        Steps between checkpoints; None saves only at the end of each epoch.
     keep : int
         Number of newest checkpoints to keep; the best one is kept too.
     log_every : int
         Steps between two lines of the log.
     extra : mapping, optional
-        Plain JSON values that are stored with each checkpoint.
+        Plain JSON values to store in each checkpoint.
     tensorboard : bool
-        Write event files for TensorBoard beside the log.
+        Also write event files for TensorBoard.
 
     Examples
     --------
@@ -103,12 +103,12 @@ class Run:
         return checkpoint_in(self.folder, "best", missing_ok=True)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest of the newest checkpoint; no array is read.
+        """Return the manifest of the newest checkpoint, without reading arrays.
 
         Raises
         ------
         CheckpointError
-            If there is none, or it is damaged.
+            If there is no checkpoint, or it is damaged.
         """
         latest = checkpoint_in(self.folder)
         try:
@@ -117,7 +117,7 @@ class Run:
         except CheckpointError:
             if checkpoint_in(self.folder) == latest:
                 raise
-        return self.manifest()  # a live run saved a newer one and pruned it
+        return self.manifest()  # an active run saved a newer checkpoint and pruned this one
 
     @property
     def stops_early(self) -> bool:
@@ -139,21 +139,19 @@ class Run:
         Raises
         ------
         CheckpointError
-            If the log is damaged, or lacks lines that the newest checkpoint counts.
+            If the log is damaged, or has fewer lines than the newest checkpoint records.
         """
         state = (self.manifest().get("run") or {}) if self.latest else {}
         lines = read_log(self.folder)  # may be longer than the manifest says: a live run appends
         if len(lines) < state.get("log_lines", 0):
             raise CheckpointError(
-                f"{self.folder / JSONL} has lost lines: it holds {len(lines)}, "
-                f"{self.latest} counts {state['log_lines']}"
+                f"{self.folder / JSONL} has lost lines: it has {len(lines)}, but "
+                f"{self.latest} records {state['log_lines']}"
             )
         return lines
 
     def profile(self) -> dict[str, Any] | None:
-        """Return where a step of ``fit(profile=True)`` spent its time, as `StepProfile.to_dict`.
-
-        None without a profile.
+        """Return the profile of ``fit(profile=True)`` as from `StepProfile.to_dict`, or None.
 
         Raises
         ------
@@ -174,26 +172,26 @@ class Run:
         return found
 
     def save_profile(self, profile: Mapping[str, Any]) -> None:
-        """Write the file that `profile` reads; replaces an older one."""
+        """Write the file that `profile` reads, replacing an older one."""
         write_json(self.folder / PROFILE, profile)
 
     @contextlib.contextmanager
     def writing(self, *, fresh: bool, size: int = 0, best: int | None = None) -> Iterator[None]:
-        """Lock the folder for one writer, and remove leftovers of a killed one.
+        """Lock the folder for one writer, and remove leftovers of a killed writer.
 
         Parameters
         ----------
         fresh : bool
-            Whether the run is new: a folder that holds checkpoints already is refused.
+            Whether the run is new; then a folder with checkpoints is refused.
         size : int
-            Bytes of the run's arrays: the free space that a new run needs at least.
+            Size of the run's arrays in bytes, the least free space for a new run.
         best : int, optional
-            Step of the best validation of a run that goes on.
+            Step of the best validation of a resumed run.
 
         Raises
         ------
         CheckpointError
-            If a different process writes here, or the folder cannot be written.
+            If another process writes here, or the folder cannot be written.
         ResourceError
             If the disk has no room for the first checkpoint; found now, not after an epoch.
         """
@@ -208,7 +206,7 @@ class Run:
                 self._sweep()
                 if fresh and steps_in(self.folder):
                     raise CheckpointError(
-                        f"{self.folder} holds a run already: resume it, or name another folder"
+                        f"{self.folder} has a run already: resume it, or choose a different folder"
                     )
                 self._name_the_best(best)
                 self._prune()  # `keep` may be smaller than before, and the disk may be full
@@ -225,7 +223,7 @@ class Run:
         Raises
         ------
         CheckpointError, ResourceError
-            If it cannot be written; the checkpoint before is still the one that counts.
+            If it cannot be written; the previous checkpoint stays valid.
         """
         name = step_name(step)
         require_no_link(self.folder / name)
@@ -257,7 +255,7 @@ class Run:
         return {name for p in POINTERS if (name := read_pointer(self.folder, p)) is not None}
 
     def _name_the_best(self, step: int | None) -> None:
-        """Finish a save that was killed between its two pointers."""
+        """Finish a save that was killed between the writes of its two pointers."""
         if step is None:
             return
         name = step_name(step)
@@ -275,7 +273,7 @@ class Run:
                     raise
 
     def _sweep(self) -> None:
-        """Remove drafts, and the checkpoint of a run that was killed before it could name it.
+        """Remove drafts, and a checkpoint that a killed run wrote but did not yet point to.
 
         No pointer ever named it, and the run repeats it from the checkpoint before with the same
         bits. There is at most one; if there are more, a pointer was lost, and they are kept.
@@ -316,7 +314,7 @@ def is_free(folder: Path) -> bool:
 
 
 def chosen(folder: str | os.PathLike[str], checkpoint: str) -> str:
-    """Resolve "auto" to "latest" or "best"; return all else unchanged.
+    """Resolve "auto" to "latest" or "best"; return anything else unchanged.
 
     "auto" is the best checkpoint of a run with early stopping, and otherwise the latest.
 

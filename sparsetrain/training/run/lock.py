@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One writer per run folder: a lock that names its holder and dies with it.
+"""One writer per run folder: a lock that names its holder and ends with it.
 
 The operating system holds the lock (`flock`), so it ends with a killed process. The file stays and
-names its last holder. Where a file system has no locks, the named process decides: if it lives on
-this machine, the folder is taken.
+names its last holder. On a file system without locks, the folder is taken if the named process is
+alive on this machine.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     CheckpointError
-        If a different process, named in the message, holds it, or the lock is a link, a hard link
-        or no regular file.
+        If another process, named in the message, holds it, or the lock is a link, a hard link or
+        not a regular file.
     """
     # The file is not truncated before the lock is held, and links are not followed.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -57,7 +57,7 @@ def _require_own(folder: Path, status: os.stat_result) -> None:
     """Raise unless the lock is a regular file with one name: it will be overwritten."""
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise CheckpointError(
-            f"{folder / FILE} is not a file of a run's own: remove it if no run is writing there"
+            f"{folder / FILE} is not a lock file of a run: remove it if no run is writing there"
         )
 
 
@@ -93,5 +93,5 @@ def _refusal(folder: Path, holder: dict[str, Any]) -> CheckpointError:
     since = f"{holder.get('since', 'an unknown time')!s:.30}"
     return CheckpointError(
         f"{folder} is being written by another run ({who}) since {since}: wait for it, stop it, or "
-        "name another folder"
+        "choose a different folder"
     )

@@ -41,7 +41,7 @@ def fields(labels: Labels, grouped: bool) -> tuple[str, ...]:
     return (*_FIRST, *scores, *_LAST)
 
 
-# Scores of a label, which may have its name before them.
+# Scores; the name of a label may precede them.
 _SCORES = {
     *GroupedAUC.SCORES,
     *(score for label in LABELS.values() for score in label.scores.SCORES),
@@ -70,7 +70,7 @@ class Log:
         kept = read_log(folder)[:lines]
         self.lines = len(kept)
         drafts = [folder / f".{name}.new" for name in (JSONL, CSV)]
-        # Both stay open for the run; a draft keeps its handle when it is renamed.
+        # Both stay open during the run; a draft keeps its handle when it is renamed.
         self._json, self._csv = (_new(path) for path in drafts)
         self._rows = csv.DictWriter(self._csv, self._fields, lineterminator="\n")
         self._rows.writeheader()
@@ -123,7 +123,7 @@ def read_log(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        If a complete line is not an object of the log's fields, or the file is not a regular one.
+        If a complete line is not a valid record, or the file is not a regular file.
     """
     path = Path(folder) / JSONL
     try:
@@ -144,13 +144,13 @@ def _parse(path: Path, number: int, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
-        raise CheckpointError(f"{path}: line {number} is not a line of a log")
+        raise CheckpointError(f"{path}: line {number} is not a valid log record")
     if _CRC in line and line.pop(_CRC) != _crc32(line):  # logs of older versions have none
         raise CheckpointError(f"{path}: line {number} is damaged or was edited")
     numbers = (int, float, type(None))
     for name, value in line.items():
         if not (_is_field(name) and isinstance(value, str if name == "split" else numbers)):
-            raise CheckpointError(f"{path}: line {number} is not a line of a log")
+            raise CheckpointError(f"{path}: line {number} is not a valid log record")
     return line
 
 

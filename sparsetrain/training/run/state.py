@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progress of a run: everything needed to resume besides weights and slots, as plain values.
 
-There is no state of a random generator: order and initial weights follow from the seed, the epoch
-and the position.
+There is no state of a random generator: the order of rows and initial weights follow from the seed,
+the epoch and the position.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from sparsetrain.errors import CheckpointError
 
 @dataclass
 class RunState:
-    """The changing part of a run; written into each checkpoint.
+    """The changing part of a run, stored in each checkpoint.
 
     Attributes
     ----------
     position : Position
         Where the next batch begins.
     rows, loss_sum, seconds : numbers
-        Of the epoch so far; `loss_sum` weighs each batch's loss by its rows.
-    epochs : list of dict
-        The epochs that are over: rows, seconds, loss and, if validated, `valid`.
+        Sums over the epoch so far; `loss_sum` weighs each batch's loss by its rows.
+        epochs : list of dict
+        Completed epochs: rows, seconds, loss and, if validated, `valid`.
     log_lines, log_step, log_rows, log_loss_sum, log_seconds : numbers
         Lines of the log, step of its last training line, and sums since then.
     validated : int
         Step of the last validation, -1 before the first.
     scores : dict or None
-        Of the last validation.
+        Scores of the last validation.
     best : dict or None
         Step and value of the best validation.
     since_best : int
-        Validations since then.
-    lr_scale : float
-        Factor of the learning rate, lowered by validations that got no better.
+        Number of validations since the best.
+        lr_scale : float
+        Factor of the learning rate, lowered if validations do not improve.
     ended : bool
         Whether early stopping ended the run.
     plan, data
-        Arguments of the run and fingerprints of its files, to be compared on resuming.
+        Arguments of the run and fingerprints of its files; a resumed run compares them.
     """
 
     position: Position = Position()
@@ -82,7 +82,7 @@ class RunState:
         return {"rows": self.rows, "seconds": self.seconds, "loss": mean}
 
     def end_epoch(self) -> None:
-        """Close the record of the epoch and begin the next."""
+        """Close the epoch's record and begin the next."""
         self.epochs.append(self.epoch())
         self.rows, self.loss_sum, self.seconds = 0, 0.0, 0.0
         self.position = Position(self.position.epoch)
@@ -106,7 +106,7 @@ class RunState:
             If a value is missing, unknown or of a wrong type.
         """
         if isinstance(values, Mapping):
-            values = {"lr_scale": 1.0, **values}  # runs of an older version have none
+            values = {"lr_scale": 1.0, **values}  # older versions did not save it
         if not isinstance(values, Mapping) or values.keys() != _KINDS.keys():
             raise CheckpointError(
                 "the saved state of the run is damaged: unknown or missing fields"
