@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`take` from an activation: its cotangent is dense, added where ids of any shape have read.
+"""Reverse rule of `take` from an activation: scatter-add the cotangent into a dense tensor.
 
-TVM's scatter reads neither the mode of `take` nor a negative axis (it writes over other memory),
-and knows one row of ids only. So ids are turned into row numbers, and `scatter_add_rows` adds.
+TVM's scatter ignores the mode of `take` and a negative axis (and then writes out of bounds), and it
+supports one-dimensional ids only. So ids are turned into row numbers for `scatter_add_rows`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
-    """Places that `ids` (any shape) name along an axis of `extent` elements, symbolic or not.
+    """Map `ids` (any shape) to positions on an axis of `extent` elements, static or symbolic.
 
-    In int64 where `ids` are shorter than int32: they need not be able to hold `extent`.
+    Ids narrower than int32 become int64, because their dtype may not be able to hold `extent`.
     """
     if mode not in PLACES:
         raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(PLACES)}")
@@ -39,8 +39,8 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
 
 
 def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.Expr:
-    """Zeros in the shape of `x`, with the cotangent added where `rows` were read, in order."""
-    if is_zero(rows.count):  # which `reshape` takes for the extent that was there
+    """Return zeros in the shape of `x`, with the cotangent added in order to the rows read."""
+    if is_zero(rows.count):  # `reshape` reads a 0 as "copy this extent"
         return op.zeros(x.ty.shape, x.ty.dtype)
     updates = emit(op.reshape(cotangent, [rows.count, rows.width]))
     shape = relax.ShapeExpr([rows.height, rows.width])

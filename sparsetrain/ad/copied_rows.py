@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from copies of a parameter, which would fill a gradient as long as the parameter.
+"""Reads from copies of a parameter. A dense gradient of one would be as long as the parameter.
 
 An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
-table in a different shape. Reading rows of it is row-sparse, and the operators carry that back; the
-rules refuse any other read.
-
-A cut (a slice, a part of a split) may have a dense cotangent unless it is a small part: for half of
-the elements or more, it at most doubles the memory of the read.
+table in a different shape. A read of its rows has a row-sparse cotangent, which the operators carry
+back; the rules refuse any other read. A slice, or a part of a split, may have a dense cotangent if
+it has at least half of the elements: the cotangent then takes at most twice the memory of the read.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 
 
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
-    """The argument whose rows `x` holds unchanged; `x` itself if it is one.
+    """Return the function argument that `x` copies its rows from; `x` itself if it is an argument.
 
-    None for an activation, and where the argument is but one row.
+    None for an activation, and for an argument with a single row.
     """
     open_, seen = [x], set()
     while open_:
@@ -65,7 +63,7 @@ def _has_rows(var: relax.Var) -> bool:
 
 
 def _copied(value: Any) -> list[relax.Var]:
-    """The variables that a value's elements come from."""
+    """Return the variables from which a value copies its elements."""
     if not isinstance(value, relax.Call):
         return used_vars(value) if value is not None else []
     name = name_of(value)
@@ -81,27 +79,27 @@ def _is_one(x: relax.Expr) -> bool:
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether an extent is less than half of `whole`; a symbolic one may be."""
+    """Whether an extent may be less than half of `whole`; symbolic extents count as small."""
     if not isinstance(part, tirx.IntImm):
         return not structural_equal(part, whole)
     return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
 
 
 def are_rows(x: relax.Expr, rows: Rows) -> bool:
-    """Whether rows of `x` along its last axis were read; its shape is known then."""
+    """Whether whole rows along the last axis of `x` were read, and the shape of `x` is static."""
     extents = list(x.ty.shape)
     return all(isinstance(n, tirx.IntImm) for n in extents) and rows.width == int(extents[-1])
 
 
 def row_sparse_copies(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> RowSparse:
-    """The cotangent of `x` after a read of `rows`."""
+    """Return the row-sparse cotangent of `x` after a read of `rows`."""
     shape = tuple(int(extent) for extent in x.ty.shape)
     values = emit(op.reshape(cotangent, [rows.count, rows.width]))
     return RowSparse(rows.places, values, prod(shape[:-1]), shape=shape)
 
 
 def require_most_read(call: Any, cotangent: Any) -> None:
-    """Refuse a small part of a split parameter if no other part is read.
+    """Refuse a split of a parameter if less than half of its rows are read.
 
     Raises
     ------

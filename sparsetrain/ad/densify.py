@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`densify`: an identity with a dense cotangent, for models that ask for one.
 
-Put it around the argument of a lookup where a row-sparse cotangent cannot go further back, such as
-an activation. The cost is a tensor as long as the argument.
+Put it around a lookup's argument, such as an activation, where no rule carries a row-sparse
+cotangent further back. It costs a tensor as long as the argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _densify = define_op(
 
 
 def densify(x: relax.Expr) -> relax.Expr:
-    """`x` as it is, with a dense cotangent: as long as `x`, whatever rows of it are read.
+    """Return `x` unchanged, with a dense cotangent as long as `x`, whichever rows of it are read.
 
     Parameters
     ----------

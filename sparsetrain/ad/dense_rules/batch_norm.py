@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm by the statistics of the batch, with the statistics for running averages.
+"""Batch norm by the statistics of the batch, which it also returns for running averages.
 
 With mean and variance over the n rows of a column (Ioffe and Szegedy 2015,
 https://arxiv.org/abs/1502.03167):
@@ -7,8 +7,8 @@ https://arxiv.org/abs/1502.03167):
     h = (x - mean) / sqrt(variance + epsilon),   y = h gamma + beta
     dx = gamma / sqrt(variance + epsilon) (g - mean(g) - h mean(g h))   for a cotangent g
 
-The reverse pass keeps x and the statistics, and computes h again. Roots and quotients are taken for
-each column, not for each element.
+The reverse pass keeps x and the statistics, and recomputes h. Square roots and divisions are done
+once per column, not per element.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ELEMENTWISE = {"op_pattern": 0}  # fuses with its neighbours
 
 
 def _sums(like: te.Tensor, name: str, element: Any) -> te.Tensor:
-    """Sums of elements over all axes but the last."""
+    """Sum elements over all axes but the last."""
     return topi.sum(te.compute(like.shape, element, name), [*range(len(like.shape) - 1)])
 
 
@@ -37,7 +37,7 @@ def _means(like: te.Tensor, name: str, element: Any, result: str) -> te.Tensor:
 
 
 def _count(x: te.Tensor) -> Any:
-    """The number of rows, n."""
+    """Return the number of rows, n."""
     return reduce(operator.mul, list(x.shape)[:-1], tirx.const(1, "int64"))
 
 
@@ -111,8 +111,8 @@ def batch_norm(
     -------
     y : (B, ..., C) float
     mean, variance : (C,) float
-        Of the columns; the variance divides by n - 1, and is 0 of a single row. No gradient flows
-        through these two.
+        Statistics of the columns. The variance divides by n - 1, and is 0 for a single row. No
+        gradient flows through these two.
 
     References
     ----------
@@ -165,7 +165,7 @@ _of_x = define_op(
 
 
 def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """The cotangents of x, gamma and beta, from the cotangent of y."""
+    """Return the cotangents of x, gamma and beta, given the cotangent of y."""
     x, gamma, _ = call.args
     of_y = emit(relax.TupleGetItem(cotangent, 0))
     mean, inverse = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))

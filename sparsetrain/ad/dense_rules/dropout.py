@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout with a mask computed from a key and the position of an element.
 
-No mask is stored: the reverse pass draws it again. It is the same for any number of threads, on the
-CPU and on CUDA, and for any number of parts of a batch, since rows are counted through the batch.
+No mask is stored: the reverse pass computes it again. The mask does not depend on the number of
+threads, the device, or the number of parts that a batch is split into, since row numbers count
+through the whole batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparsetrain.kernels.relax_op import define_op
 from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, times, uint, word
 
 _ELEMENTWISE = 0
-_LAYER = 0x632BE5AB  # odd: multiples mod 2^32 are all different
+_LAYER = 0x632BE5AB  # odd, so its multiples mod 2^32 all differ
 
 
 def _type(call: Any) -> relax.Type:
@@ -53,9 +54,9 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
         return te.compute(x.shape, element, "dropout")
 
-    # Folded to a constant where the width is one: a vector of column numbers is dear to make.
+    # With a static width, TVM folds these words of the columns to a constant.
     words = builder.emit(builder.call_te(columns))
-    # Like adding a bias it fuses behind a product, as long as the keys have one element each.
+    # Marked elementwise, it fuses behind a matrix product as the addition of a bias does.
     kind = {"op_pattern": _ELEMENTWISE}
     return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
 
@@ -76,24 +77,23 @@ def dropout(
     layer: int = 0,
     relu: bool = False,
 ) -> relax.Expr:
-    """Zeros with probability `rate`, and ``x / (1 - rate)`` elsewhere (Srivastava et al. 2014).
+    """Zero elements with probability `rate`, else scale by ``1 / (1 - rate)`` (Srivastava 2014).
 
-    Whether an element is kept is a hash of the key, the layer and the element's place.
+    A hash of the key, the layer and the element's position decides whether an element is kept.
 
     Parameters
     ----------
     x : (B, ...) float
     key : (1,) int64
-        Drawn anew for every step.
+        A new random number for every step.
     rows : (1,) or (B,) int64
-        Number of the first row of `x` within the batch, or of each.
+        The row number within the batch of the first row of `x`, or of each row.
     rate : float
         At least 0 and below 1.
     layer : int
-        Tells uses with one key apart.
+        A different number for each use of one key.
     relu : bool
-        Apply ReLU as well, so that the reverse pass need not draw the mask again: where the result
-        is positive the element was kept.
+        Apply ReLU as well. The reverse pass then needs no mask: a positive result was kept.
 
     Returns
     -------

@@ -32,7 +32,7 @@ class _Factor(NamedTuple):
 def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = einsum("ij,jk->ik", a, b)``.
 
-    Backward: result and argument change places, ``einsum("ik,jk->ij", cotangent, b)``.
+    Backward: swap result and argument, ``einsum("ik,jk->ij", cotangent, b)``.
     """
     operands = [emit(operand) for operand in fields(call.args[0])]
     inputs, result = _letters(str(call.attrs["subscripts"]), operands, len(output.ty.shape))
@@ -46,10 +46,10 @@ def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -
 
 
 def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> relax.Expr:
-    """The cotangent of one argument.
+    """Return the cotangent of one argument.
 
-    Letters that it alone has are summed in the result: a factor of ones is added for them. An axis
-    that was repeated is summed; of letters written twice only the diagonal was read.
+    Letters that appear only in this argument were summed, so a factor of ones stands in for them.
+    An axis that was broadcast is summed. A letter written twice read only the diagonal.
     """
     known = {letter for factor in others for letter in factor.extents}
     alone = {letter: n for letter, n in own.extents.items() if letter not in known}
@@ -70,7 +70,7 @@ def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> r
 
 
 def _product(factors: list[_Factor], result: str) -> relax.Expr:
-    """An einsum of tensors and numbers; TVM's takes no numbers."""
+    """Compute an einsum of tensors and scalars; TVM's takes no scalars."""
     tensors = [factor for factor in factors if factor.letters]
     subscripts = f"{','.join(factor.letters for factor in tensors)}->{result}"
     total = emit(op.einsum([factor.tensor for factor in tensors], subscripts))
@@ -80,7 +80,7 @@ def _product(factors: list[_Factor], result: str) -> relax.Expr:
 
 
 def _on_diagonal(part: te.Tensor, like: te.Tensor, places: list[int]) -> te.Tensor:
-    """Zeros but where axes of one letter have one index."""
+    """Place `part` on the diagonal: zeros where axes of the same letter have different indices."""
 
     def element(*index: Any) -> Any:
         first = [index[places.index(n)] for n in range(len(part.shape))]
@@ -91,7 +91,7 @@ def _on_diagonal(part: te.Tensor, like: te.Tensor, places: list[int]) -> te.Tens
 
 
 def _letters(subscripts: str, operands: list[relax.Expr], rank: int) -> tuple[list[str], str]:
-    """A letter for each axis of each argument and of the result."""
+    """Return a letter for each axis of each argument and of the result."""
     written, arrow, result = subscripts.replace(" ", "").partition("->")
     inputs, free = written.split(","), [x for x in _LETTERS if x not in subscripts]
     for n, (own, operand) in enumerate(zip(inputs, operands, strict=True)):
@@ -103,7 +103,7 @@ def _letters(subscripts: str, operands: list[relax.Expr], rank: int) -> tuple[li
         result = "..." * ("..." in written) + "".join(x for x in once if x not in free)
     result = result.replace("...", "".join(free[: rank - len(result.replace("...", ""))][::-1]))
     sides = zip([*inputs, result], [*(len(x.ty.shape) for x in operands), rank], strict=True)
-    # TVM sums no axes without letters.
+    # TVM does not sum the axes of an ellipsis that the result leaves out.
     lost = bool(arrow) and "..." in written and "..." not in subscripts.partition("->")[2]
     if lost or any(len(letters) != extents for letters, extents in sides):
         raise ConfigError(

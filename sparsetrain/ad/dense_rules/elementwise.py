@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations and other functions of one or two elements.
 
-Where a rule can test the output instead of the argument it does: then the argument is needed by
-nobody, and the product before it, its bias and the activation can be one kernel. Of two arguments
-one may be broadcast: then its cotangent is summed.
+A rule tests the output instead of the argument where it can. Nothing reads the argument then, so
+the matrix product before it, the bias and the activation can be one kernel. If one of two arguments
+was broadcast, its cotangent is summed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the same factors."""
     alpha = float(call.attrs["alpha"])
-    sign = output if alpha > 0 else call.args[0]  # then both have one sign
+    sign = output if alpha > 0 else call.args[0]  # output and argument then have the same sign
     small = op.multiply(constant(alpha, output), cotangent)
     return [op.where(op.greater(sign, constant(0, output)), cotangent, small)]
 
@@ -96,7 +96,7 @@ def _softplus(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any)
 
 
 def _gelu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``x Phi(x)``. Backward: ``(Phi(x) + x phi(x)) cotangent``, Phi the normal law's."""
+    """Forward: ``x Phi(x)``. Backward: ``(Phi(x) + x phi(x)) cotangent``."""
     x = call.args[0]
     phi_sum = op.multiply(
         constant(0.5, x),
@@ -127,12 +127,12 @@ def _gelu_tanh(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
 
 
 def _flat(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: steps. Backward: 0, as in PyTorch."""
+    """Forward: a step function. Backward: 0, as in PyTorch."""
     return [op.zeros_like(cotangent)]
 
 
 def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> VJPRule:
-    """The rule of ``y = f(x)``: ``slope(x, y) cotangent``."""
+    """Return the rule of ``y = f(x)`` with the derivative `slope`: ``slope(x, y) cotangent``."""
 
     def rule(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
         return [op.multiply(slope(call.args[0], output), cotangent)]

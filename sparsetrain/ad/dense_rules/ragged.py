@@ -19,7 +19,7 @@ def _sum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> l
 
 
 def _expand(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the sum over the tokens of each row; of `like` only the length counts."""
+    """Backward: the sum over the tokens of each row; only the length of `like` is used."""
     return [ragged.ragged_sum(cotangent, call.args[1]), None, op.grad.no_grad(call.args[2])]
 
 

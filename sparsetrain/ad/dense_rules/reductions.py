@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means and variances over a symbolic extent, maxima and minima, running sums."""
+"""Reverse rules of means and variances over a symbolic extent, maxima, minima and running sums."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparsetrain.kernels.relax_op import define_op
 
 
 def axes_of(call: Any) -> list[int]:
-    """The axes that a call reduces, counted from the front, in order; none given are all."""
+    """Return the axes that a call reduces, non-negative and sorted; all axes if it names none."""
     rank, given = len(call.args[0].ty.shape), call.attrs["axis"]
     return sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
 
 
 def with_axes(call: Any, *reduced: relax.Expr) -> list[relax.Expr]:
-    """Tensors of the shape of a call's result, with an extent of 1 for each axis it reduced."""
+    """Reshape tensors in the shape of a call's result, keeping reduced axes with extent 1."""
     if int(call.attrs["keepdims"]):
         return list(reduced)
     return [emit(op.expand_dims(y, axes_of(call))) for y in reduced]
@@ -51,13 +51,13 @@ mean_cotangent = define_op(
 
 
 def _mean(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the cotangent over the number of elements, which may be symbolic (a batch)."""
+    """Backward: the cotangent divided by the number of elements, which may be symbolic."""
     keepdims = int(call.attrs["keepdims"])
     return [mean_cotangent(cotangent, call.args[0], axes=axes_of(call), keepdims=keepdims)]
 
 
 def _extreme(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward of max and min: to the elements that equal it; equal ones share alike."""
+    """Backward: split the cotangent equally between all elements that equal the extreme."""
     x = call.args[0]
     extreme, cotangent = with_axes(call, output, cotangent)
     one, zero = constant(1, x), constant(0, x)
