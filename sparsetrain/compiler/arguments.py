@@ -195,8 +195,8 @@ class Arguments:
                 ends = np.asarray(given[name])
                 if len(ends) and (ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] != count):
                     raise DataError(
-                        f"argument {name!r} must rise to the number of tokens, {count}: it holds the "
-                        "end of each row"
+                        f"argument {name!r} must rise to the number of tokens, {count}: it "
+                        "holds the end of each row"
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:

@@ -273,7 +273,8 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Its function with a scalar floating-point result, or a tuple of tensors with that first.
+        Name of a function with a scalar floating-point result, or a tuple of tensors that begins
+        with one.
     wrt : sequence of str, optional
         Parameters to differentiate; by default all floating-point ones.
     densify : sequence of str
@@ -281,20 +282,21 @@ def value_and_grad(
     target : str or tvm.target.Target
         Where to run.
     precision : Policy, optional
-        Operators in half precision, as `sparsetrain.compiler.precision.BFLOAT16`. Parameters and
-        gradients are float32 all the same.
+        Operators in half precision, such as `sparsetrain.compiler.precision.BFLOAT16`. Parameters
+        and gradients stay float32.
     scaled : bool
-        Whether the program has one more input, the number ``loss_scale``: it multiplies the
-        gradients, not the loss. A new number compiles nothing.
+        Whether the program has an additional input, the number ``loss_scale``: it multiplies the
+        gradients, not the loss. Changing the number does not recompile.
     buffers : sequence of str
-        Parameters that the function returns new values of, last: running statistics. They come
-        among the gradients, for an optimizer that knows them, see `Optimizer.init`.
+        Parameters for which the function returns new values as its last results, such as running
+        statistics. The program returns them among the gradients, for the optimizer to store, see
+        `Optimizer.init`.
 
     Returns
     -------
     GradientProgram
-        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the tuple of all
-        results in place of ``loss`` if there are more; ``program.module`` is the IRModule before
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, or a tuple of all
+        results in place of ``loss`` if there are more. ``program.module`` is the IRModule before
         lowering.
 
     Raises
@@ -310,9 +312,9 @@ def value_and_grad(
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
-    """The named function with the private ones that it calls written out, and its kernels.
+    """Return a module with the named function, its private functions inlined, and its kernels.
 
-    Requirements on arguments are read from one function.
+    Requirements on arguments are then read from a single function.
     """
     named = {var: body for var, body in module.functions.items() if var.name_hint == function}
     called = callees(module)
