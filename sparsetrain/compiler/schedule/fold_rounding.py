@@ -19,8 +19,8 @@ from sparsetrain.compiler.schedule.transposes import (
 )
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
-_FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python cannot name
-_DROPOUT = "relax.sparsetrain.dropout"  # an operator without a hand-written kernel can fuse after a product
+_FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which TVM's Python lacks
+_DROPOUT = "relax.sparsetrain.dropout"  # without a hand-written kernel: fuses after a product
 
 
 @function_pass
