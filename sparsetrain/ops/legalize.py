@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators lowered here instead of by TVM: those by ids, and those it gets wrong."""
+"""Lowering of operators that read or write by ids, or that TVM lowers wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TVM_LAYER_NORM = tvm.ir.Op.get("relax.nn.layer_norm").get_attr("FLegalize")
 
 
 def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """NaN stays NaN, as in PyTorch; TVM's maximum makes it 0, which hides a ruined model."""
+    """Keep NaN, as PyTorch does; TVM's maximum returns 0, which hides a diverged model."""
 
     def relu(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)
@@ -24,7 +24,7 @@ def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """Of float64 too, which TVM's kernel refuses; over the last axis then."""
+    """Support float64 too, along the last axis; TVM's kernel refuses it."""
     x, gamma, beta = call.args
     axes = [int(axis) % len(x.ty.shape) for axis in call.attrs["axes"]]
     if str(x.ty.dtype) != "float64" or axes != [len(x.ty.shape) - 1]:
@@ -49,7 +49,7 @@ def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return builder.call_te(norm, x, gamma, beta)
 
 
-# Operator -> how it is lowered.
+# Operator -> its lowering.
 LEGALIZE = {
     **indexing.LEGALIZE,
     "relax.nn.layer_norm": _layer_norm,

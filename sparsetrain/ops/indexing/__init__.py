@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes by ids that stay inside their tensors, whatever the ids are.
+"""Reads and writes by ids that never leave their tensors, even for invalid ids.
 
-TVM checks no id: with an id out of range its kernels for `gather_nd` and its kin read foreign
-memory, and those for `scatter_nd` write to it. Here they have kernels of their own (`reads`,
-`writes`). Ids that are arguments are checked before (`limits`), so these kernels only guard ids
-that a model computes.
+TVM checks no ids: with an id out of range, its kernels for `gather_nd` and similar operators read
+out of bounds, and its kernels for `scatter_nd` write out of bounds. The kernels in `reads` and
+`writes` replace them. Ids that are arguments are checked before a call (`limits`), so these kernels
+only guard ids that a model computes.
 """
 
 from sparsetrain.ops.indexing import reads, writes

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that read by ids: the meaning of an id, the kernel, and the rows read.
+"""Operators that read by ids: the meaning of an id, the kernel, and the rows that are read.
 
-All have one form, ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes
-of x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
-`take` of float rows is a lookup (`embedding`); all other forms of it are here.
+All have the form ``y[index, rest] = x[places, rest]``: for each index, ids choose a place along the
+leading axes of x. The kernel is one pass over the result, which is scheduled and fused like any
+map. `take` of float rows is a lookup (`embedding`); this module has all other forms of `take`.
 
-As in NumPy a negative id counts from the end. An id that is still outside reads as NaN, as `False`
-for booleans, and as the lowest integer (of unsigned ones the highest): such a number is outside
-every axis when it is used as an id itself. This is what `jax.numpy` does.
+As in NumPy, a negative id counts from the end. An id that is still outside reads as NaN, `False`,
+the lowest signed or the highest unsigned integer, as in `jax.numpy`. If such an integer is used as
+an id again, it is outside every axis.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.ops.operand_shapes import is_one, is_zero, size_of
 
 
 class Place(NamedTuple):
-    """An index along an axis, and whether it may be used."""
+    """An index along an axis, and whether it is inside."""
 
     index: Any
     inside: Any
@@ -34,7 +34,7 @@ def _sure(index: Any) -> Place:
 
 
 def from_end(index: Any, extent: Any) -> Any:
-    """The place of an index along an axis: below 0 it counts from the end."""
+    """Return an index along an axis as a non-negative one: below 0 it counts from the end."""
     return tirx.Select(index < 0, index + extent, index)
 
 
@@ -43,15 +43,15 @@ def _clip(index: Any, extent: Any) -> Any:
 
 
 def _wrap(index: Any, extent: Any) -> Any:
-    return tirx.floormod(index, tirx.max(extent, 1))  # 0 of an axis of no rows, as in `_clip`
+    return tirx.floormod(index, tirx.max(extent, 1))  # 0 for an axis of length 0, as in `_clip`
 
 
-# Mode of `take` -> the place of an id.
+# Mode of `take` -> index of an id along the axis.
 PLACES = {"fast": from_end, "clip": _clip, "wrap": _wrap}
 
 
 def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast") -> Place:
-    """The place of ``ids[where]`` along an axis."""
+    """Return the place of ``ids[where]`` along an axis."""
     extent = tirx.Cast("int64", extent)
     index = PLACES[mode](tirx.Cast("int64", ids(*where)), extent)
     if mode != "fast":
@@ -60,21 +60,21 @@ def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast"
 
 
 class Read(NamedTuple):
-    """How a call goes by ids.
+    """How a call reads by ids.
 
     Parameters
     ----------
     ids : list of relax.Expr
         The tensors of ids.
     chosen : list of list of expression
-        For each tensor of ids their upper limits: one for all, or one for each place of the last
-        axis. Empty where ids outside are moved inside.
+        For each tensor of ids its upper bounds: one for all ids, or one per index of the last axis.
+        Empty if the mode moves invalid ids inside.
     axes : int
-        Leading axes of the tensor along which they choose.
+        Number of leading axes of the tensor that ids index.
     extents : callable
-        From the shapes of the tensor and the ids to the extents of the index.
+        Shapes of the tensor and the ids -> extents of the index.
     places : callable
-        From the tensor's shape, the ids and an index to a place for each of the axes.
+        Shape of the tensor, ids and an index -> a place for each of the axes.
     """
 
     ids: list[relax.Expr]
@@ -85,15 +85,15 @@ class Read(NamedTuple):
 
 
 def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """How a call of an operator of `READS` goes by ids.
+    """Return how a call of an operator in `READS` reads by ids.
 
-    Without a builder the fields of a tuple variable are not found.
+    Without a builder, a tuple variable counts as having no fields.
     """
     return READS[call.op.name](builder, call)
 
 
 def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id for each leading axis of x."""
+    """Read ``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id per leading axis of x."""
     ids, reads = call.args[1], call.op.name == "relax.gather_nd"
     batch = int(call.attrs["batch_dims"]) if reads else 0
     depth = int(ids.ty.shape[-1])
@@ -107,7 +107,7 @@ def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i, j] = x[i, ids[i, j]]`` along an axis; ids may be shorter than x along the rest."""
+    """Read ``y[i, j] = x[i, ids[i, j]]`` along an axis; ids may be shorter along other axes."""
     x, ids = call.args[:2]
     axis = _front(call.attrs["axis"], x)
 
@@ -120,7 +120,7 @@ def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast together."""
+    """Read ``y[i] = x[ids[0][i], ids[1][i], ...]``, with ids broadcast against each other."""
     ids = _fields(builder, call.args[1])
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -132,7 +132,7 @@ def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") -> Read:
-    """``y[i, n, j] = x[i, ids[n], j]``."""
+    """Return the read ``y[i, n, j] = x[i, ids[n], j]``."""
     axis = _front(axis, x)
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -143,20 +143,20 @@ def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") ->
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """The shape that all are repeated to: of each axis the extent that is not 1."""
+    """Return the broadcast shape: for each axis, the extent that is not 1."""
     rank = max(map(len, shapes))
     axes = [[shape[n] for shape in shapes if -n <= len(shape)] for n in range(-rank, 0)]
     return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """The place in a tensor of `shape` that is broadcast to `index`."""
+    """Return the index into a tensor of `shape` that broadcasts to `index`."""
     own = index[len(index) - len(shape) :]
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
 
 def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.Expr]:
-    """The tensors of ids that an operator is given: one, a tuple written out or a variable."""
+    """Return an operator's tensors of ids: one tensor, or the fields of a tuple."""
     if isinstance(ids.ty, relax.TensorType):
         return [ids]
     if isinstance(ids, relax.Tuple):
@@ -167,15 +167,15 @@ def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.E
 
 
 def _front(axis: Any, x: relax.Expr) -> int:
-    """An axis counted from the front; none given is the only one."""
+    """Return a non-negative axis; None means the only axis."""
     return int(axis or 0) % len(x.ty.shape)
 
 
 class Rows(NamedTuple):
-    """A tensor as rows (height, width), and the row of each id (count,); `height` for none.
+    """A tensor as rows (height, width), and the row of each id (count,); `height` if invalid.
 
-    A row covers the axes that are not indexed, if their lengths are known when compiling; otherwise
-    each element is a row.
+    A row covers the axes that are not indexed if their lengths are static; otherwise each element
+    is a row.
     """
 
     height: Any
@@ -185,12 +185,12 @@ class Rows(NamedTuple):
 
 
 def extents_of(x: relax.Expr, read: Read) -> list[Any]:
-    """The extents of the index of a read of `x`."""
+    """Return the extents of the index of a read of `x`."""
     return read.extents([*x.ty.shape], [[*ids.ty.shape] for ids in read.ids])
 
 
 def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
-    """The row numbers of a read of `x`, bound in the block being built."""
+    """Return the row numbers of a read of `x`, bound in the current block."""
     shape = list(x.ty.shape)
     rest = shape[read.axes :]
     by_row = all(isinstance(n, tirx.IntImm) for n in rest)
@@ -257,9 +257,9 @@ READS: dict[str, Callable[[relax.BlockBuilder | None, Any], Read]] = {
     ),
 }
 
-# Operator -> how it is lowered, in place of TVM's way.
+# Operator -> lowering that replaces TVM's.
 LEGALIZE = dict.fromkeys(READS, _legalized)
-# A write uses ids as a read does.
+# A write uses ids like a read.
 READS |= {
     "relax.scatter_nd": _tuples,
     "relax.scatter_elements": _elements,

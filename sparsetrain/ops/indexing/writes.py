@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that write by ids; with an id out of range TVM's kernels write over foreign memory.
+"""Operators that write by ids; with an invalid id, TVM's kernels write out of bounds.
 
-Each writes where an operator of `reads` with the same ids would read. The kernel is given rows and
-the row of each id: it copies, then writes in the order of the ids, so the last of equal ids wins. A
-negative id counts from the end; one still out of range is skipped.
+Each operator writes where an operator in `reads` with the same ids would read. The kernel takes
+rows and the row of each id. It copies the tensor, then writes in the order of the ids, so the last
+of equal ids wins. A negative id counts from the end; an id that is still out of range is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.kernels.relax_op import call_kernel
 from sparsetrain.ops.indexing import reads
 from sparsetrain.ops.operand_shapes import is_one
 
-Combine = Callable[[Any, Any], Any]  # from the old value and the written one to the new value
+Combine = Callable[[Any, Any], Any]  # (old value, written value) -> new value
 
 REDUCTIONS: dict[str, Combine] = {
     "update": lambda old, new: new,
@@ -34,7 +34,7 @@ REDUCTIONS: dict[str, Combine] = {
 
 
 def write_kernel(width: int, dtype: str, combine: Combine) -> PrimFunc:
-    """``out = x``, then ``out[ids[n]] = combine(out[ids[n]], new[n])`` in order."""
+    """Copy ``out = x``, then set ``out[ids[n]] = combine(out[ids[n]], new[n])`` in order."""
     with kernel("write") as built:
         height, count = extents(2)
         x, ids = buffer("x", (height, width), dtype), buffer("ids", (count,), "int64")
@@ -77,7 +77,7 @@ def _reshaped(builder: relax.BlockBuilder, x: relax.Expr, shape: Any) -> relax.E
 
 
 def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """New values in the shape of the ones they replace."""
+    """Broadcast new values to the shape of those that they replace."""
     if len(new.ty.shape) == len(shape) and not any(map(is_one, new.ty.shape)):
         return new
 
@@ -87,7 +87,7 @@ def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) ->
     return builder.emit_te(repeated, new)
 
 
-# Operator -> how it is lowered, in place of TVM's way.
+# Operator -> lowering that replaces TVM's.
 LEGALIZE = dict.fromkeys(
     ("relax.scatter_nd", "relax.scatter_elements", "relax.index_put"), _legalized
 )

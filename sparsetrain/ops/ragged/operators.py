@@ -34,7 +34,7 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
-    """The type with one argument's columns and another's length."""
+    """Return the type with the columns of one argument and the length of a second."""
 
     def infer(call: Any) -> relax.Type:
         name = call.op.name.rpartition(".")[-1]
@@ -66,9 +66,9 @@ def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr
 ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _legalize)
-# Rows (B, D) and ends (B,) -> the same, 0 for a row without tokens.
+# Rows (B, D) and ends (B,) -> the same rows, 0 for a row without tokens.
 ragged_nonempty = define_op("ragged_nonempty", ("rows", "ends"), _like(0, 1), _legalize)
-# Rows (B, D), ends (B,) and tokens (N, ...) to count -> the row of each token, (N, D).
+# Rows (B, D), ends (B,) and tokens (N, ...), used for N only -> each token's row (N, D).
 ragged_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
 max_cotangent = define_op(
     "ragged_max_cotangent",
@@ -83,7 +83,8 @@ last_cotangent = define_op(
     _legalize,
 )
 
-# Places (M,) int64 within rows, M in the B rows of `place_ends` -> (M, D); NaN outside of its row.
+# Tokens (N, D), ends (B,), places (M,) int64 within rows, and their ends (B,) -> (M, D); NaN for a
+# place outside its row.
 ragged_take = define_op(
     "ragged_take",
     ("tokens", "ends", "places", "place_ends"),
@@ -103,7 +104,7 @@ def _positions_type(call: Any) -> relax.Type:
     return relax.TensorType((call.args[0].ty.shape[0],), "int64")
 
 
-# Tokens (N, D) and ends (B,) -> how many of its row are before, and behind, each: (N,) int64.
+# Tokens (N, D) and ends (B,) -> how many tokens of its row come before, or after, each: (N,) int64.
 ragged_positions = define_op("ragged_positions", ("tokens", "ends"), _positions_type, _legalize)
 ragged_distances = define_op("ragged_distances", ("tokens", "ends"), _positions_type, _legalize)
 
@@ -119,16 +120,16 @@ def _attention_of(call: Any) -> Attention:
     )
 
 
-_AT = "_at"  # suffix of operators with chosen queries
+_AT = "_at"  # suffix of operators with selected queries
 
 
 def _given(call: Any) -> int:
-    """How many arguments come first: q, k, v, ends, and of chosen queries places and their ends."""
+    """Return how many arguments come first: q, k, v, ends; places and their ends if selected."""
     return 6 if call.op.name.removesuffix("_cotangent").endswith(_AT) else 4
 
 
 def _kernel_of(name: str, host: Any, call: Any, *variant: Any) -> Any:
-    """The kernel for all tokens as queries, or for chosen ones."""
+    """Return the kernel for all tokens as queries, or for selected queries."""
     chosen = _given(call) == 6
     name = f"{name}{_AT}" if chosen else name
     return current().kernel(name, partial(host, chosen=True) if chosen else host)(*variant)
@@ -149,7 +150,7 @@ def _attention_type(call: Any) -> relax.Type:
 
 
 def _places(call: Any, factors: int) -> int | None:
-    """Places of the factors, if the call has them behind so many arguments."""
+    """Return the number of places of the factors, if the call has factors after the first ones."""
     if len(call.args) <= factors:
         return None
     return _width(call.args[factors]) // int(call.attrs["heads"])
@@ -161,7 +162,7 @@ def _check_attention(call: Any, q: Any, k: Any, v: Any, ends: Any) -> None:
         _check(name, tokens, ends)
     alike = (k, v) if _given(call) == 6 else (q, k, v)
     if len({str(tokens.ty) for tokens in alike}) > 1 or _width(q) != _width(k):
-        raise ConfigError(f"{name}: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}")
+        raise ConfigError(f"{name}: q, k and v must have one shape, not {q.ty}, {k.ty}, {v.ty}")
 
 
 def _stats(of: Attention, call: Any) -> relax.Type:
@@ -185,7 +186,7 @@ _attention = define_op("ragged_attention", _QKV, _attention_type, _attention_ker
 _scaled_attention = define_op(
     "ragged_scaled_attention", (*_QKV, "factors"), _attention_type, _attention_kernel
 )
-# Of M queries, at places (M,) within rows, M in the B rows of `place_ends`: q (M, D) -> (M, D).
+# With M selected queries, at places (M,) within the B rows of `place_ends`: q (M, D) -> (M, D).
 _CHOSEN = (*_QKV, "places", "place_ends")
 attention_at = define_op(f"ragged_attention{_AT}", _CHOSEN, _attention_type, _attention_kernel)
 scaled_attention_at = define_op(
@@ -203,7 +204,7 @@ def ragged_attention(
     heads: int = 1,
     causal: bool = False,
 ) -> relax.Expr:
-    """Attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
+    """Compute attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
 
     ``out[i] = sum over j of f[i, j] softmax_j(q[i] . k[j] / sqrt(D / heads)) v[j]`` for each head.
 
@@ -214,12 +215,12 @@ def ragged_attention(
     ends : (B,) int64
         Where each row ends.
     factors : (N, heads places) float, optional
-        f, such as a mask of dropout; j counts within the row, and behind the last place the last
-        one counts. They get no gradient.
+        f, such as a dropout mask. j counts within the row; a token past the last place uses the
+        last place. Factors get no gradient.
     heads : int
         Divides D.
     causal : bool
-        A token sees itself and those before it alone.
+        Whether a token attends only to itself and to earlier tokens.
 
     Returns
     -------
@@ -302,7 +303,7 @@ def ragged_silu_attention(
     heads: int = 1,
     scale: float = 1.0,
 ) -> relax.Expr:
-    """Causal attention without a softmax, as in HSTU (Zhai et al. 2024, arXiv:2402.17152).
+    """Compute causal attention with SiLU as in HSTU (Zhai et al. 2024, arXiv:2402.17152).
 
     ``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]`` for each head.
 
@@ -311,7 +312,7 @@ def ragged_silu_attention(
     q, k, v : (N, D) float
         Head h has the columns from ``h D / heads`` on.
     bias : (N, distances) float
-        Of all heads; larger distances use the last.
+        Shared by all heads; larger distances use the last column.
     ends : (B,) int64
         Where each row ends.
     heads : int
