@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builder for kernels, in TVMScript or from Python functions.
+"""Builder for kernels, from TVMScript or Python functions.
 
-Between `kernel()` and the end of its block, everything that TVM's builder emits belongs to the
-kernel, whichever function emits it. So parts of a kernel can be Python functions, and Python loops
-are unrolled in the code.
+Inside a ``with kernel()`` block, everything that TVM's builder emits belongs to the kernel,
+whichever function emits it. So parts of a kernel can be Python functions, and Python loops are
+unrolled in the code.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tvm.script.ir_builder import tirx as T
 from tvm.script.parser.core.entry import parse
 from tvm.script.parser.core.utils import inspect_function_capture
 
-# Tells FuseOps and the schedule rules that a kernel is finished, to be left alone.
+# Tells FuseOps and the schedule rules to leave a kernel unchanged.
 SCHEDULED = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}
 
-LINE_BYTES = 64  # unit of a processor's memory fetches
+LINE_BYTES = 64  # bytes of a cache line
 
-# Numbers for the symbols of the kernel that is being built.
+# Counter for the names of symbols in the kernel that is being built.
 _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
-    """`T.prim_func` in half the time, for functions whose annotations name only globals.
+    """`T.prim_func` in half the time, for functions with annotations that name only globals.
 
-    TVM's looks up the source line of every caller, twice for each kernel, to resolve annotations
-    that name locals. The parser reads the arguments from the source.
+    TVM's version looks up the source line of every caller, twice per kernel, to resolve annotations
+    that name locals.
     """
 
     def parsed(function: Callable) -> Any:
@@ -45,7 +45,7 @@ def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callab
 
 @contextmanager
 def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
-    """Begin a kernel that no pass rewrites; on a device, of one launch or several.
+    """Begin a kernel that no pass rewrites; on a device it can have several launches.
 
     Yields an object whose `get` returns the finished function after the block.
     """
@@ -57,33 +57,33 @@ def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
 
 
 def extents(count: int) -> tuple[Any, ...]:
-    """Symbols for lengths.
+    """Declare symbols for lengths.
 
-    Each needs a unique name: TVM prints variables of the same name in the order of their addresses,
-    and the cache looks a program up by its text.
+    Each needs a unique name: TVM prints variables with equal names in the order of their memory
+    addresses, and the cache looks up a program by its text.
     """
     numbers = _numbers.get()
     return tuple(IRBuilder.name(f"n{next(numbers)}", T.int64()) for _ in range(count))
 
 
 def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
-    """An array argument."""
+    """Declare an array argument."""
     return IRBuilder.name(name, T.match_buffer(T.arg(name, T.handle()), shape, dtype))
 
 
 def pointer(name: str, dtype: str) -> Any:
-    """An address as an argument."""
+    """Declare an address as an argument."""
     return T.arg(name, T.handle(dtype, "global"))
 
 
 def scalar(name: str, dtype: str) -> Any:
-    """A number as an argument."""
+    """Declare a number as an argument."""
     kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
     return T.arg(name, kinds[dtype]())
 
 
 def counter(value: Any = 0) -> Any:
-    """A number of one thread, int32, that begins with `value`."""
+    """Allocate a thread-local int32 that starts at `value`."""
     number = T.alloc_local((1,), "int32")
     put(number, tirx.const(value, "int32") if isinstance(value, int) else value)
     return number
@@ -95,36 +95,36 @@ def put(number: Any, value: Any) -> None:
 
 
 class Prefetch(NamedTuple):
-    """How a processor is asked for a line of memory that is needed soon.
+    """How to prefetch a cache line that is needed soon.
 
     Parameters
     ----------
     write : bool
-        Whether the line is asked for to be written.
+        Whether the line will be written.
     near : int
-        Into which cache: 3 for the first, 2 for the second.
+        Target cache: 3 for the first level, 2 for the second.
     """
 
     write: bool
     near: int
 
     def line(self, array: Any, index: list[Any]) -> None:
-        """Ask for the line of an element."""
+        """Prefetch the cache line of an element."""
         address = T.address_of(array[tuple(index)])
         hints = int(self.write), self.near, 1
         T.evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *hints))
 
 
 def line_length(dtype: Any) -> int:
-    """How many numbers a line of memory holds."""
+    """Return how many numbers a cache line holds."""
     return LINE_BYTES // DataType(str(dtype)).itemsize
 
 
 def line_starts(array: Any, most: int) -> list[int]:
-    """The first column of each line of a row of an array, of the first `most` lines.
+    """Return the columns at which to prefetch the first `most` cache lines of a row.
 
-    A row of bytes may begin anywhere in a cache line, and its scale is at the end: the last column
-    is prefetched too.
+    A row of bytes can begin anywhere in a cache line, and its scale is at the end, so the last
+    column is prefetched too.
     """
     step, columns = line_length(array.dtype), int(array.shape[1])
     starts = [*range(0, min(columns, most * step), step)]

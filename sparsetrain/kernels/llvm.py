@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fragments of LLVM IR, which kernels import by a pragma; the calls are always inlined.
+"""Fragments of LLVM IR that kernels import by a pragma and always inline.
 
-Transpose 16 x 16 numbers in registers: element by element it costs a load and a store for each
-number, and a compiler that may not assume more leaves it at that. In four rounds of swapping the
-off-diagonal quarters of ever smaller squares it costs 64 shuffles. No instruction is named, so
-every CPU can run it.
+Transpose of 16 x 16 numbers in registers: element by element, it costs a load and a store per
+number, which compilers do not improve. In four rounds that swap the off-diagonal quarters of ever
+smaller squares, it costs 64 shuffles. It names no machine instruction, so every CPU can run it.
 
-Choose one of several arrays while a kernel runs: a loop over arrays that are treated alike then has
-one body; with a body for each, the code that TVM and LLVM have to compile grows with their number.
-TVM cannot choose between addresses.
+Choice of one of several arrays at run time: a loop over similar arrays then has one body, whereas
+with a body for each, the code that TVM and LLVM compile grows with their number. TVM cannot choose
+between addresses.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PRAGMA = "pragma_import_llvm"
 
 
 def rounds(kind: str, name: str = "s") -> list[str]:
-    """Lines that make ``%s4r0 .. %s4r15`` the transpose of the vectors ``%s0r0 .. %s0r15``.
+    """Return LLVM IR that transposes vectors ``%s0r0 .. %s0r15`` into ``%s4r0 .. %s4r15``.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
 
 
 def _transpose_helper() -> str:
-    """The first row may be elsewhere; past the last row, the last is read again."""
+    """Return the helper; its first row may be elsewhere, and rows past the last repeat it."""
     lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
     for row in range(1, LANES):
         lines += [
@@ -84,18 +83,18 @@ TRANSPOSE = _transpose_helper()
 def transpose(
     to: Any, stride_to: int, first: Any, rest: Any, stride: int, rows: int = LANES
 ) -> tirx.Expr:
-    """A call, to be evaluated: 16 columns of `rows` rows of float32 become 16 rows.
+    """Return the call that transposes 16 columns of `rows` float32 rows into 16 rows.
 
     The kernel must import the called function: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
 
     Parameters
     ----------
     to, first, rest : TensorLoad
-        Where the result begins, the first row, and the row after it.
+        First element of the result, of the first row, and of the second row.
     stride_to, stride : int
-        From one row to the next, in elements; of `stride`, between rows from `rest` on.
+        Elements between rows of the result, and between the rows from `rest` on.
     rows : int
-        At least 2. Results of more than the rows there are mean nothing.
+        At least 2. Columns of the result from `rows` on are undefined.
     """
     into, top, below = (tirx.address_of(place) for place in (to, first, rest))
     by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
@@ -113,13 +112,13 @@ define linkonce_odr ptr @sparsetrain_either(i64 %first, ptr %a, ptr %b) alwaysin
 
 @contextmanager
 def each_in_turn(count: int) -> Iterator[Any]:
-    """Inside a kernel: a loop over the numbers below `count`, by which to choose."""
+    """Loop in a kernel over the numbers below `count`, for use with `one_of`."""
     with T.attr(T.int32(0), PRAGMA, _EITHER), T.serial(0, count) as number:
         yield number
 
 
 def one_of(arrays: Sequence[Any], number: Any) -> Any:
-    """The array of this number, in memory and in shape; all have one dtype and number of axes."""
+    """Return array number `number`; all arrays have the same dtype and number of axes."""
     first = arrays[0]
     extents = zip(*(array.shape for array in arrays), strict=True)
     shape = tuple(_extent(each, number) for each in extents)
@@ -129,9 +128,9 @@ def one_of(arrays: Sequence[Any], number: Any) -> Any:
 
 
 def number_of(values: Sequence[Any], number: Any) -> Any:
-    """The value of this number, as int64.
+    """Return value number `number`, as int64.
 
-    From memory: with a choice in every index, TVM's simplifier took seconds.
+    It is read from memory, because TVM's simplifier took seconds with a choice in every index.
     """
     stored = T.alloc_local((len(values),), "int64")
     for place, value in enumerate(values):

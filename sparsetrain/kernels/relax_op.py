@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a Relax operator from Python: a name, its type rule and its kernel.
+"""Relax operators defined from Python: a name, a type rule and a kernel.
 
 The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
 process-wide and happens once, when the module that defines the operator is imported.
@@ -17,7 +17,7 @@ from tvm.ir import Op, make_node
 
 from sparsetrain.errors import ConfigError, DataError
 
-# Errors of a type rule pass through TVM, which knows their class only by name.
+# Errors of a type rule pass through TVM, which finds their class by name.
 for _error in (ConfigError, DataError):
     tvm_ffi.register_error(_error.__name__, _error)
 
@@ -37,9 +37,9 @@ def define_op(
     arguments : tuple of str
         Names of the tensor arguments, in order.
     infer : callable
-        ``infer(call)`` gives the type of the result from ``call.args`` and ``call.attrs``.
+        ``infer(call)`` returns the type of the result from ``call.args`` and ``call.attrs``.
     legalize : callable
-        ``legalize(block_builder, call)`` gives the call of the kernel that computes it.
+        ``legalize(block_builder, call)`` returns the call of the kernel that computes the result.
 
     Returns
     -------
@@ -65,12 +65,13 @@ def define_op(
 
 
 def find_function(module: tvm.IRModule, name: str) -> relax.Function:
-    """The Relax function of that name.
+    """Return the Relax function of that name.
 
     Raises
     ------
     ConfigError
-        If it is not a module, has no such function, or two of its arguments have one name.
+        If `module` is not an IRModule or has no such function, or if two of the function's
+        arguments have the same name.
     """
     if not isinstance(module, tvm.IRModule):
         raise ConfigError(
@@ -85,7 +86,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
 
 
 def _require_own_names(function: relax.Function, name: str) -> None:
-    """Refuse two arguments of the same name: arrays are passed by name."""
+    """Refuse two arguments with the same name, because arrays are passed by name."""
     inputs = int((function.attrs or {}).get("num_input", len(function.params)))
     seen: dict[str, str] = {}
     for place, param in enumerate(function.params):
@@ -103,7 +104,7 @@ def _one_line(ty: relax.Type) -> str:
 
 
 def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
-    """Functions of a module that others may call: its kernels and private functions."""
+    """Return the functions that a module's functions may call: kernels and private functions."""
     return {
         var: function
         for var, function in module.functions.items()

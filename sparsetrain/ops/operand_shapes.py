@@ -162,7 +162,7 @@ def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> lis
 
 
 def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> list[Pair]:
-    """Pair axes (B, length, heads, D), and a bias (B, heads, length of q, of k) that may have 1s."""
+    """Pair axes (B, length, heads, D), and those of a bias (B, heads, length of q, of k)."""
     biased = zip(bias, (q[0], q[2], q[1], k[1]), strict=False)
     return [
         *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),

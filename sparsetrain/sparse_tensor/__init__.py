@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row-sparse tensors: the type, its algebra, coalescing, SciPy exchange.
 
-`row_sparse` (the type) with its operators in `arithmetic`, `algebra` (operators that look at no
-numbers, written for traces and run on tensors too), `coalesce` (the rows and their order:
-`CoalescePlan`), with the kernels of a CPU in `segment_kernels` and `plan_kernel`.
+`row_sparse` has the type and `arithmetic` its operators. `algebra` has operators that do not depend
+on values, written for traces and also run on tensors. `coalesce` has `CoalescePlan`, the rows and
+their order. The CPU's kernels are in `segment_kernels` and `plan_kernel`.
 """
 
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan as CoalescePlan

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing: the touched rows, and the order in which their duplicates are summed.
 
-A `CoalescePlan` depends on the ids alone, so it can be made before the values exist. Cost: a
-sort of N ids; nothing is longer than that, however long the table.
+A `CoalescePlan` depends only on ids, so it can be made before the values exist. Cost: a sort of N
+ids, and memory for N ids, for tables of any length.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from sparsetrain.backend import backend_at
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import leading_rows
 
-# From this many ids on all threads sort digit by digit, and read what the others wrote. On Zen 3,
-# of a million rows, one sorts 16,384 in 162 us, two take 287; 53,248 in 640 and 567.
+# From this many ids on, all threads sort together, and each reads data that other threads wrote. On
+# Zen 3 with a million rows, one thread sorts 16,384 ids in 162 us and two in 287; 53,248 ids take
+# 640 and 567.
 SHARED_FROM = 32_768
 
 
 class CoalescePlan:
-    """Where each unique row's entries are.
+    """The unique rows, and the entries of each.
 
-    Entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding
-    comes after them in `order` and belongs to no row.
+    The entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding is
+    at the end of `order` and belongs to no row.
 
     Parameters
     ----------
     rows : (U,) int32 or int64
-        Unique row numbers, rising.
+        Unique row numbers in ascending order.
     order : (N,) int32
         Entry numbers, sorted by row; equal rows keep their order.
     offsets : (U + 1,) int32
-        Begin of each run in `order`.
+        Beginning of each run in `order`.
     num_unique : int, optional
-        U, the number of distinct rows, if `rows` and `offsets` have room for more.
+        U, the number of unique rows, if `rows` and `offsets` are longer.
     index_dtype : str, optional
-        Dtype of `rows`, if it is known: a tensor takes a microsecond to say it.
+        Dtype of `rows`, if known: reading it from a tensor takes a microsecond.
 
     Attributes
     ----------
     arrays : tuple of Tensor
-        Rows, order, offsets, with that room. A kernel that is told U takes them as they are: views
-        of the right length cost as much as sorting a thousand ids.
+        Rows, order and offsets at full length, for kernels that take U as an argument: making views
+        of the right length takes as long as sorting a thousand ids.
     """
 
     __slots__ = ("_index_dtype", "arrays", "num_unique")
@@ -78,7 +79,7 @@ class CoalescePlan:
 
     @property
     def offsets(self) -> NDArray:
-        """Begin of each run (U + 1,)."""
+        """Beginning of each run (U + 1,)."""
         return leading_rows(self.arrays[2], self.num_unique + 1)
 
 
@@ -92,47 +93,47 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
     num_rows : int
         Rows of the tensor.
     parallel : bool
-        Whether to use the kernels' threads. Without, this can run on a thread of its own beside
-        a step; the plan is the same.
+        Whether to use the kernels' threads. With False, this can run in a separate thread during a
+        step; the plan is the same.
 
     Raises
     ------
     DataError
-        If an index is outside [0, num_rows]; nothing can be written through such a plan.
+        If an index is outside [0, num_rows].
     """
     plan: CoalescePlan = backend_at(indices).coalescing.make_plan(indices, num_rows, parallel)
     return plan
 
 
 def chunks_for(count: int) -> int:
-    """How many threads sort so many ids."""
+    """Return how many threads sort `count` ids."""
     return runtime.num_threads() if count >= SHARED_FROM else 1
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run in a fixed order."""
+    """Sum value rows (M, D) into (U, D), each run of equal ids in a fixed order."""
     summed: NDArray = backend_at(values).coalescing.segment_sum(plan, values, source)
     return summed
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """The number of a plan's rows below each edge (any row numbers)."""
+    """Return how many of a plan's rows are below each edge (any row numbers)."""
     found: list[int] = backend_at(plan.order).coalescing.rows_below(plan, edges)
     return found
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Whether two arrays (N,) in the same memory hold the same ids."""
+    """Whether two arrays (N,) on the same device hold the same ids."""
     same: bool = backend_at(ids).coalescing.same_ids(known, ids)
     return same
 
 
 def squared_norm(values: NDArray) -> float:
-    """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
+    """Return the sum of squares of (U, D) values, in float64 and an order fixed by U and D."""
     return float(np.sum(row_squares(values)))
 
 
 def row_squares(values: NDArray) -> np.ndarray:
-    """Sums of squares (U,) of rows (U, D), in float64 and in an order fixed by D."""
+    """Return the sums of squares (U,) of rows (U, D), in float64 and an order fixed by D."""
     squares: np.ndarray = backend_at(values).coalescing.row_squares(values)
     return squares

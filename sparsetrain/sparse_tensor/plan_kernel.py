@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernel behind a `CoalescePlan`: a radix sort of the ids, and the runs of equal ones.
+"""The CPU kernel for a `CoalescePlan`: a radix sort of ids, and the runs of equal ids.
 
-A stable sort from the lowest digit up. A chunk of the entries counts its digits, then places them
-after the previous chunks' digits, so every number of chunks gives the same order. Runs are counted
-and written chunk by chunk too; a chunk begins where a run does, so each place has one writer.
+The sort is stable and starts at the lowest digit. Each chunk of the entries counts its digits, then
+places its entries after those of earlier chunks, so any number of chunks gives the same order. Runs
+are counted and written by chunk too. A chunk begins at the start of a run, so each element has one
+writer.
 
-What is parallel: chunks; their number is an extent of an argument. Cost: N entries times the digits
-of the table's rows, not of the dtype, and two passes over the sorted ids.
+Chunks run in parallel; their number is an extent of an argument. Cost: N entries times the digits
+of the number of rows (not of the dtype), and two passes over the sorted ids.
 """
 
 from __future__ import annotations
@@ -24,40 +25,41 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, scalar
 
-DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
+DIGIT_BITS = 11  # at most this many: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
-# A chunk's notes after its counters, which end at a cache line.
+# Indices of other numbers of a chunk, after its counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
 NOTES = DIGITS + 16  # numbers of a chunk
 
-Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
-Entries = Callable[[Any], tuple[Any, Any]]  # place -> id and number of the entry there
+Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a parallel or a serial loop
+Entries = Callable[[Any], tuple[Any, Any]]  # index -> id and number of the entry there
 
 
 @cache
 def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[int, int]:
-    """Passes, and bits of each, at most `most`: as few passes as possible, then as few counters."""
-    # Not more bits than an index has: a shift past its width is undefined.
+    """Return the fewest passes of at most `most` bits, and then the fewest bits per pass."""
+    # At most the bits of an index, because a larger shift is undefined.
     bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
     passes = -(-bits // most)
     return passes, -(-bits // passes)
 
 
 def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
-    """Unique rows of ids, and where the entries of each are.
+    """Return the kernel that finds unique rows of ids and the entries of each row.
 
-    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for
-    S chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which decides the digits that are
-    sorted, as in `digits_of`.
+    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for S
+    chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which determines the sorted digits,
+    as in `digits_of`.
 
-    Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
-    `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
+    Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows, and
+    `offsets` the beginning of each run and the end of the last. Padding (ids equal to `num_rows`)
     comes last and belongs to no run. `counts` receives the number of unique rows and the number of
-    ids outside [0, num_rows], with which nothing else means anything. Without `parallel` no thread
-    is started, and S is 1.
+    ids outside [0, num_rows]; if the latter is not 0, the other results are invalid. Without
+    `parallel` no thread is started, and S is 1.
     """
     with kernel() as built:
-        # A number that is known leaves no loops over chunks, half of the time of 128 ids.
+        # A static number of chunks removes loops over them, which take half of the time for 128
+        # ids.
         entries, room, chunks = extents(3) if parallel else (*extents(2), 1)
         a = SimpleNamespace(
             ids=buffer("ids", (entries,), index_dtype),
@@ -75,8 +77,8 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 
 
 def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
-    """Inside a kernel: `digits_of`, int32."""
-    # 0 has as many bits as 1 has here; of 0 `clz` is undefined.
+    """Emit `digits_of`, int32."""
+    # Treat 0 as 1, because `clz` of 0 is undefined.
     unused = tirx.Cast("int32", tirx.clz(tirx.bitwise_or(num_rows, const(1, "int64"))))
     bits = T.Bind(tirx.min(64 - unused, np.iinfo(index_dtype).bits - 1))
     passes = T.Bind(tirx.truncdiv(bits + (DIGIT_BITS - 1), const(DIGIT_BITS, "int32")))
@@ -84,13 +86,13 @@ def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
 
 
 def _share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:
-    """Begin and end of a chunk's share of the entries."""
+    """Return the begin and end of a chunk's entries."""
     entries, chunks = a.ids.shape[0], a.notes.shape[0]
     return T.Bind(entries * s // chunks), T.Bind(entries * (s + 1) // chunks)
 
 
 def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
-    """Make the plan of `a.ids`; `over` loops over chunks."""
+    """Emit the plan of `a.ids`; `over` loops over chunks."""
     entries = a.ids.shape[0]
     _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
     with T.serial(0, a.passes - 1) as after:
@@ -109,7 +111,7 @@ def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
 def _sort_digit(
     a: SimpleNamespace, over: Chunks, number: Any, entry: Entries, *, check: bool = False
 ) -> None:
-    """Sort the entries by one digit; the last pass writes to half 0."""
+    """Emit the sort of the entries by one digit; the last pass writes to half 0."""
     entries, chunks = a.ids.shape[0], a.notes.shape[0]
     digits = T.Bind(const(1, "int32") << a.bits)
     shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
@@ -145,7 +147,7 @@ def _sort_digit(
 
 
 def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
-    """Note how many ids of a chunk are padding, and how many neither that nor a row."""
+    """Count how many ids of a chunk are padding, and how many are out of range."""
     padding, outside = counter(), counter()
     with T.serial(0, end - begin) as n:
         row = T.Bind(tirx.Cast("int64", a.ids[begin + n]))
@@ -157,11 +159,11 @@ def _check(a: SimpleNamespace, s: Any, begin: Any, end: Any) -> None:
 
 
 def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
-    """Of the first `entries` sorted ids, which are not padding."""
+    """Emit the runs of the first `entries` sorted ids, the ids that are not padding."""
     chunks = a.notes.shape[0]
 
     def starts(n: Any) -> Any:
-        """Whether a run starts at an entry; not asked of the first."""
+        """Whether a run starts at an entry, other than the first."""
         return a.keys[n] != a.keys[n - 1]
 
     def chunk(s: Any) -> tuple[Any, Any]:
@@ -193,20 +195,21 @@ def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
 
 
 def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
-    """The first place from `place` on where a run starts, or the end."""
+    """Find the first entry from `place` on where a run starts, or the end."""
     found = counter(tirx.Cast("int32", place))
     n = tirx.Cast("int64", found[0])
     inside = tirx.And(n > 0, n < entries)
-    # Not `And`: both of its sides are evaluated, and this one reads.
+    # Not `And`, which would evaluate both sides and read out of bounds.
     with T.While(tirx.if_then_else(inside, tirx.Not(starts(n)), const(False, "bool"))):
         put(found, found[0] + 1)
     return found[0]
 
 
 def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
-    """Rows and ends of the runs from `begin` to `end`, without a branch.
+    """Write rows and ends of the runs from `begin` to `end`, without branches.
 
-    Every entry writes its row, and that its run ends behind it; the last one of a run is right.
+    Every entry writes its row, and an end after itself; the last entry of a run overwrites earlier
+    ends.
     """
     run = counter(first)
 

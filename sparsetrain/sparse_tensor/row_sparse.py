@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowSparse`: a tensor with mostly zero rows, and the only sparse type of this package.
+"""`RowSparse`: a tensor with mostly zero rows, the only sparse type in this package.
 
 It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
-``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
-the value row it draws from, so the gradient of a pooled bag is one value row per bag, not one per
-looked-up id.
+``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an entry may name
+the value row that it uses, so the gradient of a pooled bag has one value row per bag instead of one
+per looked-up id.
 
 Cost: memory and time depend on N and D, never on `num_rows`, except in `to_dense`, `from_scipy` and
 `to_scipy`.
@@ -44,13 +44,13 @@ class RowSparse(Arithmetic):
     Parameters
     ----------
     indices : (N,) int32 or int64
-        Row of each entry, in [0, num_rows]; any order, duplicates legal.
+        Row of each entry, in [0, num_rows]; in any order, with duplicates allowed.
     values : (M, D) float
         Value rows. M is N, unless `source` is given.
     num_rows : int
         Rows of the dense tensor.
     source : (N,) int32, optional
-        Entry n draws its values from row ``source[n]`` of `values`; by default from row n.
+        Entry n uses row ``source[n]`` of `values`; by default row n.
     shape : tuple of int, optional
         Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
         order: (num_rows,) for a vector, or leading axes with product num_rows.
@@ -129,7 +129,7 @@ class RowSparse(Arithmetic):
 
     @property
     def width(self) -> int:
-        """D, the width of a row."""
+        """D, the number of columns."""
         return int(_shape(self.values)[1])
 
     @property
@@ -139,23 +139,23 @@ class RowSparse(Arithmetic):
 
     @property
     def nse(self) -> Any:
-        """Number of specified entries N, duplicates and padding counted; symbolic in a trace."""
+        """Number of specified entries N, with duplicates and padding; symbolic in a trace."""
         indices = self.indices
         if isinstance(indices, runtime.NDArray):
-            return indices.size(0)  # its shape takes four times as long to ask
+            return indices.size(0)  # reading its shape takes four times as long
         extent = _shape(indices)[0]
         return int(extent) if isinstance(extent, int) else extent
 
     @property
     def leaves(self) -> tuple[Any, ...]:
-        """The tensors inside: ``(indices, values)`` or ``(indices, values, source)``."""
+        """The tensors: ``(indices, values)`` or ``(indices, values, source)``."""
         inner = (self.indices, self.values)
         return inner if self.source is None else (*inner, self.source)
 
     def with_leaves(self, leaves: tuple[Any, ...]) -> RowSparse:
-        """The same structure with new leaves."""
+        """Return the same structure with new leaves."""
         indices, values, *source = leaves
-        # Around a copy: its shape is known to fit, and is not checked again in every step.
+        # Skips `__init__`: the shape is already checked, and this runs in every step.
         result = object.__new__(RowSparse)
         inner = {"indices": indices, "values": values, "source": source[0] if source else None}
         result.__dict__.update(self.__dict__ | inner)
@@ -167,11 +167,11 @@ class RowSparse(Arithmetic):
         return not isinstance(self.values, runtime.NDArray)
 
     def plan(self) -> CoalescePlan:
-        """How to coalesce these indices; depends on them alone."""
+        """Return the plan that coalesces these indices; it depends only on them."""
         return make_plan(self.indices, self.num_rows)
 
     def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
-        """Unique sorted rows, with duplicates summed in their order.
+        """Return unique sorted rows, with duplicates summed in their order.
 
         The bits of the result do not depend on the number of threads.
         """
@@ -180,23 +180,23 @@ class RowSparse(Arithmetic):
         plan = plan or self.plan()
         if int(plan.order.shape[0]) != self.nse:
             raise DataError(
-                f"coalesce: the plan is of {int(plan.order.shape[0])} entries, not {self.nse}"
+                f"coalesce: the plan is for {int(plan.order.shape[0])} entries, not {self.nse}"
             )
         values = segment_sum(plan, self.values, self.source)
         return RowSparse(plan.rows, values, self.num_rows, shape=self.shape, coalesced=True)
 
     def to_dense(self, *, limit_bytes: int | None = DENSE_LIMIT_BYTES) -> Any:
-        """The dense tensor, by explicit call only.
+        """Return the dense tensor.
 
         Parameters
         ----------
         limit_bytes : int or None
-            Refuse to allocate more than this; None lifts the limit.
+            Largest allowed size; None means no limit.
 
         Raises
         ------
         ResourceError
-            If the dense tensor is larger than `limit_bytes`, or than the memory there is.
+            If the dense tensor is larger than `limit_bytes` or the available memory.
         """
         size = prod(self.shape) * np.dtype(self.dtype).itemsize
         needs = f"to_dense: shape {self.shape} {self.dtype} needs {size / 2**30:.2f} GiB"
@@ -213,10 +213,10 @@ class RowSparse(Arithmetic):
             # TVM reports std::bad_alloc as an InternalError.
             if not isinstance(error, MemoryError) and "bad_alloc" not in str(error):
                 raise
-            raise ResourceError(f"{needs}, more memory than there is") from error
+            raise ResourceError(f"{needs}, more than the available memory") from error
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """A SciPy CSR matrix (num_rows, D) of the coalesced rows, explicit zeros included."""
+        """Return a SciPy CSR matrix (num_rows, D) of coalesced rows, with explicit zeros."""
         import scipy.sparse
 
         unique = self.coalesce()
@@ -231,9 +231,8 @@ class RowSparse(Arithmetic):
         Raises
         ------
         DataError
-            For an index outside [0, num_rows], a `source` outside the value rows, shapes, dtypes
-            or lengths that do not fit, or a `coalesced` that is not true; the message names the
-            first bad entry.
+            For an index outside [0, num_rows], a `source` outside the value rows, wrong shapes,
+            dtypes or lengths, or a wrong `coalesced`; the message names the first bad entry.
         """
         indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
         source = None if self.source is None else runtime.as_numpy(self.source)

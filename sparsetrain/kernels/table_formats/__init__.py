@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats of tables: half precision and int8, rounded by chance, and rows of bytes."""
+"""Number formats of tables: half and int8 with stochastic rounding, and rows of bytes."""
 
 from sparsetrain.kernels.table_formats.int8 import scales_of as scales_of
 from sparsetrain.kernels.table_formats.noise import keys_of as keys_of

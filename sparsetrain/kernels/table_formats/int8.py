@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of int8 that train: one scale a row, a power of two; rounded by chance as they are written.
+"""Trainable int8 rows: a power-of-two scale per row, and stochastic rounding on each write.
 
 A row is D numbers from -127 to 127, then a float32 scale: ``w = scale * number``. The scale is the
-least power of two by which the largest weight fits, so it follows from the weights alone, products
-with it are exact, and a weight that the row holds already stays as it is. A scale of
-``max / 127`` would have finer steps, 1.4 times on average, but change with every update, and then
-all numbers of the row would be rounded anew: noise that has nothing to do with a gradient.
-
-A row that holds NaN, infinity or more than 127 * 2**121 has the scale NaN, and so reads as NaN.
+smallest power of two with which the largest weight fits. So it depends only on the weights,
+products with it are exact, and weights that the row already represents do not change. A scale of
+``max / 127`` would have steps that are 1.4 times finer on average, but it would change with every
+update and round all numbers of the row again, which adds noise unrelated to a gradient. A row with
+NaN, infinity or a number above 127 * 2**121 gets the scale NaN, so it reads as NaN.
 """
 
 from __future__ import annotations
@@ -21,33 +20,36 @@ from tvm.script.ir_builder import tirx as T
 from sparsetrain.kernels.table_formats.half import INFINITE, MAGNITUDE
 from sparsetrain.kernels.table_formats.noise import uint
 
-SCALE = 4  # bytes of the scale of a row
-LEAST, QUIET_NAN = 7 << 23, 0x7FC0_0000  # the exponent of the smallest scale, 2**-126, plus 6; NaN
-CARRY = 0x1_FFFF  # carries into the exponent above 127 / 64
-FRACTION = 23  # bits of a step that decide how it is rounded
+SCALE = 4  # bytes of a row's scale
+LEAST, QUIET_NAN = (
+    7 << 23,
+    0x7FC0_0000,
+)  # exponent of the smallest scale, 2**-126, plus 6; exponent of NaN
+CARRY = 0x1_FFFF  # carries into the exponent if a mantissa is above 127 / 64
+FRACTION = 23  # fraction bits that decide the rounding
 
 
 def scale_bits(largest: Any) -> Any:
-    """The bits of a row's scale (uint32), from the bits of its largest magnitude."""
+    """Return the bits of a row's scale (uint32), given the bits of its largest magnitude."""
     exponent = T.Bind((largest + uint(CARRY)) & uint(INFINITE))
     scale = tirx.max(exponent, uint(LEAST)) - uint(6 << 23)
     return T.Bind(tirx.Select(exponent == uint(INFINITE), uint(QUIET_NAN), scale))
 
 
 def inverse_bits(scale: Any) -> Any:
-    """The bits of ``1 / scale``, or of 0 for NaN."""
+    """Return the bits of ``1 / scale``; of 0 for NaN."""
     return T.Bind(tirx.Select(scale == uint(QUIET_NAN), uint(0), uint(254 << 23) - scale))
 
 
 def magnitude(value: Any) -> Any:
-    """The bits of ``|value|``, ordered as the numbers are; NaN comes last."""
+    """Return the bits of ``|value|``, which sort like the numbers; NaN sorts last."""
     return T.reinterpret("uint32", value) & uint(MAGNITUDE)
 
 
 def narrowed(value: Any, inverse: Any, random: Any) -> Any:
-    """The int8 value of a weight, rounded stochastically by the top 23 of 32 random bits.
+    """Round a weight to int8 stochastically, by the top 23 of 32 random bits.
 
-    Rounded down after the upper ones, as a fraction, are added: the mean is the weight.
+    It adds these bits as a fraction and rounds down, so the mean is the weight.
     """
     finite = tirx.Select(magnitude(value) < uint(INFINITE), value, tirx.const(0, "float32"))
     steps = T.Bind(finite * inverse) * tirx.const(2.0**FRACTION, "float32")
@@ -56,7 +58,7 @@ def narrowed(value: Any, inverse: Any, random: Any) -> Any:
 
 
 def rows_of_floats(rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32, rounded to nearest -> (n, D + 4) int8."""
+    """Round (n, D) float32 rows to nearest, to (n, D + 4) int8."""
     largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float32).view(np.uint32)
     exponent = (largest + np.uint32(CARRY)) & np.uint32(INFINITE)
     bits = np.maximum(exponent, LEAST) - np.uint32(6 << 23)
@@ -67,10 +69,10 @@ def rows_of_floats(rows: np.ndarray) -> np.ndarray:
 
 
 def floats_of_rows(rows: np.ndarray) -> np.ndarray:
-    """(n, D + 4) int8 -> (n, D) float32."""
+    """Convert (n, D + 4) int8 rows to (n, D) float32."""
     return rows[:, :-SCALE].astype(np.float32) * scales_of(rows)
 
 
 def scales_of(rows: np.ndarray) -> np.ndarray:
-    """(n, D + 4) int8 -> (n, 1) float32."""
+    """Return the scales of (n, D + 4) int8 rows as (n, 1) float32."""
     return np.ascontiguousarray(rows[:, -SCALE:]).view("<f4").astype(np.float32)

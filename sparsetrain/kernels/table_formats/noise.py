@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random bits by counter: a pure function of (seed, parameter, step, row, column), in 32-bit words.
 
-No state is kept and no order assumed, so the bits of an element are the same on every thread, on
-every path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes
-them with the row once and with the column for each element, a few steps each.
+There is no state and no order, so the bits of an element are the same on every thread, in every
+path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes them
+with the row once, and with the column for each element.
 
 The mixer is `lowbias32` by Chris Wellons, a two-round 32-bit hash found by search,
 https://github.com/skeeto/hash-prospector.
@@ -27,27 +27,28 @@ def uint(number: int) -> Any:
 
 
 def word(value: Any) -> Any:
-    """The lowest 32 bits of an integer."""
+    """Return the lowest 32 bits of an integer."""
     return tirx.Cast("uint32", value)
 
 
 def times(bits: Any, factor: int) -> Any:
-    """The lowest 32 bits of the product of a word, or of an index below 2**32, and a constant.
+    """Return the low 32 bits of a constant times a word, or times an index below 2**32.
 
-    TVM 0.27 takes products of unsigned integers not to wrap, and a cast to keep bounds that the
-    type cannot: it would fold a 32-bit product into a wrong constant. In 64 bits the product does
-    not wrap, and the mask tells the bounds. LLVM turns it back into one 32-bit multiplication.
+    TVM 0.27 assumes that products of unsigned integers do not wrap and that casts keep bounds which
+    the type cannot hold, so it would fold a 32-bit product into a wrong constant. A 64-bit product
+    does not wrap, and the mask states its bounds. LLVM turns it back into one 32-bit
+    multiplication.
     """
     wide = tirx.Cast("uint64", bits) * tirx.const(factor, "uint64")
     return word(wide & tirx.const(0xFFFFFFFF, "uint64"))
 
 
 def holding(words: Any, place: Any) -> Hold:
-    """A function that puts a word into an element of a local array, and gives that to be read.
+    """Return a function that stores a word in an element of a local array and loads it.
 
-    TVM 0.27 writes a bound value out wherever it is used, unless memory was read for it: a hash of
-    nine steps, each using the previous one twice, became 80 times as long and took a second to
-    compile. A value stored in an array is computed once. LLVM makes a register of it.
+    TVM 0.27 repeats a bound expression at each use, unless it reads memory. A hash of nine steps,
+    where each uses the previous one twice, became 80 times as long and took a second to compile. A
+    value stored in an array is computed once, and LLVM keeps it in a register.
     """
 
     def hold(value: Any) -> Any:
@@ -60,25 +61,25 @@ def holding(words: Any, place: Any) -> Hold:
 Keys = tuple[int, int]
 
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B
-GOLDEN = 0x9E3779B9  # 2**32 over the golden ratio: neighbouring columns start far apart
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads neighbouring columns
 
 
 def keys_of(seed: int, parameter: str, step: int) -> Keys:
-    """Two numbers below 2**32 for one step of one parameter."""
+    """Return two numbers below 2**32 for one step of one parameter."""
     digest = blake2b(f"{seed}/{step}/{parameter}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
-    """Inside a kernel: the hash (uint32) of a row (int64), in the word of `hold`."""
+    """Emit the hash (uint32) of a row (int64), stored in the word of `hold`."""
     low, high = word(row & tirx.const(0xFFFFFFFF, "int64")), word(row >> tirx.const(32, "int64"))
     return hold(_mixed(low ^ word(keys[0]), hold) ^ high ^ word(keys[1]))
 
 
 def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
-    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column.
+    """Emit the 32 random bits of an element, from `row_bits` and its column.
 
-    They are valid until the next call; `hold` must not be the row's own word.
+    They are valid until the next call; `hold` must use a different word than the row.
     """
     return _mixed(shared ^ times(column, GOLDEN), hold)
 

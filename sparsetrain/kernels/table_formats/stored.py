@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dtypes of stored tables, the dtypes they are computed in, and how kernels read them.
+"""Dtypes of stored tables, the dtypes of computations with them, and how kernels read them.
 
-A half-precision table is read into float32 and rounded when a row is written; gradients, slots and
-activations are float32. Kernels see its numbers as 16-bit integers and convert them by integer
-arithmetic: the same bits on every target, with or without instructions for them.
+A half-precision table is converted to float32 when it is read and rounded when a row is written;
+gradients, slots and activations are float32. Kernels treat its numbers as 16-bit integers and
+convert them by integer arithmetic, with the same bits on every target.
 
-Rows of bytes have a scale each, beside their numbers, so that a lookup reads one place. Tables in
-"int8" train (`int8`). Tables in "uint8" are for prediction alone: a row is D bytes, then a float32
-scale and a float32 offset, ``w = scale * byte + offset``, with 256 steps from the row's least
-number (byte 0) to its greatest (255); the error is at most half a step, 1/510 of the row's range.
-Rule and layout are FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one
-pass, in blocks of `BLOCK` rows.
+Rows of bytes store their scale beside their numbers, so that a lookup reads one place. Tables in
+"int8" train (`int8`). Tables in "uint8" are for prediction only: a row is D bytes, then a float32
+scale and a float32 offset, ``w = scale * byte + offset``, with 256 steps from the row's smallest
+number (byte 0) to its largest (255); the error is at most half a step, 1/510 of the row's range.
+The rule and the layout are those of FBGEMM's row-wise quantisation,
+https://github.com/pytorch/FBGEMM. Cost: one pass, in blocks of `BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "uint8
 HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 INT8, FOR_PREDICTION = "int8", "uint8"
 TABLE_DTYPES = ("float32", *HALVES, INT8)  # trainable
-EXTRA = 8  # bytes of a row for prediction beside its numbers
+EXTRA = 8  # additional bytes per row of a table for prediction
 _BESIDE = {INT8: SCALE, FOR_PREDICTION: EXTRA}
 
 
@@ -48,99 +48,99 @@ def is_half(dtype: str) -> bool:
 
 
 def is_rounded(dtype: str) -> bool:
-    """Whether rows are computed in float32, and rounded by chance as they are written."""
+    """Whether rows are computed in float32 and rounded stochastically when written."""
     return is_half(dtype) or dtype == INT8
 
 
 def has_scales(dtype: str) -> bool:
-    """Whether each row has a scale of its own beside its numbers."""
+    """Whether each row stores a scale beside its numbers."""
     return dtype in _BESIDE
 
 
 def computed_in(dtype: str) -> str:
-    """The dtype that a table's numbers are computed in: float32, or its own if that is wider."""
+    """Return the dtype of computations with a table: float32, or its own if that is wider."""
     return "float32" if dtype in (*HALVES, *_BESIDE) else dtype
 
 
 def seen_as(dtype: str) -> str:
-    """The dtype that kernels declare for an array of some dtype."""
+    """Return the dtype that kernels declare for an array of `dtype`."""
     return BITS if dtype in HALVES else dtype
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """NumPy's dtype of a name, bfloat16 included."""
+    """Return NumPy's dtype of a name, bfloat16 included."""
     return HALVES[dtype] if dtype in HALVES else np.dtype(dtype)
 
 
 def check_target(dtype: str, target: Any) -> None:
-    """Refuse a dtype of tables that a target has no kernels for.
+    """Refuse a table dtype for which a target has no kernels.
 
     Raises
     ------
     ConfigError
-        Names both and the way out.
+        Names both, and the fix.
     """
     backend = backend_of(target)
     if dtype not in backend.row_formats:
         raise ConfigError(
-            f"target {backend.kind!r} has no kernels for tables in {dtype}: take target 'cpu', or "
+            f"target {backend.kind!r} has no kernels for tables in {dtype}: use target 'cpu', or "
             "float32 tables"
         )
 
 
 def check_trainable(dtype: str) -> None:
-    """Refuse to train tables that can only be read.
+    """Refuse to train tables that are read-only.
 
     Raises
     ------
     ConfigError
-        Advice for the message.
+        Names the alternatives.
     """
     if dtype == FOR_PREDICTION:
         raise ConfigError(
-            "tables in uint8 are for prediction alone: train the model that they were made from, "
+            "tables in uint8 are for prediction only: train the model that they were made from, "
             "or one with table_dtype='int8'"
         )
 
 
 def check_table_dtype(dtype: object, place: str) -> None:
-    """Refuse dtypes that no table is stored in.
+    """Refuse dtypes in which no table can be stored.
 
     Raises
     ------
     ConfigError
-        Names the place, the value and the dtypes that there are.
+        Names the place, the value and the supported dtypes.
     """
     if dtype not in (*TABLE_DTYPES, FOR_PREDICTION):
         known = ", ".join(repr(name) for name in TABLE_DTYPES)
-        raise ConfigError(f"{place}: table_dtype is one of {known}, not {dtype!r}")
+        raise ConfigError(f"{place}: table_dtype must be one of {known}, not {dtype!r}")
 
 
 Read = Callable[[Any, Any, Any], Any]
 
 
 def width_of(stored: int, dtype: str) -> int:
-    """D, the numbers in a row of a table with second extent `stored`."""
+    """Return D, the numbers per row of a table with second extent `stored`."""
     return stored - _BESIDE.get(dtype, 0)
 
 
 def stored_width(width: int, dtype: str) -> int:
-    """The second extent of a table of rows of `width` numbers."""
+    """Return the second extent of a table with `width` numbers per row."""
     return width + _BESIDE.get(dtype, 0)
 
 
 def stored_rows(rows: np.ndarray, dtype: str) -> np.ndarray:
-    """Rows (n, D) of float32 as a table of some dtype holds them, each number the nearest one."""
+    """Convert float32 rows (n, D) to the format of a table, rounded to nearest."""
     return rows_of_floats(rows) if dtype == INT8 else rows.astype(numpy_dtype(dtype))
 
 
 def floats_of(rows: np.ndarray) -> np.ndarray:
-    """A copy of rows of a table that trains, (n, D) float32."""
+    """Return a copy of rows of a trainable table as (n, D) float32."""
     return floats_of_rows(rows) if str(rows.dtype) == INT8 else rows.astype(np.float32)
 
 
 def read_element(table: Any, row: Any, column: Any) -> Any:
-    """The number at (row, column) of a table of any dtype."""
+    """Read the number at (row, column) of a table of any dtype."""
     dtype = str(table.dtype)
     return _READ.get(dtype, _read_plain)(table, row, column)
 
@@ -165,7 +165,7 @@ def _read_int8(table: Any, row: Any, column: Any) -> Any:
 
 
 def read_float(table: Any, row: Any, first: int) -> Any:
-    """A float32 of four bytes, the lowest first; LLVM makes one load of it."""
+    """Read a little-endian float32 from four bytes, which LLVM turns into one load."""
     parts = [_unsigned(table[row, first + n]) << (8 * n) for n in range(4)]
     return T.reinterpret("float32", parts[0] | parts[1] | parts[2] | parts[3])
 
@@ -184,17 +184,17 @@ _READ: dict[str, Read] = {
 
 BLOCK = 1 << 16
 STEPS = 255
-LARGEST = 1e38  # of a number in a row: the range of the row must be a float32
+LARGEST = 1e38  # largest magnitude, so that the range of a row fits float32
 
 
 class NoScale(NamedTuple):
-    """The first row that holds NaN, infinity or a number beyond `LARGEST`."""
+    """The number of the first row with NaN, infinity or a number beyond `LARGEST`."""
 
     row: int
 
 
 def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
-    """Fill `out` with the rows of a table, or say which row has no scale.
+    """Fill `out` with the quantized rows of a table; return `NoScale` if a row has no scale.
 
     Parameters
     ----------
@@ -212,11 +212,11 @@ def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
 
 
 def _quantized(rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32 -> (n, D + 8) uint8."""
+    """Quantize (n, D) float32 to (n, D + 8) uint8."""
     low = rows.min(axis=1, keepdims=True).astype(np.float64)
     span = rows.max(axis=1, keepdims=True) - low
     scale = (span / STEPS).astype(np.float32)
-    # By the scale that is stored; of a row of equal numbers, or nearly, every byte is 0.
+    # Divide by the stored scale; if a row's numbers are all (nearly) equal, every byte is 0.
     steps = (rows - low) / np.where(scale > 0, scale, np.inf).astype(np.float64)
     numbers = np.clip(np.rint(steps), 0, STEPS).astype(np.uint8)
     ends = np.concatenate([scale, low.astype(np.float32)], axis=1).astype("<f4")
