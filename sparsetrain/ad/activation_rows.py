@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`take` from an activation: its cotangent is dense, added where ids of any shape have read.
+"""Reverse rule of `take` from an activation: scatter-add the cotangent into a dense tensor.
 
 TVM's scatter ignores the mode of `take`, writes out of bounds for a negative axis, and takes one
 row of ids only. So ids are converted to row numbers, and `scatter_add_rows` adds.
@@ -20,7 +20,7 @@ from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 
 
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
-    """Places that `ids` (any shape) name along an axis of `extent` elements, symbolic or not.
+    """Map `ids` (any shape) to positions on an axis of `extent` elements, static or symbolic.
 
     The result is int64 where `ids` are narrower than int32, which may not hold `extent`.
     """
@@ -39,8 +39,8 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
 
 
 def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.Expr:
-    """Zeros in the shape of `x`, with the cotangent added where `rows` were read, in order."""
-    if is_zero(rows.count):  # which `reshape` takes for the extent that was there
+    """Return zeros in the shape of `x`, with the cotangent added in order to the rows read."""
+    if is_zero(rows.count):  # `reshape` reads a 0 as "copy this extent"
         return op.zeros(x.ty.shape, x.ty.dtype)
     updates = emit(op.reshape(cotangent, [rows.count, rows.width]))
     shape = relax.ShapeExpr([rows.height, rows.width])

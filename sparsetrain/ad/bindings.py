@@ -9,7 +9,7 @@ from tvm import relax
 
 
 def used_vars(value: Any) -> list[relax.Var]:
-    """Variables read by the right-hand side of a binding in normal form."""
+    """Return the variables that the right-hand side of a binding in normal form reads."""
     if isinstance(value, relax.Var):
         return [value]
     if isinstance(value, relax.Tuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`check_grads`: a gradient against central differences, in float64 and along random directions."""
+"""`check_grads`: compare a gradient with central differences in float64 along random directions."""
 
 from __future__ import annotations
 

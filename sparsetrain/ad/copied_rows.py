@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from copies of a parameter, which would fill a gradient as long as the parameter.
+"""Reads from copies of a parameter. A dense gradient of one would be as long as the parameter.
 
 An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
 table in a different shape. A read of its rows has a row-sparse cotangent, which the operators carry
@@ -36,7 +36,7 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 
 
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
-    """The argument whose rows `x` holds unchanged; `x` itself if it is one.
+    """Return the function argument that `x` copies its rows from; `x` itself if it is an argument.
 
     None for an activation, and if the argument has only one row.
     """
@@ -63,7 +63,7 @@ def _has_rows(var: relax.Var) -> bool:
 
 
 def _copied(value: Any) -> list[relax.Var]:
-    """The variables that a value's elements come from."""
+    """Return the variables from which a value copies its elements."""
     if not isinstance(value, relax.Call):
         return used_vars(value) if value is not None else []
     name = name_of(value)
@@ -86,20 +86,20 @@ def is_small_part(part: Any, whole: Any) -> bool:
 
 
 def are_rows(x: relax.Expr, rows: Rows) -> bool:
-    """Whether rows of `x` along its last axis were read; its shape is known then."""
+    """Whether whole rows along the last axis of `x` were read, and the shape of `x` is static."""
     extents = list(x.ty.shape)
     return all(isinstance(n, tirx.IntImm) for n in extents) and rows.width == int(extents[-1])
 
 
 def row_sparse_copies(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> RowSparse:
-    """The cotangent of `x` after a read of `rows`."""
+    """Return the row-sparse cotangent of `x` after a read of `rows`."""
     shape = tuple(int(extent) for extent in x.ty.shape)
     values = emit(op.reshape(cotangent, [rows.count, rows.width]))
     return RowSparse(rows.places, values, prod(shape[:-1]), shape=shape)
 
 
 def require_most_read(call: Any, cotangent: Any) -> None:
-    """Refuse a small part of a split parameter if no other part is read.
+    """Refuse a split of a parameter if less than half of its rows are read.
 
     Raises
     ------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cotangents: the values of the reverse pass, their sum, and the one conversion to dense.
+"""Cotangents, the values of the reverse pass: their sum and the one conversion to dense.
 
 A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
 None where nothing arrived yet. `join` is the only function that adds two; `make_dense` the only one
@@ -25,9 +25,9 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
     Parameters
     ----------
     left, right : Cotangent or None
-        None stands for "nothing arrived".
+        None means that no cotangent has arrived.
     where : str
-        The parameter they belong to, for the error message.
+        The parameter's name, for the error message.
     dense : bool
         The caller asked for a dense gradient of that parameter.
 
@@ -54,29 +54,29 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
 
 
 def make_dense(cotangent: Cotangent) -> Cotangent:
-    """The dense form of a cotangent: as long as the table, so by request only."""
+    """Convert a cotangent to dense: it is as long as the table, so only callers can request it."""
     if isinstance(cotangent, tuple):
         return tuple(make_dense(part) for part in cotangent)
     return algebra.to_dense(cotangent) if isinstance(cotangent, RowSparse) else cotangent
 
 
 def is_row_sparse(cotangent: Cotangent | None) -> bool:
-    """Whether it is row-sparse, or a tuple that holds such a cotangent."""
+    """Whether a cotangent is row-sparse, or a tuple with a row-sparse field."""
     if isinstance(cotangent, tuple):
         return any(is_row_sparse(part) for part in cotangent)
     return isinstance(cotangent, RowSparse)
 
 
 def emit(expr: relax.Expr) -> relax.Expr:
-    """Bind an expression in the block being built; extents of its type are simplified."""
+    """Bind an expression in the current block, with simplified extents in its type."""
     return expr if isinstance(expr, relax.Var) else bind(relax.BlockBuilder.current(), expr)
 
 
 def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str = "lv") -> relax.Var:
     """Bind an expression to a variable of its type, with extents in TVM's simplest form.
 
-    Types of Relax and buffers of kernels may otherwise spell one extent as ``1 + K`` and ``K + 1``,
-    which `FuseTIR` takes for two.
+    Otherwise a Relax type and a kernel's buffer may spell one extent as ``1 + K`` and ``K + 1``,
+    and `FuseTIR` treats them as two different extents.
     """
     expr = builder.normalize(expr)
     simple = simplified(expr.ty)
@@ -88,7 +88,7 @@ def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str = "lv") -> rel
 
 
 def materialize(cotangent: Cotangent | None, ty: relax.Type) -> relax.Expr:
-    """One Relax expression of type `ty`: tuples are rebuilt, missing parts filled with zeros."""
+    """Return one Relax expression of type `ty`; missing fields of tuples become zeros."""
     if cotangent is None and isinstance(ty, relax.TensorType):
         return emit(relax.op.zeros(ty.shape, str(ty.dtype)))
     if isinstance(ty, relax.TupleType):

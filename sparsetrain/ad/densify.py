@@ -29,7 +29,7 @@ _densify = define_op(
 
 
 def densify(x: relax.Expr) -> relax.Expr:
-    """`x` as it is, with a dense cotangent: as long as `x`, whatever rows of it are read.
+    """Return `x` unchanged, with a dense cotangent as long as `x`, whichever rows of it are read.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differentiable tensors: which have a gradient, and its shape.
+"""Which tensors have a gradient, and the gradient's shape.
 
 An int8 table represents floats: its gradient is float32, without columns for the scales.
 """
@@ -14,25 +14,25 @@ from tvm import relax, tirx
 from sparsetrain.kernels.table_formats import INT8, width_of
 from sparsetrain.sparse_tensor import RowSparse
 
-OPERATORS = "relax.sparsetrain."  # how names of this package's operators begin
+OPERATORS = "relax.sparsetrain."  # prefix of this package's operators
 
 
 def is_float_tensor(ty: Any) -> bool:
-    """Whether it is a tensor of floating-point numbers."""
+    """Whether a type is a tensor of floating-point numbers."""
     return isinstance(ty, relax.TensorType) and "float" in str(ty.dtype)
 
 
 def is_float(ty: Any) -> bool:
-    """Whether it is a tensor of floating-point numbers, or a tuple with one."""
+    """Whether a type is a tensor of floating-point numbers, or a tuple with one."""
     if isinstance(ty, relax.TupleType):
         return any(is_float(item) for item in ty.fields)
     return is_float_tensor(ty)
 
 
 def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
-    """Whether it is a tensor of floating-point numbers, or an int8 table that represents one.
+    """Whether a variable is a floating-point tensor, or an int8 table that represents one.
 
-    Such a table is looked up by an operator of this package; other integers are constants.
+    An int8 tensor is such a table if an operator of this package looks it up.
     """
     if not _is_table(var.ty):
         return is_float_tensor(var.ty)
@@ -52,7 +52,7 @@ def extents_of(value: Any) -> list[Any] | None:
 
 
 def shapes_differ(cotangent: Any, target: Any) -> bool:
-    """Whether two shapes cannot be the same; kernels would read past the end of the smaller."""
+    """Whether two shapes cannot be equal; kernels would read past the end of the smaller one."""
     left, right = extents_of(cotangent), extents_of(target)
     if left is None or right is None:
         return False

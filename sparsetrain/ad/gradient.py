@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Relax function with a scalar result to one that also returns its gradients.
+"""Turn a Relax function with a scalar result into one that also returns its gradients.
 
 The new function keeps the forward bindings, appends the reverse pass, and returns ``(loss, leaf,
-leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one. Further results
-after the loss, in a tuple, are returned and not differentiated. No value in it has the shape of a
-table.
+leaf, ...)``: one leaf for a dense gradient, two or three for a row-sparse one. If the function
+returns a tuple, the results after the loss are returned undifferentiated. No value in it has the
+shape of a table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOSS_SCALE = "loss_scale"
 
 
 class Unreached(ConfigError):
-    """The result does not depend on parameters that are to be differentiated.
+    """The result does not depend on some parameters that were to be differentiated.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class GradientModule:
     module : tvm.IRModule
         Holds the function, not yet lowered.
     function : str
-        Its name: the primal's with ``_adjoint`` appended.
+        Its name: the original function's name with ``_adjoint`` appended.
     arguments : tuple of str
         Names of the function's arguments, in order.
     structure : dict
@@ -72,7 +72,7 @@ class GradientModule:
     others: int = 0
 
     def unflatten(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """Gradients by parameter name, from the results after the loss and the others."""
+        """Return gradients by parameter name, from the results after the loss and `others`."""
         rest = iter(leaves)
         return {
             name: next(rest)
@@ -107,11 +107,11 @@ def gradient(
     densify : sequence of str
         Parameters with a row-sparse gradient that may become dense. Nothing else ever does.
     scaled : bool
-        Whether the new function has one more argument, its first: the number `LOSS_SCALE`, with
-        which the reverse pass begins in place of 1. The loss that is returned is not scaled.
+        Whether the new function has an additional first argument, the number `LOSS_SCALE`. The
+        reverse pass begins with it instead of 1. The returned loss is not scaled.
     buffers : sequence of str
-        Parameters that the function returns new values of, last and in this order. The values take
-        the places of gradients and are not differentiated.
+        Parameters for which the function returns new values, as its last results and in this order.
+        The values are returned in place of gradients and are not differentiated.
 
     Raises
     ------
@@ -183,12 +183,12 @@ def _wanted(
             raise ConfigError(f"no argument {name!r} to differentiate; there are {list(names)}")
         if not has_gradient(variables[name], bindings):
             raise ConfigError(
-                f"argument {name!r} is {variables[name].ty}, no floating-point tensor"
+                f"argument {name!r} is {variables[name].ty}, not a floating-point tensor"
             )
     for name in densify:
         if not is_float_tensor(variables[name].ty):
             raise ConfigError(
-                f"densify: {name!r} is a table in int8, which takes row-sparse gradients alone: "
+                f"densify: {name!r} is an int8 table, which takes only row-sparse gradients: "
                 "store it in float32, or use two parameters"
             )
     return {variables[name]: name for name in wrt}
@@ -257,7 +257,7 @@ def _replay(
         ):
             binding = relax.VarBinding(binding.var, value)
             builder.emit_normalized(binding)
-        else:  # also an output of the block; inside the new block an ordinary variable
+        else:  # an output of the old block is an ordinary variable of the new one
             renamed[binding.var] = bind(builder, value, binding.var.name)
             binding = relax.VarBinding(renamed[binding.var], value)
         emitted.append(binding)
@@ -265,7 +265,7 @@ def _replay(
 
 
 def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
-    """Replace variables in a right-hand side; rarely needed, so it copies only changed parts."""
+    """Replace variables in a right-hand side, copying only the parts that change."""
     if not renamed or not any(v in renamed for v in used_vars(value)):
         return value
     if isinstance(value, relax.Var):
@@ -281,7 +281,7 @@ def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
 def _check_reached(
     primal: relax.Function, loss: relax.Var, wanted: dict[relax.Var, str], *, chosen: bool
 ) -> None:
-    """Refuse parameters without a gradient; `chosen` if the caller named them."""
+    """Refuse parameters without a gradient; `chosen` says that the caller named them."""
     ty: Any = getattr(loss, "ty", None)
     if not (is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(
@@ -317,5 +317,5 @@ def _attrs(primal: relax.Function, more: int) -> dict[str, Any]:
 
 def _scale(loss: relax.Var, names: Sequence[str]) -> relax.Var:
     if LOSS_SCALE in names:
-        raise ConfigError(f"scaled: the function has an argument {LOSS_SCALE!r} of its own")
+        raise ConfigError(f"scaled: the function already has an argument {LOSS_SCALE!r}: rename it")
     return relax.Var(LOSS_SCALE, relax.TensorType((), loss.ty.dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error messages of the reverse pass: the operator, the parameter, and the ways out."""
+"""Error messages of the reverse pass: each names the operator, the parameter and the fix."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from sparsetrain.ad.cotangent import Cotangent, is_row_sparse
 from sparsetrain.ad.differentiable import extents_of
 
-# Operators without a derivative, or with one in this package's form of them -> the way out.
+# Operators without a derivative here -> the alternative.
 _WAYS_OUT = {
     "relax.nn.dropout": "use models.Dropout, or ad.dropout with a key of the step",
-    "relax.nn.attention_var_len": "use attention, with a bias that is low where there is nothing",
+    "relax.nn.attention_var_len": "use attention, with a large negative bias at padding",
     "relax.median": "use a mean, or weights that depend on no parameter",
     "relax.dynamic_strided_slice": "use strided_slice",
     "relax.unique": "make ids unique before the model",
@@ -22,12 +22,12 @@ _WAYS_OUT = {
 
 
 def call_name(call: Any) -> str:
-    """Name of a call's operator, or of its function of the module."""
+    """Return the name of a call's operator, or of the module's function that it calls."""
     return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", call.op))
 
 
 def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
-    """Message for a rule that returned a cotangent of the wrong shape."""
+    """Report a rule that returned a cotangent of the wrong shape."""
     found, wanted = (", ".join(map(str, extents_of(v) or ())) for v in (cotangent, target))
     return (
         f"the rule of operator {maker!r} gives a cotangent of shape ({found}) for an argument of "
@@ -36,7 +36,7 @@ def wrong_shape(maker: str, cotangent: Any, target: Any, parameter: str) -> str:
 
 
 def missing_rule(call: Any, cotangent: Cotangent | None, parameter: str) -> str:
-    """Name an operator without a rule for this kind of cotangent."""
+    """Report an operator without a rule for this kind of cotangent."""
     name = call_name(call)
     if is_row_sparse(cotangent):
         return (
@@ -53,7 +53,7 @@ def missing_rule(call: Any, cotangent: Cotangent | None, parameter: str) -> str:
 
 
 def no_part(call: Any, position: int, parameter: str) -> str:
-    """Name a rule that leaves out an argument which needs a gradient."""
+    """Report a rule that returned no cotangent for an argument that needs a gradient."""
     return (
         f"the rule of operator {call.op.name!r} gives no cotangent for argument {position}, which "
         f"depends on parameter {parameter!r}: put ad.densify around a table that is looked up "

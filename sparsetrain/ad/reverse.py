@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reverse pass over one dataflow block.
 
-Walks the bindings last to first, hands each variable's cotangent to the rule of the call that made
-it, and joins the results into the arguments' cotangents. Only variables on a path from a wanted
-parameter are visited (activity), so no unneeded cotangent is computed.
+It walks the bindings from last to first, passes each variable's cotangent to the rule of the call
+that defined it, and joins the results into the arguments' cotangents. Only variables on a path from
+a wanted parameter are visited (activity), so no unneeded cotangent is computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOP = frozenset({"relax.grad.no_grad"})
 def activity(
     bindings: Iterable[relax.VarBinding], wanted: dict[relax.Var, str]
 ) -> dict[relax.Var, frozenset[str]]:
-    """The wanted parameters each floating-point variable depends on; without any it is absent."""
+    """Map each floating-point variable to the wanted parameters it depends on, if there are any."""
     depends = {var: frozenset([name]) for var, name in wanted.items()}
     for binding in bindings:
         if _stops(binding.value) or not is_float(binding.var.ty):
@@ -49,7 +49,7 @@ def activity(
 
 @dataclass
 class ReversePass:
-    """The cotangents gathered so far, and how one more is added.
+    """The cotangents gathered so far; `add` joins one more.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ReversePass:
         loss: relax.Var,
         start: relax.Var | None = None,
     ) -> None:
-        """Fill `cotangents` of the parameters from ``d loss / d loss = 1``, or from `start`."""
+        """Fill in the parameters' `cotangents`, from ``d loss / d loss = 1`` or from `start`."""
         self.made_by = {binding.var: binding.value for binding in bindings}
         # A constant, because `ones` would be compiled and run as a kernel.
         self.add(loss, relax.const(1.0, str(loss.ty.dtype)) if start is None else start)
@@ -84,7 +84,7 @@ class ReversePass:
         calls = [call]
         while calls:
             for var in used_vars(calls.pop()):
-                maker = self.made_by.pop(var, None)  # so that each is looked at once
+                maker = self.made_by.pop(var, None)  # visit each variable once
                 unknown = isinstance(var.ty, relax.TensorType) and extents_of(var) is None
                 if unknown and var in self.depends and isinstance(maker, relax.Call):
                     if find_rule(maker, None) is None:
@@ -94,7 +94,7 @@ class ReversePass:
     def add(self, target: Any, cotangent: Any, maker: str = "") -> None:
         """Join a cotangent into a variable, or field by field into a tuple of variables.
 
-        `maker` is the operator that gave it, for the message.
+        `maker` is the operator that returned the cotangent, for the error message.
         """
         if cotangent is None or not any(v in self.depends for v in used_vars(target)):
             return
@@ -129,7 +129,7 @@ class ReversePass:
                 self.add(argument, None if _stops(part) else part, call_name(value))
 
     def _rule(self, binding: relax.VarBinding, cotangent: Cotangent) -> Sequence[Any]:
-        """Apply the rule, to a dense cotangent if it takes no other and the caller agreed."""
+        """Apply the rule; if it needs a dense cotangent and `densify` allows one, retry with it."""
         may_densify = self._may_densify(binding.var)
         if not may_densify:
             require_most_read(binding.value, cotangent)

@@ -5,10 +5,10 @@ A rule maps the cotangent of a call's result to cotangents of its arguments::
 
     rule(output, call, cotangent, builder) -> [cotangent or None, one per argument]
 
-`output` is the variable bound to the call. None says that an argument cannot have a cotangent (ids,
-a shape); for one that depends on a wanted parameter it is an error.
+`output` is the variable bound to the call. None means that an argument cannot have a cotangent
+(ids, a shape); it is an error if that argument depends on a wanted parameter.
 
-A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own (its
+A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own rule (the
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
 ``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. This module has the
 rules by which TVM's operators create or carry a row-sparse cotangent. `embedding.lookup_operators`
@@ -48,8 +48,8 @@ def defvjp(name: str, rule: VJPRule, *, row_sparse: bool = False) -> None:
     name : str
         Full name, as in ``"relax.take"``.
     rule : callable
-        ``rule(output, call, cotangent, builder)``, see the module. The walker binds the expressions
-        it returns and drops those of arguments without a gradient.
+        ``rule(output, call, cotangent, builder)``, as this module's docstring explains. The walker
+        binds the returned expressions and drops them for arguments without a gradient.
     row_sparse : bool
         The rule takes a `RowSparse` cotangent instead of a dense one.
 
@@ -82,7 +82,7 @@ def defvjp(name: str, rule: VJPRule, *, row_sparse: bool = False) -> None:
 
 
 def find_rule(call: Any, cotangent: Cotangent | None) -> VJPRule | None:
-    """The rule for this operator and this kind of cotangent, or None."""
+    """Return the rule for this operator and this kind of cotangent, or None."""
     if not isinstance(call.op, tvm.ir.Op):
         return None
     if is_row_sparse(cotangent):
@@ -115,7 +115,7 @@ def apply_rule(rule: VJPRule, output: relax.Var, call: Any, cotangent: Any) -> S
 
 
 def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Expr) -> RowSparse:
-    """The cotangent of a table after a read of rows `ids` in the shape of `cotangent`.
+    """Return a table's cotangent after a read of rows `ids`, given the `cotangent` of that read.
 
     Forward Form
         ``y[i, ...] = table[ids[i], ...]``, ids of any rank
@@ -131,15 +131,15 @@ def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Ex
 
 
 def _axis(axis: Any, tensor: relax.Expr) -> int:
-    """A non-negative axis; by default the first."""
+    """Return a call's axis as a non-negative number; by default the first."""
     return int(axis or 0) % len(tensor.ty.shape)
 
 
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Rows of a table (axis 0, rows known when compiling) give a row-sparse cotangent.
+    """Return a row-sparse cotangent for rows of a table (axis 0, a static number of rows).
 
-    Any other `take` from an activation has a dense one; from a parameter it is an error, because
-    that would fill a tensor as long as the parameter. The same holds for copies of a parameter,
+    Any other `take` from an activation has a dense cotangent. From a parameter it is an error,
+    because the cotangent would be as long as the parameter. So it is for copies of a parameter,
     except for reads of their rows.
     """
     table, ids = call.args

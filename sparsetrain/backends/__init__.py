@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backends: each folder has one, `BACKEND`, which `sparsetrain.backend.BUILT_IN` names."""
+"""Backends: each folder defines one, `BACKEND`; `sparsetrain.backend.BUILT_IN` lists them."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One argument of a compiled function: an array is checked, and copied into aligned memory.
+"""One argument of a compiled function: check an array and copy it into aligned memory.
 
-A TVM tensor with a plain layout is used as it is; any other is copied if it is an input and refused
-if the program may write it. Cost: one pass over ids.
+A TVM tensor in C order and aligned memory is used without a copy. Any other is copied if it is an
+input, and refused if the program may write to it. Cost: one pass over ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Argument:
     ----------
     name : str
     ty : relax.TensorType
-        Its extents are numbers, or letters with one value throughout the function.
+        Its extents are numbers, or symbols with one value throughout the function.
     device : Device
         Where the program runs.
     """
@@ -35,11 +35,11 @@ class Argument:
         shape = getattr(ty, "shape", None)  # only a tensor has one
         self.name, self.dtype = name, str(getattr(ty, "dtype", ""))
         self.shape = None if shape is None else tuple(_extent(n) for n in shape)
-        self.rows: int | None = None  # upper limit of its ids, if it has ids
+        self.rows: int | None = None  # upper bound of the ids, if the argument holds ids
         self.symbols = [(n, s) for n, s in enumerate(self.shape or ()) if isinstance(s, str)]
 
     def tensor(self, value: Any, checked: bool = False) -> runtime.NDArray:
-        """The value in aligned memory, with ids inside their table."""
+        """Return the value in aligned memory, after checking that ids are inside their table."""
         tensor = self._read(value) if isinstance(value, runtime.NDArray) else self._copied(value)
         if self.rows is not None and not checked:
             _check_ids(runtime.as_numpy(tensor), self.name, self.rows)
@@ -51,7 +51,7 @@ class Argument:
         return tensor if is_aligned(tensor) else self._copied(runtime.as_numpy(tensor))
 
     def require(self, tensor: runtime.NDArray) -> runtime.NDArray:
-        """The tensor, which may be written, as it is.
+        """Return a tensor that may be written, without a copy.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Argument:
         if not is_aligned(tensor):
             raise DataError(
                 f"argument {self.name!r} is a tensor with strides, an offset, or memory that is "
-                "not aligned to 64 bytes: give a copy"
+                "not aligned to 64 bytes: pass a copy"
             )
         return tensor
 
@@ -83,13 +83,15 @@ class Argument:
         return ", ".join(map(str, self.shape or ("any",)))
 
     def _copied(self, value: Any) -> runtime.NDArray:
-        if self.shape is None:  # known only when it runs; a match_cast in the function checks it
+        if (
+            self.shape is None
+        ):  # unknown until the program runs; a match_cast in the function checks it
             return runtime.as_tensor(value, self.dtype)
         try:
             array = np.asarray(value)
             if self._fits(array.shape):
                 return runtime.as_tensor(array, self.dtype)
-        except ValueError as error:  # of NumPy for ragged lists, DataError for wrong values
+        except ValueError as error:  # NumPy's error for ragged lists, DataError for wrong values
             raise DataError(f"argument {self.name!r}: {error}") from None
         raise DataError(
             f"argument {self.name!r} must have shape ({self._extents()}), not {array.shape}"
@@ -107,7 +109,7 @@ def _extent(extent: Any) -> int | str:
 
 
 def _check_ids(ids: np.ndarray, name: str, rows: int) -> None:
-    # As unsigned numbers the negative ones are the largest, so one pass sees both ends.
+    # Viewed as unsigned, negative ids are the largest, so one pass checks both bounds.
     if ids.size and ids.view(ids.dtype.str.replace("i", "u")).max() >= rows:
         place = tuple(int(i) for i in np.argwhere((ids < 0) | (ids >= rows))[0])
         raise DataError(

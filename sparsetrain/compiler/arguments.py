@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Argument binding of a compiled function: arrays found by name and checked before it runs.
+"""Argument binding of a compiled function: find arrays by name and check them before it runs.
 
-Generated code checks nothing: an id outside its table reads foreign memory, a decreasing offset
-writes to it. So arrays are checked for shape, dtype and range of ids, see `argument`, and here for
-the order of offsets and everything that several arguments must agree on. Cost: one pass over ids
-and offsets.
+Generated code checks nothing: an id outside its table reads out of bounds, and a decreasing offset
+writes out of bounds. So `argument` checks shape, dtype and the range of ids, and this module checks
+the order of offsets and the extents that several arguments share. Cost: one pass over ids and
+offsets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparsetrain.system.argument_checks import require_mapping
 
 
 class _Found(NamedTuple):
-    """Some parameters: tensors that need no check, by place, and everything else bound."""
+    """The previous call's binding: checked parameters, and the arguments still open."""
 
     names: list[str]
     values: list[Any]
@@ -44,22 +44,23 @@ class Arguments:
     function : relax.Function
         Before lowering.
     name : str
-        Its name in messages.
+        Its name, for error messages.
     device : Device
         Where it runs; by default the host.
 
     Raises
     ------
     ConfigError
-        If an extent such as B + 1 is given but not B, the shape of an intermediate result is not
-        known, see `operand_shapes.require_shapes`, or no lengths satisfy an operator's assumptions.
+        If an argument has an extent such as B + 1 but none has B, if the shape of an intermediate
+        result is unknown (`operand_shapes.require_shapes`), or if no lengths satisfy an operator's
+        assumptions.
 
     Attributes
     ----------
     by_name : dict of str to Argument
         In the function's order.
     num_inputs : int
-        How many of them, from the first, are inputs rather than parameters.
+        How many of the first arguments are inputs rather than parameters.
     """
 
     def __init__(
@@ -82,19 +83,19 @@ class Arguments:
         }
         self._found: _Found | None = None
         self._bags: dict[str, tuple[str, int]] = {}
-        self._ends: dict[str, Any] = {}  # where ragged rows end -> the number of their tokens
+        self._ends: dict[str, Any] = {}  # argument with the ends of ragged rows -> number of tokens
         self._limits: list[tuple[str, Limit]] = []
         _require_letters(function, name)
         require_shapes(_bindings(function))
         self._read_lookups(function)
         self._demands = unproved(_bindings(function), {symbol for _, _, symbol in self._symbols})
         if problem := impossible(self._demands):
-            raise ConfigError(f"{problem}, whatever {name!r} is given")
+            raise ConfigError(f"{problem}, for all arguments of {name!r}")
 
     def bind(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], checked: bool = False
     ) -> list[runtime.NDArray]:
-        """Tensors in the function's order; ids that were `checked` before are not read again.
+        """Return tensors in the function's order; `checked` ids are not read again.
 
         Raises
         ------
@@ -117,7 +118,7 @@ class Arguments:
                 raise ConfigError(
                     f"argument {argument.name!r} of {self.function!r} is missing; given: {given}"
                 )
-            # The program itself refuses a wrong shape or dtype.
+            # The compiled program itself refuses a wrong shape or dtype.
             trusted = checked and isinstance(value, runtime.NDArray) and is_aligned(value)
             bound[place] = value if trusted else argument.tensor(value, checked)
         if self._bags:
@@ -130,9 +131,9 @@ class Arguments:
         return bound
 
     def _known(self, params: Mapping[str, Any]) -> _Found:
-        """The previous call's result, unless a parameter's tensor has changed.
+        """Return the previous call's binding of parameters, or a new one if a tensor has changed.
 
-        It is replaced as a whole: several threads may bind arguments at once.
+        The cached object is replaced, never changed: several threads may bind arguments at once.
         """
         names, values, found = [*params], [*params.values()], self._found
         if found is None or names != found.names or not all(map(is_, values, found.values)):
@@ -152,7 +153,7 @@ class Arguments:
         seen: dict[str, tuple[int, int]] = {}
         for position, axis, symbol in self._symbols:
             shape = bound[position].shape
-            if axis >= len(shape):  # a wrong rank is for the virtual machine to refuse
+            if axis >= len(shape):  # the virtual machine refuses a wrong rank
                 continue
             first, expected = seen.setdefault(symbol, (position, shape[axis]))
             if shape[axis] != expected:
@@ -168,7 +169,7 @@ class Arguments:
         return seen
 
     def _check_expressions(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Extents such as B + 1 must have the value their letters give."""
+        """Check that extents such as B + 1 have the value that follows from B."""
         letters, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for symbol, expression in self._expressions.items():
             expected = value_of(expression, letters)
@@ -179,7 +180,7 @@ class Arguments:
                 )
 
     def _check_limits(self, bound: Sequence[runtime.NDArray], extents: Mapping[str, int]) -> None:
-        """Check the ids of indexing operators, as far as lengths are known."""
+        """Check the ids of indexing operators wherever the lengths are known."""
         tensors = dict(zip(self.by_name, bound, strict=True))
         for name, limit in self._limits:
             sizes = [value_of(extent, extents) for extent in limit.extents]
@@ -187,19 +188,19 @@ class Arguments:
                 require_inside(runtime.as_numpy(tensors[name]), name, sizes, limit)
 
     def _check_ends(self, given: Mapping[str, Any], extents: Mapping[str, int]) -> None:
-        """Ends that came as an array must fit the tokens; tensors are trusted."""
+        """Check that ends given as an array fit the tokens; TVM tensors are trusted."""
         for name, extent in self._ends.items():
             count = value_of(extent, extents)
             if count is not None and not isinstance(given[name], runtime.NDArray):
                 ends = np.asarray(given[name])
                 if len(ends) and (ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] != count):
                     raise DataError(
-                        f"argument {name!r} must rise to the number of tokens, {count}: where each "
-                        "row ends"
+                        f"argument {name!r} must rise to the number of tokens, {count}: it "
+                        "holds the end of each row"
                     )
 
     def _check_demands(self, seen: Mapping[str, tuple[int, int]]) -> None:
-        """Lengths computed from arguments must satisfy the operators' assumptions."""
+        """Check that lengths computed from arguments satisfy the operators' assumptions."""
         extents, names = {letter: extent for letter, (_, extent) in seen.items()}, [*self.by_name]
         for problem in filter(None, (demand.problem(extents) for demand in self._demands)):
             given = ", ".join(f"{s} = {n} of {names[at]!r}" for s, (at, n) in seen.items())
@@ -212,7 +213,7 @@ class Arguments:
         inputs: Mapping[str, Any],
         bound: Sequence[runtime.NDArray],
     ) -> None:
-        """Offsets that came as an array must fit the ids; tensors are trusted."""
+        """Check that offsets given as an array fit the ids; TVM tensors are trusted."""
         for name, (ids, features) in self._bags.items():
             if not isinstance(params.get(name, inputs.get(name)), runtime.NDArray):
                 tensors = dict(zip(self.by_name, bound, strict=True))
@@ -220,7 +221,7 @@ class Arguments:
                 _check_offsets(runtime.as_numpy(tensors[name]), name, num_ids, features)
 
     def _read_lookups(self, function: relax.Function) -> None:
-        """Find the arguments that are used as ids or offsets just as they come."""
+        """Find the arguments that operators use directly as ids or offsets."""
         names = {param: param.name for param in function.params}
         for binding in _bindings(function):
             call = binding.value
@@ -256,9 +257,9 @@ def _table_rows(call: Any, axis: int = 0) -> int | None:
 
 
 def _taken_rows(call: Any) -> int | None:
-    """Only the mode "fast" does not clip or wrap ids out of range.
+    """Return the upper bound of ids in mode "fast"; the other modes clip or wrap ids.
 
-    Along an axis of an activation they may count from the end (`ops.indexing.limits`).
+    Ids along an axis of an activation may count from the end: see `ops.indexing.limits`.
     """
     axis = call.attrs["axis"]
     is_table = not isinstance(call.args[0], relax.DataflowVar)
@@ -267,13 +268,13 @@ def _taken_rows(call: Any) -> int | None:
 
 
 _BAG = "relax.sparsetrain.embedding_bag"
-# Operator -> the upper limit of its ids; None without one.
+# Operator -> function that returns the upper bound of its ids, or None.
 _LOOKUPS = {
     "relax.take": _taken_rows,
     "relax.sparsetrain.lookup": _table_rows,
     _BAG: _table_rows,
 }
-# Operator on ragged rows -> which arguments are tokens, and where their rows end.
+# Operator on ragged rows -> positions of the arguments (tokens, ends of rows).
 _RAGGED = {
     f"relax.sparsetrain.ragged_{name}": places
     for name, places in {
@@ -297,7 +298,7 @@ def _require_constants_inside(limit: Limit) -> None:
 
 
 def _require_letters(function: relax.Function, name: str) -> None:
-    """Refuse letters that no extent is alone: compiled programs do not solve for them."""
+    """Refuse a symbol that is no extent by itself: compiled programs solve no equations."""
     extents = [(p.name, e) for p in function.params for e in getattr(p.ty, "shape", None) or ()]
     alone = [extent for _, extent in extents if isinstance(extent, tirx.Var)]
     for argument, extent in extents:
@@ -305,7 +306,7 @@ def _require_letters(function: relax.Function, name: str) -> None:
             if not any(letter.same_as(known) for known in alone):
                 raise ConfigError(
                     f"{name!r}: argument {argument!r} has the extent {extent}, but no argument has "
-                    f"{letter}: write a letter of its own in place of {extent}"
+                    f"{letter}: write a new symbol in place of {extent}"
                 )
 
 

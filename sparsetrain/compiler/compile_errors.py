@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile errors as one line that names the operator.
+"""Turn compile errors into one line that names the operator.
 
-TVM reports an internal error or an assertion from somewhere within. Only then each operator is
-lowered alone, and the first that fails is named.
+TVM reports an internal error or assertion without the operator. After such an error, each operator
+is lowered by itself, and the message names the first that fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError, SparsetrainError, first_line
 from sparsetrain.ops.operand_shapes import describe_call, name_of, operands, shape_of
 from sparsetrain.system.locks import with_builder_lock
 
-# Operator -> advice better than the general one.
+# Operator -> specific advice, in place of the general one.
 _WAYS_OUT = {
     "relax.strided_slice": "cut with op.strided_slice(..., assume_inbound=True), which is checked "
     "in every call",
@@ -28,7 +28,7 @@ _OTHERWISE = "give arguments of a different shape, dtype or attribute, or use di
 
 @contextmanager
 def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterator[None]:
-    """Let an error of a compile name the operator, if it can be found.
+    """Make errors raised while compiling name the operator, if it can be found.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def naming_operators(module: tvm.IRModule, target: tvm.target.Target) -> Iterato
         yield
     except (SparsetrainError, OSError, MemoryError):
         raise
-    except Exception as error:  # of many types, also of Python's
+    except Exception as error:  # TVM raises errors of many types, Python's included
         call = None if "bad_alloc" in str(error) else _culprit(module, target, str(error))
         if call is None:
             raise
@@ -56,9 +56,11 @@ def _text(call: relax.Call) -> str:
 
 @with_builder_lock
 def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> relax.Call | None:
-    """The first call that cannot be lowered, or that the compiler's message names."""
+    """Return the first call that cannot be lowered, or that the compiler's message names."""
     calls = list(_calls(module))
-    if "prim.if_then_else" in message:  # TVM infers no shape with one; alone it need not
+    if (
+        "prim.if_then_else" in message
+    ):  # an if_then_else in a shape, which TVM cannot infer; a call lowered by itself has none
         return next(filter(_moves_its_bounds, calls), None)
     for call in calls:
         if not _lowers(call, target):
@@ -67,7 +69,7 @@ def _culprit(module: tvm.IRModule, target: tvm.target.Target, message: str) -> r
 
 
 def _moves_its_bounds(call: relax.Call) -> bool:
-    """Whether a call is a slice to a letter's expression, which counts from the end below 0."""
+    """Whether a call is a slice with a symbolic bound, which counts from the end if negative."""
     if name_of(call) != "relax.strided_slice" or int(call.attrs["assume_inbound"]):
         return False
     bounds = [bound for given in call.args[2:4] for bound in getattr(given, "fields", ())]
@@ -88,7 +90,7 @@ def _short(call: relax.Call) -> str:
 
 
 def _lowers(call: relax.Call, target: tvm.target.Target) -> bool:
-    """Whether the call alone becomes a kernel, or stays a call."""
+    """Whether lowering the call by itself succeeds."""
     builder = relax.BlockBuilder()
     with builder.function("alone", relax.analysis.free_vars(call)):
         builder.emit_func_output(builder.emit(call))

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free rows: a table's number of rows as a letter, so that one program serves any size.
+"""Free rows: make the number of rows of a table symbolic, so that one program fits any size.
 
-Sizes of tables come from data: they differ with each day, fold and data set. The kernels that look
-tables up and update them do not depend on them, so a table used by nothing else gets a letter for
-its rows, and so do the optimizer's arrays with a row for each of them. If a dense operator reads
-the table too, its rows stay a number, and kernels are made for it. Arguments are checked by the
-function before this pass.
-
-Cost: one walk through the bindings.
+The sizes of tables come from data: they differ with each day, fold and data set. Kernels that look
+up and update a table do not depend on its size. So if nothing else uses a table, its number of rows
+becomes a symbol, also in the optimizer's arrays with a row per table row. If a dense operator reads
+the table too, the number stays static and kernels are compiled for it. Arguments are checked
+against the function from before this pass. Cost: one walk through the bindings.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ def _rows(shape: Sequence[Any]) -> Any:
     return reduce(mul, shape[1:-1], shape[0])
 
 
-# (V, D) -> V, the product of all axes but the last, as a number that a kernel is given.
+# (V, D) -> V, the product of all axes but the last, as a scalar argument for a kernel.
 rows_of = define_op(
     "rows_of",
     ("table",),
@@ -38,7 +36,7 @@ rows_of = define_op(
     lambda builder, call: relax.prim_value(_rows([*call.args[0].ty.shape])),
 )
 
-# Operators whose first operand is a table, with any number of rows.
+# Operators that read a table, their first operand, with any number of rows.
 READS = frozenset(
     f"relax.sparsetrain.{name}" for name in ("lookup", "embedding_bag", "weight_cotangent")
 )
@@ -47,9 +45,9 @@ _BESIDE = "arrays_beside_tables"
 
 
 def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) -> relax.Function:
-    """Note which tables are updated in place, and the arguments that have a row for each of theirs.
+    """Record the tables that are updated in place, and the arguments with a row per table row.
 
-    These are given to kernels that take any number of rows, and to nothing else.
+    Only kernels that take any number of rows may read them.
     """
     return function.with_attr(_BESIDE, {table: [*names] for table, names in beside.items()})
 
@@ -57,9 +55,9 @@ def note_updates(function: relax.Function, beside: Mapping[str, Sequence[str]]) 
 def reads_of(
     function: relax.Function, tables: Collection[str]
 ) -> Iterator[tuple[str, str, str | None]]:
-    """Yield for each read of some tables its name, the operator, and the argument with the ids.
+    """Yield each read of some tables: the table's name, the operator, and the ids' argument.
 
-    The last is None where it is no lookup by an argument of the function.
+    The ids' argument is None unless the read is a lookup by an argument of the function.
     """
     names = {param: param.name for param in function.params}
     for call in values_of(function):
@@ -78,7 +76,7 @@ def values_of(function: relax.Function) -> Iterator[relax.Expr]:
 
 @with_builder_lock
 def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Give the tables of a function letters for their rows, where they are not operands besides."""
+    """Make the numbers of rows symbolic for tables that are only looked up and updated."""
     function = module[name]
     updated = dict((function.attrs or {}).get(_BESIDE, {}))
     known = {param.name: param for param in function.params}
@@ -93,7 +91,7 @@ def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
 
 
 def with_rows(function: relax.Function, rows: Mapping[relax.Var, tirx.Var]) -> relax.Function:
-    """The function with letters for the rows of some arguments."""
+    """Replace the numbers of rows of some arguments by symbols."""
     given = {
         param: relax.Var(
             param.name, relax.TensorType([letter, *[*param.ty.shape][1:]], param.ty.dtype)
@@ -108,7 +106,7 @@ def with_rows(function: relax.Function, rows: Mapping[relax.Var, tirx.Var]) -> r
 
 
 def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.Var]:
-    """The arguments (V, D) that are tables alone, or nothing at all."""
+    """Return the arguments (V, D) that are only looked up and updated, or unused."""
     updates = {param for param in function.params if param.name in updated}
     result = function.body.body
     others = {*relax.analysis.free_vars(result)}
@@ -122,7 +120,7 @@ def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.
 
 
 def _read_in(value: Any, updates: set[relax.Var]) -> set[relax.Var]:
-    """The table read by a right-hand side."""
+    """Return the tables that a right-hand side looks up or updates."""
     if not isinstance(value, relax.Call):
         return set()
     if isinstance(value.op, tvm.ir.GlobalVar) or any(is_call(value, each) for each in _OF_UPDATES):

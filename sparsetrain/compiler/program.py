@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled program: a Relax function that takes arrays by name.
 
-One compile serves every batch size, and tables of any size (`free_rows`). `arguments` checks arrays
-where they enter; kernels check nothing.
+One compiled program runs with every batch size and tables of any size (`free_rows`). `arguments`
+checks arrays before the program runs; kernels check nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHAPE = attrgetter("shape")
 
 
 class Program:
-    """A compiled Relax function; compiles when it is first called, or raises `ConfigError`.
+    """A Relax function that is compiled when it is first called.
 
     Calls from several threads are serialized: a virtual machine runs one at a time.
 
@@ -53,17 +53,18 @@ class Program:
     target : str or tvm.target.Target
         See `sparsetrain.runtime.targets.resolve_target`.
     precision : Policy or Arithmetic, optional
-        Operators in half precision, see `sparsetrain.compiler.precision`; by default nothing.
+        Which operators run in half precision, see `sparsetrain.compiler.precision`; by default
+        none.
 
     Attributes
     ----------
     spared : tuple of Spared
-        Operators that are computed on fewer rows than the function says, see
+        Operators that run on fewer rows than in the given module, see
         `sparsetrain.compiler.dead_rows`; ``print(program)`` lists them.
     """
 
     spared: tuple[Spared, ...] = ()
-    _is_gradient = False  # its function's rows were analysed before
+    _is_gradient = False  # dead rows are eliminated before differentiation
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Program:
         return f"<b>{escape(str(self))}</b>\n{table(rows, ('argument', 'shape', 'dtype'))}"
 
     def flops_spared(self, inputs: Mapping[str, Any]) -> int:
-        """Multiplications and additions of products in the forward pass, not done for `inputs`."""
+        """Return how many multiplications and additions of forward products `inputs` saves."""
         extents = {
             symbol: int(inputs[name].shape[axis])
             for name, argument in self.arguments.by_name.items()
@@ -111,21 +112,21 @@ class Program:
 
     @cached_property
     def machine(self) -> Any:
-        """The virtual machine that runs the function; compiles it."""
+        """The virtual machine that runs the function; compiled at first use."""
         return program_cache.load_or_build(self._compiled_from, self.target, self.executable)
 
     def executable(
         self, place: Path | None = None, hoists: bool = True, together: int = TOGETHER
     ) -> relax.VMExecutable:
-        """Compile the function, see `compile_relax`; unless it hoists, it allocates for itself."""
-        kept = self._kept if hoists else None
-        module, pipeline = self._compiled_from, schedule.pipeline(self.target, kept)
+        """Compile the function, see `compile_relax`; with `hoists`, callers pass its buffers."""
+        name = self._hoisted if hoists else None
+        module, pipeline = self._compiled_from, schedule.pipeline(self.target, name)
         with naming_operators(module, self.target):
             return compile_relax(module, self.target, pipeline, place, together)
 
     @property
     def _compiled_from(self) -> tvm.IRModule:
-        """The program for tables of any size."""
+        """The module that is compiled, for tables of any size."""
         return with_free_rows(take_as_lookup(self.module), self.function)
 
     @cached_property
@@ -133,8 +134,8 @@ class Program:
         return self.machine[self.function]
 
     @property
-    def _kept(self) -> str | None:
-        """The function that takes its scratch memory, None where a pool has it; and arguments."""
+    def _hoisted(self) -> str | None:
+        """The function's name if it takes buffers as arguments; None if memory is pooled."""
         return self.function if self.backend.hoists else None
 
     @cached_property
@@ -142,12 +143,12 @@ class Program:
         return Workspace(self._lifetimes)
 
     def _lifetimes(self, arguments: Sequence[runtime.NDArray]) -> Sequence[BufferLifetime]:
-        """Return the buffers that the function works in, for arguments of new sizes."""
+        """Return the buffers that the function needs for arguments of new sizes."""
         limit_pool(arguments[: self.arguments.num_inputs])
-        if self._kept is None:
+        if self._hoisted is None:
             return []
-        tell = self.machine[schedule.NEEDS.format(self._kept)]
-        return parse_lifetimes(tell(*arguments), schedule.KINDS)
+        sizes = self.machine[schedule.NEEDS.format(self._hoisted)]
+        return parse_lifetimes(sizes(*arguments), schedule.KINDS)
 
     @property
     def is_compiled(self) -> bool:
@@ -160,9 +161,9 @@ class Program:
         return self
 
     def place(self, params: Mapping[str, Any]) -> dict[str, runtime.NDArray]:
-        """Put parameters where the program runs, as a loop of one's own needs them on CUDA.
+        """Copy parameters to the program's device, as a custom training loop needs them on CUDA.
 
-        Optimizers write parameters in place, with gradients on the same device.
+        Optimizers update parameters in place and need the gradients on the same device.
 
         Parameters
         ----------
@@ -173,12 +174,12 @@ class Program:
         -------
         dict
             Tensors by name, for calls, `optimizer.init` and `optimizer.apply_`. A tensor that is
-            there already is not copied.
+            already on the device is not copied.
 
         Raises
         ------
         ConfigError
-            If they are in no mapping.
+            If `params` is not a mapping.
         DataError
             If an array is not an array of numbers.
         ResourceError
@@ -199,10 +200,11 @@ class Program:
         Parameters
         ----------
         params, inputs : mapping of str to array
-            Together they hold every argument; `params` wins. Tensors of TVM's runtime are used as
-            they are; any array is checked and copied.
+            Together they hold every argument; `params` takes precedence. TVM tensors are used
+            without a copy; arrays are checked and copied.
         checked : bool
-            Whether all ids were found inside their tables before; a device need not return them.
+            Whether all ids are known to be inside their tables, so ids on a device need not be
+            copied back for a check.
 
         Raises
         ------
@@ -243,9 +245,9 @@ class GradientProgram(Program):
     def __call__(
         self, params: Mapping[str, Any], inputs: Mapping[str, Any], *, checked: bool = False
     ) -> tuple[Any, dict]:
-        """Loss, a () tensor, and the gradients by name: `RowSparse` or `tvm.runtime.Tensor`.
+        """Return the loss, a () tensor, and gradients by name: `RowSparse` or `tvm.runtime.Tensor`.
 
-        Of a function with more results than the loss the first is all of them, in a tuple.
+        If the function has more results than the loss, a tuple of all results replaces the loss.
         """
         results = super().__call__(params, inputs, checked=checked)
         behind = 1 + self.gradient.others
@@ -271,7 +273,8 @@ def value_and_grad(
     module : tvm.IRModule
         From ``nn.Module.export_tvm`` or any other source.
     function : str
-        Its function with a scalar floating-point result, or a tuple of tensors with that first.
+        Name of a function with a scalar floating-point result, or a tuple of tensors that begins
+        with one.
     wrt : sequence of str, optional
         Parameters to differentiate; by default all floating-point ones.
     densify : sequence of str
@@ -279,20 +282,21 @@ def value_and_grad(
     target : str or tvm.target.Target
         Where to run.
     precision : Policy, optional
-        Operators in half precision, as `sparsetrain.compiler.precision.BFLOAT16`. Parameters and
-        gradients are float32 all the same.
+        Operators in half precision, such as `sparsetrain.compiler.precision.BFLOAT16`. Parameters
+        and gradients stay float32.
     scaled : bool
-        Whether the program has one more input, the number ``loss_scale``: it multiplies the
-        gradients, not the loss. A new number compiles nothing.
+        Whether the program has an additional input, the number ``loss_scale``: it multiplies the
+        gradients, not the loss. Changing the number does not recompile.
     buffers : sequence of str
-        Parameters that the function returns new values of, last: running statistics. They come
-        among the gradients, for an optimizer that knows them, see `Optimizer.init`.
+        Parameters for which the function returns new values as its last results, such as running
+        statistics. The program returns them among the gradients, for the optimizer to store, see
+        `Optimizer.init`.
 
     Returns
     -------
     GradientProgram
-        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, with the tuple of all
-        results in place of ``loss`` if there are more; ``program.module`` is the IRModule before
+        ``program(params, inputs) -> (loss, {name: RowSparse or Tensor})``, or a tuple of all
+        results in place of ``loss`` if there are more. ``program.module`` is the IRModule before
         lowering.
 
     Raises
@@ -308,9 +312,9 @@ def value_and_grad(
 
 
 def extract(module: tvm.IRModule, function: str) -> tvm.IRModule:
-    """The named function with the private ones that it calls written out, and its kernels.
+    """Return a module with the named function, its private functions inlined, and its kernels.
 
-    Requirements on arguments are read from one function.
+    Requirements on arguments are then read from a single function.
     """
     named = {var: body for var, body in module.functions.items() if var.name_hint == function}
     called = callees(module)

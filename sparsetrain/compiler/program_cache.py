@@ -2,8 +2,8 @@
 """Program cache on disk: a second run starts in milliseconds.
 
 The key is a digest of everything that decides the code: the module with every operator replaced by
-its kernels (so that the code of a user's operator counts), the target, the versions of TVM and
-Python, and the sources of this package. `sparsetrain.runtime.library_cache` keeps the files.
+its kernels (which covers user-defined operators), the target, the versions of TVM and Python, and
+the sources of this package. `sparsetrain.runtime.library_cache` keeps the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _tell: ContextVar[Callable[[bool], None]] = ContextVar("_tell", default=lambda k
 
 @contextmanager
 def announcing(tell: Callable[[bool], None]) -> Iterator[None]:
-    """Call `tell` before each program that the cache lacks, with whether it will be kept there."""
+    """Call `tell` before each compile of an uncached program, with whether it will be cached."""
     token = _tell.set(tell)
     try:
         yield
@@ -44,9 +44,9 @@ def load_or_build(
     target: tvm.target.Target,
     build: Callable[[Path | None], relax.VMExecutable],
 ) -> relax.VirtualMachine:
-    """The virtual machine of `module` on `target`, from the cache or from `build`.
+    """Return the virtual machine of `module` on `target`, from the cache or from `build`.
 
-    It gets the folder of kernels shared by programs, or None.
+    `build` gets the folder of kernels that programs share, or None.
     """
     backend = backend_of(target)
     place = library_cache.cache_folder() if backend.caches else None
@@ -63,14 +63,14 @@ def load_or_build(
         kernels = place if backend.hoists else None
         executable = build(kernels)
         library = library_cache.store(place, key, executable)
-        if library is None:  # kernels that were to be linked do not run by themselves
+        if library is None:  # kernels that must be linked first do not run by themselves
             library = executable if kernels is None else build(None)
     return create_vm(library, target)
 
 
 @with_builder_lock
 def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
-    """Hexadecimal digest of everything that decides the compiled code of `module`."""
+    """Return a hexadecimal digest of everything that decides the compiled code of `module`."""
     with naming_operators(module, target), target:
         legal = relax.transform.LegalizeOps(LEGALIZE)(module)
     return library_cache.digest(
@@ -79,7 +79,7 @@ def digest(module: tvm.IRModule, target: tvm.target.Target) -> str:
 
 
 def _constants(module: tvm.IRModule) -> Iterator[str]:
-    """Digests of the tensors in a module, which its script does not show."""
+    """Return digests of a module's constant tensors, which its script does not show."""
     found: list[tvm.ir.GenericConst] = []
     for function in module.functions.values():
         if isinstance(function, relax.Function):

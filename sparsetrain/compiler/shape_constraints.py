@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape constraints that only the arguments of a call can satisfy (guards, in PyTorch's words).
+"""Shape constraints that are checked in each call of a program (PyTorch calls them guards).
 
 The compiler cannot prove that ``len(offsets) - 1`` equals the batch size, or that two symbolic
-lengths of one operator agree, and takes it on trust; generated code would then read past the end.
-So every constraint that could not be proved is checked in each call.
+lengths of one operator agree. It assumes so, and generated code reads out of bounds if it is false.
+So every unproved constraint is checked in each call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sparsetrain.ops.operand_shapes import (
     size_of,
 )
 
-# The value of an expression, by the letters' values.
+# Computes an expression, given the values of symbols.
 Formula = Callable[[Mapping[str, int]], int]
 
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
@@ -47,7 +47,7 @@ _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Demand:
-    """A pair of extents that an operator assumes equal, or in order.
+    """A pair of extents that an operator assumes to be equal, or in order.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Demand:
     words : str
         The operator and its operands.
     is_size : bool
-        Whether the two are the numbers that a reshape has and wants.
+        Whether the extents are the sizes before and after a reshape.
     """
 
     pair: Pair
@@ -64,11 +64,11 @@ class Demand:
 
     @cached_property
     def _numbers(self) -> tuple[Formula, Formula]:
-        """Both extents; each call of a program asks, and TVM's expressions are slow to read."""
+        """Both extents as Python functions; TVM's expressions are slow to evaluate per call."""
         return _formula(self.pair.left), _formula(self.pair.right)
 
     def problem(self, extents: Mapping[str, int]) -> str | None:
-        """The error in these extents, by their letters."""
+        """Return the error for these values of symbols, or None."""
         left, right, at_most = self.pair
         try:
             found, wanted = (number(extents) for number in self._numbers)
@@ -83,7 +83,7 @@ class Demand:
 
 
 def unproved(bindings: Iterable[Any], letters: Iterable[str]) -> list[Demand]:
-    """Constraints that hold for some values of the letters only, each once."""
+    """Return the distinct constraints that hold only for some values of the symbols."""
     known, analyzer = dict.fromkeys(letters, 1), Analyzer()
     found: dict[str, Demand] = {}
     for binding in bindings:
@@ -107,7 +107,7 @@ def _demands(binding: Any) -> list[Demand]:
 
 
 def impossible(demands: Iterable[Demand]) -> str | None:
-    """The error that no values of the letters avoid; None if there is none."""
+    """Return an error that no values of the symbols can avoid, or None."""
     for demand in demands:
         with suppress(KeyError):
             if problem := demand.problem({}):
@@ -116,7 +116,7 @@ def impossible(demands: Iterable[Demand]) -> str | None:
 
 
 def value_of(expr: Any, extents: Mapping[str, int]) -> int | None:
-    """The value of an expression, if its letters and operations are known."""
+    """Return an expression's value, or None if a symbol in it is unknown."""
     try:
         return _formula(expr)(extents)
     except (KeyError, ZeroDivisionError):
@@ -133,7 +133,7 @@ def _is_known(expr: Any, known: Mapping[str, int]) -> bool:
 
 
 def _formula(expr: Any) -> Formula:
-    """The value of an expression; KeyError for a letter or an operation that is not known."""
+    """Return a function of the symbols; KeyError for an unknown symbol or operation."""
     if isinstance(expr, tirx.IntImm):
         number = int(expr)
         return lambda extents: number

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placement of bags in a program's inputs: as in `placing`, with one kernel call per feature.
+"""Placement of bags in a program's inputs: like `placing`, with one kernel call per feature.
 
-The ids and bag starts of a feature follow those of the features before it.
+The ids and bag starts of each feature are placed after those of earlier features.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.system.locks import new_lock
 
 
 class Bags(NamedTuple):
-    """One feature's ids of a batch, as in `sparsetrain.data.Ragged`; of any stride."""
+    """The ids of one feature in a batch, like `sparsetrain.data.Ragged`, with any stride."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -31,17 +31,17 @@ class Bags(NamedTuple):
 
 
 class ColumnPlacing:
-    """Places the ids of one feature at a time, any number of them in each row."""
+    """Places the ids of one feature at a time, with any number of ids per row."""
 
     def __init__(self) -> None:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside, writable=True)
-        self._lock = new_lock()  # order of writing and reading ids found outside
+        self._lock = new_lock()  # protects the flags of ids out of range
 
     def ids(
         self, name: str, ids: np.ndarray, rows: int, dtype: str, room: Room | None
     ) -> runtime.NDArray | None:
-        """A copy of ids of any shape; None if one is outside [0, `rows`)."""
+        """Return a copy of ids of any shape; None if one is outside [0, `rows`)."""
         ids = ids if ids.ndim == 1 else np.ascontiguousarray(ids)
         placed = memory_of(room, name, ids.shape, dtype)
         flat = reshape_view(placed, (ids.size,))
@@ -58,7 +58,7 @@ class ColumnPlacing:
     ) -> bool:
         """Write the rows of all features in order, and offsets and weights if requested.
 
-        Returns whether all ids are in their tables.
+        Returns whether all ids are inside their tables.
         """
         dtype = str(placed[0].dtype)
         run = _column_kernel(dtype, len(placed), parallel)
@@ -69,7 +69,7 @@ class ColumnPlacing:
                 ids = _of_dtype(bag.ids, np.int64)
                 held = [ids, _of_dtype(bag.offsets, np.int64), bag.weights][: len(placed)]
                 held[1:] = map(np.ascontiguousarray, held[1:])
-                if ids.strides[0] % ids.itemsize:  # a field of packed records
+                if ids.strides[0] % ids.itemsize:  # a field of packed records is not aligned
                     ids = held[0] = ids.copy()
                 count, stride = len(ids), ids.strides[0] // ids.itemsize
                 numbers = count, stride, int(first), int(limit), before
@@ -80,7 +80,7 @@ class ColumnPlacing:
 
 
 class BagPlacing:
-    """Places the bags of some features in a storage.
+    """Places bags of ids in the rows of a storage.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class BagPlacing:
     def __call__(
         self, ids: np.ndarray | Sequence[Any], room: Room | None = None
     ) -> dict[str, runtime.NDArray] | None:
-        """The result of `EmbeddingBagCollection.locate`: rows, offsets and weights.
+        """Return the result of `EmbeddingBagCollection.locate`: rows, offsets and weights.
 
         None if an id is outside its table, or if weights are missing or unexpected. `room` is as in
         `Placing`.
@@ -125,7 +125,7 @@ _NO_OFFSETS = np.zeros(1, np.int64)
 
 
 def _one_each(ids: np.ndarray) -> list[Bags]:
-    """Single ids (B, F) as bags."""
+    """Convert single ids (B, F) to bags."""
     offsets = np.arange(len(ids) + 1)
     return [Bags(column, offsets) for column in ids.T]
 
@@ -135,16 +135,15 @@ def _of_dtype(array: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def column_kernel(dtype: str, arrays: int, parallel: bool = True) -> PrimFunc:
-    """Place the ids of one feature after those before it, with their weights and starts.
+    """Return the kernel that places one feature's ids, weights and bag starts.
 
-    ``placed[before + n] = first + ids[stride * n]``; of bags, the second of `arrays`,
-    ``offsets[place * B + b] = before + starts[b]``, up to the end of the last; of weights, the
-    third, ``copy[before + n] = weights[n]``.
+    It sets ``placed[before + n] = first + ids[stride * n]``; with 2 `arrays` also ``offsets[place *
+    B + b] = before + starts[b]`` for b in [0, B]; with 3 also ``copy[before + n] = weights[n]``.
 
-    Arguments: the addresses of ids int64, starts (B + 1,) int64, weights (N,) float32, as many as
-    there are `arrays`, which follow; outside (STRIPS + 1,) int32: its last entry becomes nonzero if
-    an id is not in [0, rows), and is never reset; count, stride, first, rows, before; of bags, B
-    and place.
+    Arguments: the addresses of ids int64, starts (B + 1,) int64 and weights (N,) float32, the first
+    `arrays` of them; as many output arrays; outside (STRIPS + 1,) int32: its last entry becomes
+    nonzero if an id is not in [0, rows), and is never reset; count, stride, first, rows, before;
+    and B and place with bags.
     """
     with kernel() as built:
         total, edges = extents(2)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many features, many tables, few lookups: tables of one width are stacked in one storage.
+"""Many tables in few lookups: tables of one width are stacked in one storage.
 
-A storage is one parameter of all rows of its tables, and a table is a range of its rows. A step
+A storage is one parameter with the rows of all its tables; a table is a range of these rows. A step
 then has one lookup, one coalescing plan and one row update, instead of one per feature. Features
-may share a table. `locate` turns each feature's ids into rows of the storage, on the host, while
-the batch is checked; the model sees rows only.
+may share a table. `locate` turns each feature's ids into rows of the storage, on the host, while it
+checks the batch; the model gets only rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Table:
 
 
 class EmbeddingBag(Embedding):
-    """One table, looked up by one id per example or pooled over a bag of ids.
+    """One table, with one id per example, or pooled over a bag of ids.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ class EmbeddingBag(Embedding):
         """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
         if None in self.poolings:
             if offsets is not None or weights is not None:
-                raise ConfigError("EmbeddingBag without pooling takes ids alone")
+                raise ConfigError("EmbeddingBag without pooling takes only ids")
             return self.lookup(ids)
         if offsets is None:
             raise ConfigError(
-                "EmbeddingBag with pooling needs offsets; rows of single ids are `.lookup(ids)`"
+                "EmbeddingBag with pooling needs offsets; use `.lookup(ids)` for rows of single ids"
             )
         result = embedding_bag(
             self.weight._expr,
@@ -116,18 +116,18 @@ def _poolings(what: str, given: Pooling | Sequence[Pooling], features: int) -> t
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a storage keeps its tables, and which rows each of its features uses.
+    """Which rows of a storage each of its tables and features uses.
 
     Parameters
     ----------
     starts : dict of str to int
         First row of each table.
     features : tuple of int
-        Positions, among all features, of the features with a table in this storage.
+        Numbers of the features with a table in this storage.
     first_rows : (F,) int64
-        For each of those features, the first row of its table.
+        The first row of each of these features' tables.
     rows : int
-        Rows of the storage: of all its tables, whether a feature uses them or not.
+        Rows of the storage, including tables that no feature uses.
     """
 
     starts: dict[str, int]
@@ -137,12 +137,12 @@ class Placement:
 
     @property
     def index_dtype(self) -> str:
-        """int32 where every row of the storage fits, else int64."""
+        """int32 if every row number of the storage fits, else int64."""
         return "int32" if self.rows < 2**31 else "int64"
 
 
 class EmbeddingBagCollection(nn.Module):
-    """Embeddings of F features from tables that may be shared, one storage for each width.
+    """Embeddings of F features from tables that features may share, one storage per width.
 
     Parameters
     ----------
@@ -184,15 +184,15 @@ class EmbeddingBagCollection(nn.Module):
             setattr(self, f"width{width}", storage)
 
     def storage(self, width: int) -> EmbeddingBag:
-        """The module that holds all tables of one width."""
+        """Return the module that holds all tables of one width."""
         return getattr(self, f"width{width}")
 
     def forward(self, located: Mapping[int, Sequence[nn.Tensor]]) -> dict[int, nn.Tensor]:
-        """Width -> (B, F, D) embeddings, from width -> the arrays that `locate` names."""
+        """Map width -> arrays from `locate` to width -> embeddings (B, F, D)."""
         return {width: self.storage(width)(*arrays) for width, arrays in located.items()}
 
     def slices(self) -> dict[str, tuple[int, slice]]:
-        """Table name -> (width of its storage, rows in it)."""
+        """Return table name -> (width of its storage, rows in it)."""
         return {
             table.name: (table.width, slice(start, start + table.rows))
             for table in self.tables
@@ -203,12 +203,12 @@ class EmbeddingBagCollection(nn.Module):
     def locate(
         self, ids: np.ndarray | Sequence[Any], weighted: bool | None = None
     ) -> dict[int, tuple[np.ndarray, ...]]:
-        """Rows of each storage from checked ids of each feature.
+        """Convert each feature's checked ids to rows of each storage.
 
         Parameters
         ----------
         ids : (B, F) integer array, or F bags with `ids`, `offsets` and `weights`
-            Table-local ids, already checked against the rows of each table.
+            Ids within each table, already checked against its number of rows.
         weighted : bool, optional
             Whether bags must have weights; by default they may.
 
@@ -235,7 +235,7 @@ class EmbeddingBagCollection(nn.Module):
 
 
 def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:
-    # Small tables first: the ones updated densely are then one range of rows.
+    # Small tables come first, so that the densely updated ones form one range of rows.
     rising = sorted(tables, key=lambda table: table.rows)
     ends = np.cumsum([table.rows for table in rising])
     starts = {table.name: int(end) - table.rows for table, end in zip(rising, ends, strict=True)}
@@ -250,7 +250,7 @@ def _place(tables: Sequence[Table], features: Sequence[str]) -> Placement:
 
 def _locate_single(placement: Placement, ids: Any) -> tuple[np.ndarray, ...]:
     if not isinstance(ids, np.ndarray):
-        raise ConfigError("this model takes one id per feature, (B, F); the batch holds bags")
+        raise ConfigError("this model takes one id per feature, (B, F); the batch has bags")
     chosen = ids if len(placement.features) == ids.shape[1] else ids[:, placement.features]
     dtype = placement.index_dtype
     return (np.add(chosen, placement.first_rows, dtype=dtype, casting="unsafe"),)

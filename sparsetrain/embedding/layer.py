@@ -27,7 +27,7 @@ class Embedding(nn.Module):
     dtype : str
         Dtype of the stored table; results are float32.
     deviation : float, optional
-        Standard deviation of the initial weights of a `Model`; by default they are uniform within
+        Standard deviation of initial weights in a `Model`; by default weights are uniform within
         ``sqrt(1 / V)``, as in the reference DLRM.
 
     Attributes
@@ -45,23 +45,23 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter((self.rows, stored_width(self.width, dtype)), dtype)
 
     def forward(self, ids: Any) -> Any:
-        """Rows (..., D) for ids of any shape; of a sequence a sequence of vectors."""
+        """Return rows (..., D) for ids of any shape; ragged ids give a ragged tensor of rows."""
         return ids.map(self.lookup) if isinstance(ids, RaggedTensor) else self.lookup(ids)
 
     def lookup(self, ids: nn.Tensor) -> nn.Tensor:
-        """Rows (..., D) for ids of any shape."""
+        """Return rows (..., D) for ids of any shape."""
         return nn.op.wrap_nested(lookup(self.weight._expr, ids._expr), "embedding")
 
     def pool(self, ids: RaggedTensor, by: PooledBy = "sum") -> nn.Tensor:
-        """The rows of each bag of ids in one vector: (B, D); 0 for an empty bag.
+        """Pool the rows of each bag of ids into one vector: (B, D); 0 for an empty bag.
 
         Parameters
         ----------
         ids : RaggedTensor
             With `weights`, rows are multiplied by them; "mean" then divides by their sum, and
-            "sqrtn" by the root of the sum of their squares.
+            "sqrtn" by the square root of the sum of their squares.
         by : {"sum", "mean", "sqrtn", "max"}
-            "sqrtn" is the sum divided by the root of the number of ids.
+            "sqrtn" is the sum divided by the square root of the number of ids.
 
         Raises
         ------
@@ -69,9 +69,11 @@ class Embedding(nn.Module):
             For an unknown pooling, or for "max" with weights.
         """
         if ids.weights is not None and by == "max":
-            raise ConfigError("Embedding.pool: by='max' takes no weights: 'sum' or 'mean' does")
+            raise ConfigError("Embedding.pool: by='max' takes no weights: use 'sum' or 'mean'")
         if by not in ("sum", "mean", "sqrtn", "max"):
-            raise ConfigError(f"Embedding.pool: by is 'sum', 'mean', 'sqrtn' or 'max', not {by!r}")
+            raise ConfigError(
+                f"Embedding.pool: by must be 'sum', 'mean', 'sqrtn' or 'max', not {by!r}"
+            )
         if by == "max":
             return self.forward(ids).max()
         if by == "mean" and ids.weights is None:

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of embedding lookups, one id or a bag of ids per output row.
+"""Kernels for embedding lookups, with one id or a bag of ids per output row.
 
 Preconditions (checked where data enters): ids are in [0, V), offsets rise from 0 to N. Ids that a
-model computes cannot be checked there: one outside the table reads as NaN, never as foreign memory,
+model computes cannot be checked there: an id outside the table reads as NaN, never out of bounds,
 and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
-multiplied by a width: V * D may pass 2**31.
+multiplied by a width, because V * D may exceed 2**31. A table may be stored in half precision or in
+rows of int8: an element is converted to float32 in registers when it is read.
 
-A table may be stored in half precision or in rows of int8: an element is widened when it is read,
-in registers, and all else is float32.
-
-What is parallel: output rows, each with one writer and its ids summed first to last, so the bits do
-not depend on the number of threads. What is vectorised: the columns of a row. All but
+Output rows run in parallel, each with one writer that sums ids first to last, so the bits do not
+depend on the number of threads. The columns of a row are vectorised. All kernels but
 `lookup_kernel` are written with `Loops`, so backends share them.
 
-A bag's number is feature-major, ``bag = f * B + b``, because each feature brings its own ids and
-offsets; its result is at ``[b, f]``, where the interaction wants it.
+A bag's number is feature-major, ``bag = f * B + b``, because each feature has its own ids and
+offsets; its result is at ``[b, f]``, as the interaction expects.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_
 from sparsetrain.kernels.loops import HOST_LOOPS, Loops, Number, column_tiles, store_vector
 from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
 
-# The rows of a large table are not cached: a lookup prefetches the first cache lines of later rows
-# into L1, with at most `LINES` lines in flight.
+# The rows of a large table are not in a cache, so a lookup prefetches the first cache lines of
+# later rows into L1, with at most `LINES` lines in flight.
 ROW_LINES, LINES = 4, 64
-LEAST_AHEAD, MOST_AHEAD = 16, 64  # ids between the prefetch of a row and its read
+LEAST_AHEAD, MOST_AHEAD = 16, 64  # number of ids between a row's prefetch and its read
 
 
 @cache
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """``out[n] = table[ids[n]]``; `dtype` is the table's."""
+    """Return the kernel ``out[n] = table[ids[n]]``; `dtype` is the table's."""
     tiles, lanes = column_tiles(width)
     with kernel("lookup") as built:
         height, count = extents(2)
@@ -47,7 +45,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
         ids = buffer("ids", (count,), id_dtype)
         out = buffer("out", (count, width), computed_in(dtype))
         with T.parallel(0, count) as n:
-            _ask_ahead(table, ids, n)
+            _prefetch_later_row(table, ids, n)
             row = T.Bind(_inside(ids[n], height))
             there = tirx.Cast("int64", ids[n]) == row
             with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
@@ -57,7 +55,7 @@ def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     return built.get()
 
 
-def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
+def _prefetch_later_row(table: Any, ids: Any, n: Any) -> None:
     """Prefetch the row of a later id."""
     columns = line_starts(table, ROW_LINES)
     rows = max(LEAST_AHEAD, min(MOST_AHEAD, LINES // len(columns)))
@@ -67,7 +65,7 @@ def _ask_ahead(table: Any, ids: Any, n: Any) -> None:
 
 
 def _inside(index: Any, rows: Any) -> Any:
-    """The index clamped to the table; it differs from `index` if that is out of range."""
+    """Return the index clamped to the table, which differs from an `index` out of range."""
     wide = tirx.Cast("int64", index)
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
 
@@ -137,7 +135,7 @@ Vector = Callable[[Any], Any]
 
 
 def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
-    """Pass a vector of a table's row to `use`; NaN if there is no such row."""
+    """Pass a vector of a table's row to `use`, or NaN if there is no such row."""
     row = T.Bind(tirx.Cast("int64", index))
     with T.If(tirx.And(row >= 0, row < table.shape[0])):
         with T.Then():
@@ -160,11 +158,11 @@ def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
 
 @cache
 def bag_source_kernel(features: int, id_dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """For each id, the row of the (B * F, D) cotangent that its bag's result has."""
+    """Compute for each id the row of its bag in the (B * F, D) cotangent."""
     with kernel("bag_source") as built:
         count, edges = extents(2)
         offsets = buffer("offsets", (edges,), "int64")
-        buffer("ids", (count,), id_dtype)  # only its length is read
+        buffer("ids", (count,), id_dtype)  # only its length is used
         out = buffer("out", (count,), "int32")
         with loops.each(edges - 1) as bag:
             batch = T.Bind(tirx.floordiv(edges - 1, features))
@@ -200,7 +198,7 @@ def bag_mean_cotangent_kernel(
 
 @cache
 def weighted_values_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """For each id, its weight times the cotangent of its bag: (N, D)."""
+    """Multiply each id's weight by the cotangent of its bag: (N, D)."""
     with kernel("weighted_values") as built:
         count, bags = extents(2)
         cotangent = buffer("cotangent", (bags, width), dtype)
@@ -219,7 +217,7 @@ def weighted_values_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) ->
 def weight_cotangent_kernel(
     width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
-    """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
+    """Compute for each id the dot product of its table row and its bag's cotangent: (N,)."""
     computed = computed_in(dtype)
     with kernel("weight_cotangent") as built:
         height, count, bags = extents(3)

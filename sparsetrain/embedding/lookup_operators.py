@@ -2,9 +2,9 @@
 """Embedding lookups as Relax operators, and their row-sparse reverse rules.
 
 ``lookup`` reads one row per id; ``embedding_bag`` sums or averages a bag of rows, as
-`torch.nn.EmbeddingBag` does. The cotangent of the table is a `RowSparse`; a bag's is not expanded:
-every id of a bag points at the bag's one value row. Per-sample weights receive a dense cotangent.
-For a table stored in less than float32, results and cotangents are still float32.
+`torch.nn.EmbeddingBag` does. The cotangent of the table is a `RowSparse`. For bags it is not
+expanded: all ids of a bag point at one value row. Per-sample weights receive a dense cotangent. For
+a table stored in less than float32, results and cotangents are still float32.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _row(table: relax.Expr) -> tuple[int, str]:
-    """D, and the dtype in which the table's values are computed."""
+    """Return D, and the dtype of computations with the table's values."""
     if len(table.ty.shape) != 2:
-        raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
+        raise ConfigError(f"a table for lookups must be (V, D), not {table.ty.shape}: reshape it")
     return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
 
 
@@ -68,7 +68,7 @@ _lookup = define_op("lookup", ("table", "ids"), _lookup_type, _lookup_kernel)
 
 
 def lookup(table: relax.Expr, ids: relax.Expr) -> relax.Expr:
-    """The table row of each id.
+    """Return the table row of each id.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def _bag_type(call: Any) -> relax.Type:
     features = int(call.attrs["features"])
     batch = (offsets.ty.shape[0] - 1) // features
     width, dtype = _row(table)
-    # Keep one form of the extent: when TVM fuses kernels, B + 1 - 1 is not equal to B.
+    # Simplify the extent, because TVM's fusion treats B + 1 - 1 and B as different.
     return simplified(relax.TensorType((batch, features, width), dtype))
 
 
@@ -128,14 +128,14 @@ def embedding_bag(
     mode: str | Sequence[str] = "sum",
     features: int = 1,
 ) -> relax.Expr:
-    """Sum or mean of the table rows of each bag; an empty bag gives zeros.
+    """Return the sum or mean of the table rows of each bag; zeros for an empty bag.
 
     Parameters
     ----------
     table : (V, D) float
         Embedding parameter.
     ids : (N,) int32 or int64
-        All bags' ids, in the order of features and bags.
+        The ids of all bags, ordered by feature, then by bag.
     offsets : (F * B + 1,) int64
         Where each bag begins in `ids`; the last entry is N.
     weights : (N,) float, optional
@@ -173,7 +173,7 @@ def _averaged(call: Any) -> bool | tuple[bool, ...]:
 
 
 def _call_op(name: str, arguments: tuple[str, ...], infer: Any, make: Any, variant: Any) -> Any:
-    """Define an operator with kernel ``make(*variant(call))``, which depends on the call alone."""
+    """Define an operator with kernel ``make(*variant(call))``."""
 
     def legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         kernel = current().kernel(name, make)(*variant(call))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of a batch in a program's inputs: ids become rows, floats are copied to aligned memory.
 
-A step begins with this on cold caches, where each NumPy call takes ten times its usual time, so one
-kernel does everything in one pass. It also checks the ids. The kernel reads arrays where the batch
-holds them, by their addresses, and asks for no more than the alignment of their dtype.
+A step starts with this on cold caches, where each NumPy call takes ten times its usual time, so one
+kernel does everything in one pass, including the check of ids. The kernel reads the batch's arrays
+in place, by their addresses, and requires only the alignment of their dtype.
 
-What is parallel: strips of the batch, unless it must use a single thread.
+Strips of the batch run in parallel, unless the kernel must use a single thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sparsetrain.system.locks import new_lock
 
 STRIPS = 16
 
-# (name, shape, dtype) -> memory of the host to write an argument into.
+# (name, shape, dtype) -> host memory for an argument.
 Room = Callable[[str, tuple[int, ...], str], runtime.NDArray]
 
 
 class Placing:
-    """Places the ids of some features, one id each.
+    """Places the ids of features with one id per row.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Placing:
         self._outside = runtime.zeros((STRIPS + 1,), "int32")
         self._found: Any = runtime.as_numpy(self._outside)
         self._dtype = dtype
-        self._lock = new_lock()  # order of writing and reading ids found outside
+        self._lock = new_lock()  # protects the flags of ids out of range
 
     def __call__(
         self,
@@ -95,13 +95,13 @@ class Placing:
 
 
 def memory_of(room: Room | None, name: str, shape: tuple[int, ...], dtype: str) -> runtime.NDArray:
-    """Memory for an array: from `room` if given, or new."""
+    """Return memory for an array: from `room` if given, else new."""
     return room(name, shape, dtype) if room else runtime.empty(shape, dtype)
 
 
 @contextmanager
 def share(size: Any, strip: Any) -> Iterator[Any]:
-    """A strip's share of the numbers below `size`."""
+    """Loop over a strip's share of the numbers below `size`."""
     begin = T.Bind(size * strip // STRIPS)
     with T.serial(0, T.Bind(size * (strip + 1) // STRIPS) - begin) as n:
         yield T.Bind(begin + n)
@@ -149,7 +149,7 @@ def placing_kernel(
 
 
 def _copy_share(source: Any, copy: Any, strip: Any) -> None:
-    """A strip's share of an array."""
+    """Copy a strip's share of an array."""
     size: Any = const(1, "int64")
     for extent in copy.shape:
         size = size * extent

@@ -13,15 +13,17 @@ from tvm.relax.op.grad import no_grad
 
 from sparsetrain.ops import ragged
 
-_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: multiples mod 2^32 are spread out, tokens between
+_MULTIPLIER = (
+    0x9E3779B1  # 2^32 / golden ratio: spreads the multiples mod 2^32, which leaves room for tokens
+)
 
 
 @dataclass(frozen=True)
 class RaggedTensor:
     """Tokens of B rows, in the order of the rows.
 
-    A layer that treats tokens alike, such as `nn.Linear`, is applied by `map`; attention and sums
-    over a row know where rows end.
+    Use `map` for a layer that treats tokens independently, such as `nn.Linear`; attention and sums
+    over a row use the ends of rows.
 
     Attributes
     ----------
@@ -30,7 +32,7 @@ class RaggedTensor:
     ends : nn.Tensor (B,) int64
         Where each row ends in `values`; the last is N.
     weights : nn.Tensor (N,) or None
-        Factors that came with the ids.
+        Factors given with the ids.
     """
 
     values: nn.Tensor
@@ -46,45 +48,45 @@ class RaggedTensor:
             _mapped.reset(before)
 
     def replace(self, values: nn.Tensor) -> RaggedTensor:
-        """The same rows with new tokens."""
+        """Return the same rows with new tokens."""
         return RaggedTensor(values, self.ends, self.weights)
 
     def sum(self) -> nn.Tensor:
-        """Sum of each row's vectors: (B, D); 0 for a row without any."""
+        """Return the sum of each row's vectors: (B, D); 0 for an empty row."""
         return self._by(ragged.ragged_sum)
 
     def max(self) -> nn.Tensor:
-        """Largest of each row's vectors, column by column: (B, D); 0 for a row without any."""
+        """Return the maximum of each row's vectors per column: (B, D); 0 for an empty row."""
         return self._by(ragged.ragged_max)
 
     def last(self) -> nn.Tensor:
-        """Each row's last vector: (B, D); 0 for a row without any."""
+        """Return each row's last vector: (B, D); 0 for an empty row."""
         return self._by(ragged.ragged_last)
 
     def mean(self) -> nn.Tensor:
-        """Mean of each row's vectors: (B, D); 0 for a row without any."""
+        """Return the mean of each row's vectors: (B, D); 0 for an empty row."""
         rows = self.ends.shape[0], 1
         return self.sum() / nn.op.maximum(self.lengths(), nn.op.ones(rows, "float32"))
 
     def lengths(self) -> nn.Tensor:
-        """Number of tokens of each row: (B, 1) float32."""
+        """Return the number of tokens of each row: (B, 1) float32."""
         ones = nn.op.ones((self.values.shape[0], 1), "float32")
         return nn.wrap_nested(ragged.ragged_sum(ones._expr, self.ends._expr), "lengths")
 
     def positions(self) -> nn.Tensor:
-        """Number of each token within its row, from 0: (N,) int64."""
+        """Return the place of each token within its row, from 0: (N,) int64."""
         found = ragged.ragged_positions(self._columns()._expr, self.ends._expr)
         return nn.wrap_nested(found, "positions")
 
     def distances(self) -> nn.Tensor:
-        """Number of tokens behind each in its row, 0 for the last: (N,) int64."""
+        """Return how many tokens of its row come after each token: (N,) int64."""
         found = ragged.ragged_distances(self._columns()._expr, self.ends._expr)
         return nn.wrap_nested(found, "distances")
 
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
-        """A number for each token by its row and place, (N,) int64; `first_row` (1,) numbers row 0.
+        """Number the tokens by row and place: (N,) int64; `first_row` (1,) numbers row 0.
 
-        They are distinct mod 2^32, unless rows times tokens per row reach a billion.
+        The numbers are distinct mod 2^32 if rows times tokens per row are below a billion.
         """
         rows = nn.wrap_nested(op.arange(0, self.ends.shape[0], 1, "int64"), "rows") + first_row
         numbers = nn.op.reshape(rows * _MULTIPLIER, (self.ends.shape[0], 1))
@@ -92,23 +94,23 @@ class RaggedTensor:
         return each + self.positions()
 
     def expand(self, rows: nn.Tensor) -> nn.Tensor:
-        """The vector of its row for each token: (B, D) -> (N, D)."""
+        """Repeat each row's vector for its tokens: (B, D) -> (N, D)."""
         found = ragged.ragged_expand(rows._expr, self.ends._expr, self._columns()._expr)
         return nn.wrap_nested(found, "expanded")
 
     def take(self, places: RaggedTensor) -> RaggedTensor:
-        """The vectors (M, D) at M places within their rows."""
+        """Return the vectors (M, D) at M places within their rows."""
         arrays = (self.values, self.ends, places.values, places.ends)
         taken = ragged.ragged_take(*(array._expr for array in arrays))
         return places.replace(nn.wrap_nested(taken, "taken"))
 
     def _columns(self) -> nn.Tensor:
-        """The tokens as (N, D); operators read the length from it."""
+        """The tokens as (N, D), from which operators take the length."""
         one = len(self.values.shape) == 1
         return nn.op.reshape(self.values, (self.values.shape[0], 1)) if one else self.values
 
     def softmax(self) -> RaggedTensor:
-        """Softmax over the tokens of each row, column by column: (N, H)."""
+        """Return the softmax over the tokens of each row, per column: (N, H)."""
         top = nn.wrap_nested(no_grad(self.max()._expr), "top")
         powers = self.map(lambda scores: nn.op.exp(scores - self.expand(top)))
         return powers.map(lambda each: each / powers.expand(powers.sum()))
@@ -121,5 +123,5 @@ _mapped: ContextVar[RaggedTensor | None] = ContextVar("tokens that are mapped", 
 
 
 def mapped_tokens() -> RaggedTensor | None:
-    """Return the tokens that a layer is applied to, None outside of `RaggedTensor.map`."""
+    """Return the tokens to which a layer is being applied; None outside of `RaggedTensor.map`."""
     return _mapped.get()

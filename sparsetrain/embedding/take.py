@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`relax.take` of table rows becomes this package's lookup when a program is compiled.
+"""Pass that replaces `relax.take` of table rows with this package's lookup.
 
-TVM's kernel for it is serial and reads whatever memory an id points at; ours is parallel, and an id
-outside the table reads as NaN. A negative id counts from the end, as in every `take`. The exported
-module still shows `relax.take`; compiling rewrites it.
+TVM's kernel for `take` is serial and reads out of bounds for an invalid id; ours is parallel, and
+an id outside the table reads as NaN. A negative id counts from the end, as in every `take`. The
+exported module still shows `relax.take`; the rewrite happens at compile time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _AsLookup(Rewriter):
         return lookup(table, ids if _are_checked(table, ids) else self._from_end(table, ids))
 
     def _from_end(self, table: relax.Expr, ids: relax.Expr) -> relax.Expr:
-        """The rows of ids; an id below 0 counts from the end."""
+        """Return the rows of ids; a negative id counts from the end."""
         if isinstance(ids, tvm.ir.GenericConst) and (ids.value.numpy() >= 0).all():
             return ids
         return self.builder_.emit_te(_rows_from_end, ids, table.ty.shape[0])
@@ -48,7 +48,7 @@ def _rows_from_end(ids: te.Tensor, count: Any) -> te.Tensor:
 
 
 def _are_checked(table: relax.Expr, ids: relax.Expr) -> bool:
-    """Whether `compiler.arguments` refuses ids below 0: where both table and ids are arguments."""
+    """Whether `compiler.arguments` refuses negative ids, as it does if both are arguments."""
     arguments = not any(isinstance(given, relax.DataflowVar) for given in (table, ids))
     return arguments and isinstance(ids, relax.Var) and isinstance(table.ty.shape[0], tirx.IntImm)
 

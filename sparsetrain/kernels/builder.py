@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builder for kernels, in TVMScript or from Python functions.
+"""Builder for kernels, from TVMScript or Python functions.
 
 Everything that TVM's builder emits inside the block of `kernel()` belongs to the kernel, also from
 called functions. So parts of a kernel can be Python functions, and Python loops are unrolled.
@@ -31,8 +31,8 @@ _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
     """`T.prim_func` in half the time, for functions with annotations that name only globals.
 
-    TVM's looks up the source line of every caller, twice for each kernel, to resolve annotations
-    that name locals. The parser reads the arguments from the source.
+    TVM's version looks up the source line of every caller, twice per kernel, to resolve annotations
+    that name locals.
     """
 
     def parsed(function: Callable) -> Any:
@@ -56,27 +56,27 @@ def kernel(name: str = "kernel") -> Iterator[IRBuilder]:
 
 
 def extents(count: int) -> tuple[Any, ...]:
-    """Symbols for lengths.
+    """Declare symbols for lengths.
 
-    Each needs a unique name: TVM prints variables of the same name in the order of their addresses,
-    and the cache looks a program up by its text.
+    Each needs a unique name: TVM prints variables with equal names in the order of their memory
+    addresses, and the cache looks up a program by its text.
     """
     numbers = _numbers.get()
     return tuple(IRBuilder.name(f"n{next(numbers)}", T.int64()) for _ in range(count))
 
 
 def buffer(name: str, shape: tuple[Any, ...], dtype: str) -> Any:
-    """An array argument."""
+    """Declare an array argument."""
     return IRBuilder.name(name, T.match_buffer(T.arg(name, T.handle()), shape, dtype))
 
 
 def pointer(name: str, dtype: str) -> Any:
-    """An address as an argument."""
+    """Declare an address as an argument."""
     return T.arg(name, T.handle(dtype, "global"))
 
 
 def scalar(name: str, dtype: str) -> Any:
-    """A number as an argument."""
+    """Declare a number as an argument."""
     kinds = {"float32": T.float32, "float64": T.float64, "int64": T.int64, "int32": T.int32}
     return T.arg(name, kinds[dtype]())
 
@@ -120,10 +120,10 @@ def line_length(dtype: Any) -> int:
 
 
 def line_starts(array: Any, most: int) -> list[int]:
-    """The first column of each line of a row of an array, of the first `most` lines.
+    """Return the columns at which to prefetch the first `most` cache lines of a row.
 
-    A row of bytes may begin anywhere in a cache line, and its scale is at the end: the last column
-    is prefetched too.
+    A row of bytes can begin anywhere in a cache line, and its scale is at the end, so the last
+    column is prefetched too.
     """
     step, columns = line_length(array.dtype), int(array.shape[1])
     starts = [*range(0, min(columns, most * step), step)]

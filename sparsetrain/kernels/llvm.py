@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fragments of LLVM IR, which kernels import by a pragma; the calls are always inlined.
+"""Fragments of LLVM IR that kernels import by a pragma and always inline.
 
 Transpose 16 x 16 numbers in registers: element by element, compilers emit a load and a store for
 each number. Four rounds that swap the off-diagonal quarters of ever smaller squares cost 64
@@ -24,7 +24,7 @@ PRAGMA = "pragma_import_llvm"
 
 
 def rounds(kind: str, name: str = "s") -> list[str]:
-    """Lines that make ``%s4r0 .. %s4r15`` the transpose of the vectors ``%s0r0 .. %s0r15``.
+    """Return LLVM IR that transposes vectors ``%s0r0 .. %s0r15`` into ``%s4r0 .. %s4r15``.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
 
 
 def _transpose_helper() -> str:
-    """The first row may be elsewhere; past the last row, the last is read again."""
+    """Return the helper; its first row may be elsewhere, and rows past the last repeat it."""
     lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
     for row in range(1, LANES):
         lines += [
@@ -89,9 +89,9 @@ def transpose(
     Parameters
     ----------
     to, first, rest : TensorLoad
-        Where the result begins, the first row, and the row after it.
+        First element of the result, of the first row, and of the second row.
     stride_to, stride : int
-        From one row to the next, in elements; of `stride`, between rows from `rest` on.
+        Elements between rows of the result, and between the rows from `rest` on.
     rows : int
         At least 2. Results past the number of rows are undefined.
     """
@@ -111,13 +111,13 @@ define linkonce_odr ptr @sparsetrain_either(i64 %first, ptr %a, ptr %b) alwaysin
 
 @contextmanager
 def each_in_turn(count: int) -> Iterator[Any]:
-    """Inside a kernel: a loop over the numbers below `count`, by which to choose."""
+    """Loop in a kernel over the numbers below `count`, for use with `one_of`."""
     with T.attr(T.int32(0), PRAGMA, _EITHER), T.serial(0, count) as number:
         yield number
 
 
 def one_of(arrays: Sequence[Any], number: Any) -> Any:
-    """The array of this number, in memory and in shape; all have one dtype and number of axes."""
+    """Return array number `number`; all arrays have the same dtype and number of axes."""
     first = arrays[0]
     extents = zip(*(array.shape for array in arrays), strict=True)
     shape = tuple(_extent(each, number) for each in extents)
@@ -127,7 +127,7 @@ def one_of(arrays: Sequence[Any], number: Any) -> Any:
 
 
 def number_of(values: Sequence[Any], number: Any) -> Any:
-    """The value of this number, as int64.
+    """Return value number `number`, as int64.
 
     Read from memory, because with a choice in every index TVM's simplifier took seconds.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parallel loops and vectors of a kernel: one source, many targets.
+"""Parallel loops and vectors for kernels with one source and several targets.
 
 A kernel written with `Loops` runs on CPU threads with `HOST_LOOPS`; a backend with a different kind
 of threads passes its own `Loops`.
@@ -27,16 +27,16 @@ class Loops(NamedTuple):
     Attributes
     ----------
     each : callable
-        ``with each(total) as n:`` runs the block for each number below `total`, int64.
+        ``with each(total) as n:`` runs its body for each number below `total`, int64.
     each_vector : callable
-        ``with each_vector(rows, width, dtype) as (row, column, lanes):`` runs it for each vector of
-        `lanes` columns, from `column` on, of each row.
+        ``with each_vector(rows, width, dtype) as (row, column, lanes):`` runs its body for each
+        vector of each row: `lanes` columns from `column` on.
     each_row : callable
         ``with each_row(rows, width) as (row, columns):`` runs it for each row, or for each part of
         one. ``columns(do)`` calls `do` with the number of each of its columns: `do` writes only
         these columns, and reads nothing written for a different column.
     vector : callable
-        ``with vector(count) as lane:`` runs it for each lane of a vector in registers.
+        ``with vector(count) as lane:`` runs its body for each lane of a vector in registers.
     """
 
     each: Callable[[Any], AbstractContextManager[Any]]
@@ -71,7 +71,7 @@ def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 
 
 def columns(width: int, do: Callable[[Any], None]) -> None:
-    """For each of `width` columns, in vectors of a CPU."""
+    """Call `do` for each of `width` columns, in CPU vectors."""
     tiles, lanes = (tirx.const(extent, "int64") for extent in column_tiles(width))
     with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
         do(t * lanes + d)
@@ -81,7 +81,7 @@ HOST_LOOPS = Loops(_each, _each_vector, _each_row, partial(T.vectorized, 0))
 
 
 def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[Any], Any]) -> None:
-    """``array[place + lane] = value(lane)`` for all lanes of the last axis, at once."""
+    """Store ``array[place + lane] = value(lane)`` for all lanes of the last axis, vectorized."""
     *before, column = place
     with T.vectorized(0, lanes) as lane:
         T.buffer_store(array, value(lane), [*before, column + lane])

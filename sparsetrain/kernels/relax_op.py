@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Define a Relax operator from Python: a name, its type rule and its kernel.
+"""Relax operators defined from Python: a name, a type rule and a kernel.
 
 The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
 process-wide and happens once, when the module that defines the operator is imported.
@@ -37,9 +37,9 @@ def define_op(
     arguments : tuple of str
         Names of the tensor arguments, in order.
     infer : callable
-        ``infer(call)`` gives the type of the result from ``call.args`` and ``call.attrs``.
+        ``infer(call)`` returns the type of the result from ``call.args`` and ``call.attrs``.
     legalize : callable
-        ``legalize(block_builder, call)`` gives the call of the kernel that computes it.
+        ``legalize(block_builder, call)`` returns the call of the kernel that computes the result.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def define_op(
 
 
 def find_function(module: tvm.IRModule, name: str) -> relax.Function:
-    """The Relax function of that name.
+    """Return the Relax function of that name.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _one_line(ty: relax.Type) -> str:
 
 
 def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
-    """Functions of a module that others may call: its kernels and private functions."""
+    """Return the functions that a module's functions may call: kernels and private functions."""
     return {
         var: function
         for var, function in module.functions.items()

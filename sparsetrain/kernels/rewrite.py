@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes that rewrite Relax functions, and queries about the values in them.
 
-A pass states its rule as the methods of a `Rewriter`; `function_pass` makes it a module pass.
+A pass implements its rule in the methods of a `Rewriter`; `function_pass` turns it into a module
+pass.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 
 class Definitions:
-    """Bindings of a function, for a pass that looks up the definitions of operands."""
+    """The bindings of a function, for passes that look up definitions of operands."""
 
     def __init__(self, function: relax.Function) -> None:
         self._function = function
@@ -31,7 +32,7 @@ class Definitions:
         return relax.analysis.udchain(blocks[0]) if is_dataflow else {}
 
     def of(self, value: relax.Expr) -> Any:
-        """The value a variable is bound to, None for an argument; anything else itself."""
+        """Return the value bound to a variable, None for an argument; other values unchanged."""
         return self._values.get(value) if isinstance(value, relax.Var) else value
 
     def users(self, value: relax.Expr) -> Any:
@@ -39,16 +40,16 @@ class Definitions:
         return self._uses.get(value, ())
 
     def readers(self, value: relax.Expr) -> int:
-        """How many bindings of the first block read it."""
+        """Return how many bindings of the first block read a variable."""
         return len(self.users(value))
 
     def is_read_once(self, value: relax.Expr) -> bool:
-        """Whether exactly one binding of its block reads it, and nothing outside the block does."""
+        """Whether one binding of its block reads a variable, and nothing outside the block does."""
         return isinstance(value, relax.DataflowVar) and self.readers(value) == 1
 
 
 class Rewriter(PyExprMutator):
-    """Base of a rule that is applied to each function of a module, with its `definitions`."""
+    """Base of a rule that is applied to each function of a module and has its `definitions`."""
 
     definitions: Definitions
 
@@ -67,7 +68,7 @@ def rewrite_functions(module: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
 
 
 def function_pass(rule: type[Rewriter]) -> Any:
-    """Make a `Rewriter` the module pass of its name."""
+    """Turn a `Rewriter` into a module pass with its name."""
     rewriter = mutator(rule)
 
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:

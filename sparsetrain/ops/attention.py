@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention as products and a softmax, each with a schedule.
 
-The only definition of attention, for programs (`schedule.lower_attention`) and for its derivative
-(`ad.dense_rules.attention`). TVM's own kernel is a nest of plain loops. The weights, (B, heads,
-length of q, length of k) numbers, are written out.
+This is the only definition of attention, used by programs (`schedule.lower_attention`) and by its
+derivative (`ad.dense_rules.attention`). TVM's own kernel is an unscheduled loop nest. Cost: the
+weights (B, heads, length of q, length of k) are written to memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Given(NamedTuple):
 
 
 def attention(call: relax.Call, emit: Emit) -> relax.Expr:
-    """``softmax(scale q k' + bias) v`` per example and head, as `relax.nn.attention` defines it.
+    """Compute ``softmax(scale q k' + bias) v`` per example and head, like `relax.nn.attention`.
 
     Parameters
     ----------
     call : relax.Call
-        Of `relax.nn.attention` or `attention_bias`, without a window: q (B, length, heads, D), k
-        and v of one length, and last a bias (B, heads, length of q, length of k).
+        A call of `relax.nn.attention` or `attention_bias` without a window: q (B, length, heads,
+        D), k and v of equal length, and optionally a bias (B, heads, length of q, length of k).
     emit : callable
         Binds an expression to a variable.
     """
@@ -66,7 +66,7 @@ def _shaped(tensor: relax.Expr, shape: list[Any], emit: Emit) -> relax.Expr:
 
 
 def attention_weights(call: relax.Call, given: Given, emit: Emit) -> relax.Var:
-    """The softmax over visible keys, (B, heads, length of q, length of k)."""
+    """Return the softmax over visible keys, (B, heads, length of q, length of k)."""
     products = emit(op.matmul(given.q, turned(given.k, emit)))
     scores = emit(op.multiply(products, attention_scale(call)))
     for bias in given.biases:
@@ -78,20 +78,20 @@ def attention_weights(call: relax.Call, given: Given, emit: Emit) -> relax.Var:
 
 
 def has_scale(call: relax.Call) -> bool:
-    """Whether the factor of the scores is known: given, or from the width of q."""
+    """Whether the scale of the scores is given, or follows from a static width of q."""
     return call.attrs["scale"] is not None or isinstance(call.args[0].ty.shape[3], tirx.IntImm)
 
 
 def attention_scale(call: relax.Call) -> relax.Constant:
-    """Factor of the scores, in their dtype.
+    """Return the scale of the scores, in their dtype.
 
     Raises
     ------
     ConfigError
-        If it is not known.
+        If the scale is not given and the width of q is symbolic.
     """
     if not has_scale(call):
-        raise ConfigError(f"{call.op.name}: give a scale, or q a width that is known")
+        raise ConfigError(f"{call.op.name}: give a scale, or a q with a static width")
     q, given = call.args[0].ty, call.attrs["scale"]
     scale = 1 / math.sqrt(int(q.shape[3])) if given is None else float(given.value)
     return relax.const(scale, str(q.dtype))
@@ -109,7 +109,7 @@ _SWAPPED = [0, 2, 1, 3]
 
 
 def heads_first(tensor: relax.Expr, emit: Emit) -> relax.Var:
-    """(B, length, heads, D) to (B, heads, length, D), and back."""
+    """Transpose (B, length, heads, D) to (B, heads, length, D), or back."""
     return emit(op.permute_dims(tensor, _SWAPPED))
 
 

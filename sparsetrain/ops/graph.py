@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Product of a sparse matrix of ones, such as a user-item graph, and dense rows, as an operator.
+"""Operator that multiplies a sparse matrix of ones, such as a user-item graph, by dense rows.
 
 The matrix is given in compressed rows, with its transpose: the reverse pass is the same kernel with
 the two swapped. Every result has one writer and sums run along a row, so the bits do not depend on
@@ -23,14 +23,16 @@ from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 _ARGUMENTS = ("dense", "columns", "ends", "transposed_columns", "transposed_ends")
-_STRIDE = 64  # neighbouring rows go to different threads: the first are often the longest
+_STRIDE = (
+    64  # neighbouring rows go to different threads, because the first rows are often the longest
+)
 
 
 @cache
 def csr_product_kernel(
     width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
-    """``out[b] = sum of dense[columns[n]]`` over the elements n of row b."""
+    """Return the kernel ``out[b] = sum of dense[columns[n]]`` over the elements n of row b."""
     with kernel("csr_product") as built:
         inner, elements, rows, others = extents(4)
         dense = buffer("dense", (inner, width), dtype)
@@ -69,5 +71,6 @@ def _legalize(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return call_kernel(builder, made, "csr_product", list(call.args), call.ty)
 
 
-# Rows (C, D), columns (E,) and ends (R,) of a matrix (R, C), and these of its transpose -> (R, D).
+# Rows (C, D), columns (E,) and ends (R,) of a matrix (R, C), columns and ends of its transpose ->
+# (R, D).
 csr_product = define_op("csr_product", _ARGUMENTS, _infer, _legalize)

@@ -14,7 +14,7 @@ _TVM_LAYER_NORM = tvm.ir.Op.get("relax.nn.layer_norm").get_attr("FLegalize")
 
 
 def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """NaN stays NaN, as in PyTorch; TVM's maximum makes it 0, which hides a ruined model."""
+    """Keep NaN, as PyTorch does; TVM's maximum returns 0, which hides a diverged model."""
 
     def relu(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)
@@ -49,7 +49,7 @@ def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return builder.call_te(norm, x, gamma, beta)
 
 
-# Operator -> how it is lowered.
+# Operator -> its lowering.
 LEGALIZE = {
     **indexing.LEGALIZE,
     "relax.nn.layer_norm": _layer_norm,

@@ -24,7 +24,7 @@ from sparsetrain.errors import ConfigError
 
 
 class Pair(NamedTuple):
-    """Two extents: the first must equal the second, or with `at_most` not exceed it."""
+    """Two extents: the first must equal the second or, with `at_most`, not exceed it."""
 
     left: Any
     right: Any
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 def required_pairs(call: relax.Expr) -> list[Pair]:
-    """The equalities that a call's operator assumes; none where a shape is unknown."""
+    """Return the pairs that a call's operator assumes; none if a shape is unknown."""
     rule = _PAIRS.get(name_of(call))
     if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
         return []
@@ -40,7 +40,7 @@ def required_pairs(call: relax.Expr) -> list[Pair]:
 
 
 def describe_call(call: relax.Expr) -> str:
-    """An operator and the shapes of its operands, for a message."""
+    """Return an operator and the shapes of its operands, for a message."""
     shapes = [shape_of(operand) for operand in operands(call)]
     *first, last = [f"({format_shape(shape)})" for shape in shapes if shape is not None]
     return f"{name_of(call)} of {', '.join(first)}{' and ' if first else ''}{last}"
@@ -52,13 +52,13 @@ def require_shapes(bindings: Iterable[Any]) -> None:
     Raises
     ------
     ConfigError
-        Naming the operator and the shapes of its operands.
+        Names the operator and the shapes of its operands.
     """
     for binding in bindings:
         if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
             raise ConfigError(
-                f"{describe_call(binding.value)}: the shape of the result is not known; give "
-                "equal lengths one letter, or reshape one operand to the letters of the second"
+                f"{describe_call(binding.value)}: the shape of the result is unknown; give "
+                "equal lengths one symbol, or reshape one operand to the symbols of the second"
             )
 
 
@@ -68,14 +68,14 @@ def require_plain_shapes(bindings: Iterable[Any]) -> None:
     Raises
     ------
     ConfigError
-        Naming the operator and the way out.
+        Names the operator and the fix.
     """
     for binding in bindings:
         shape = shape_of(binding.var) if isinstance(binding.var.ty, relax.TensorType) else None
         if any("if_then_else" in str(extent) for extent in shape or ()):
             raise ConfigError(
-                f"{name_of(binding.value)}: no derivative of a slice with a letter's "
-                "expression as a bound that may be below 0; cut with op.strided_slice(..., "
+                f"{name_of(binding.value)}: no derivative of a slice with a symbolic "
+                "bound that may be below 0; use op.strided_slice(..., "
                 "assume_inbound=True), which is checked in every call"
             )
 
@@ -86,18 +86,18 @@ def _has_lost_shape(binding: Any) -> bool:
     if not any(isinstance(t, relax.TensorType) and t.shape is None for t in results):
         return False
     shapes = [shape_of(operand) for operand in operands(binding.value)]
-    # Operators whose result's shape depends on values, or calls of functions.
+    # Shapes of some results depend on values, or on called functions.
     is_known_later = not name or name.startswith(("relax.dynamic", "relax.call_", "relax.invoke_"))
     return len(shapes) > 1 and None not in shapes and not is_known_later
 
 
 def name_of(call: relax.Expr) -> str:
-    """The operator's name; nothing where no operator is called."""
+    """Return the name of a call's operator; "" if there is none."""
     return str(getattr(getattr(call, "op", None), "name", ""))
 
 
 def operands(call: relax.Call) -> list[Any]:
-    """The types of the tensors that a call is given, also of those in a tuple."""
+    """Return the types of a call's tensor arguments, including those in tuples."""
     found: list[Any] = []
     for ty in (argument.ty for argument in call.args):
         fields = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
@@ -106,7 +106,7 @@ def operands(call: relax.Call) -> list[Any]:
 
 
 def shape_of(tensor: Any) -> list[Any] | None:
-    """The extents of a tensor, if they are known; of its type as well."""
+    """Return the extents of a tensor or of a tensor type; None if unknown."""
     shape = getattr(getattr(tensor, "ty", tensor), "shape", None)
     return None if shape is None else list(shape)
 
@@ -121,7 +121,7 @@ def _matmul(call: relax.Call, left: list, right: list) -> list[Pair]:
 
 
 def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
-    """Axes of one letter, without those of length 1, which broadcast."""
+    """Pair axes with the same letter, except those of length 1, which broadcast."""
     letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
     first: dict[str, Any] = {}
     found = []
@@ -161,7 +161,7 @@ def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> lis
 
 
 def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> list[Pair]:
-    """Of (B, length, heads, D); a bias is (B, heads, length of q, length of k), or 1 for some."""
+    """Pair axes (B, length, heads, D), and those of a bias (B, heads, length of q, of k)."""
     biased = zip(bias, (q[0], q[2], q[1], k[1]), strict=False)
     return [
         *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),
@@ -197,7 +197,7 @@ def _split(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
-    """Only where bounds are assumed to be inside; else they are clipped."""
+    """Constrain bounds that are assumed to be inside; other bounds are clipped."""
     if not int(call.attrs["assume_inbound"]):
         return []
     axes, begins, ends, *rest = (list(getattr(given, "fields", ())) for given in call.args[1:])
@@ -213,7 +213,7 @@ def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
 
 
 def simplified(ty: relax.Type) -> relax.Type:
-    """Return a type with its extents in TVM's simplest form; itself, if they are."""
+    """Return a type with its extents in TVM's simplest form; the same object if they were."""
     if isinstance(ty, relax.TupleType):
         fields = [simplified(field) for field in ty.fields]
         same = all(new is old for new, old in zip(fields, ty.fields, strict=True))
@@ -228,17 +228,17 @@ def simplified(ty: relax.Type) -> relax.Type:
 
 
 def is_one(extent: Any) -> bool:
-    """Whether an extent is known to be 1: such an axis is repeated."""
+    """Whether an extent is statically 1: such an axis broadcasts."""
     return isinstance(extent, (int, tirx.IntImm)) and int(extent) == 1
 
 
 def is_zero(extent: Any) -> bool:
-    """Whether an extent is known to be 0."""
+    """Whether an extent is statically 0."""
     return isinstance(extent, tirx.IntImm) and int(extent) == 0
 
 
 def size_of(shape: Iterable[Any]) -> Any:
-    """How many elements a tensor of these extents has."""
+    """Return the number of elements of a tensor with these extents."""
     return reduce(mul, shape, tirx.const(1, "int64"))
 
 

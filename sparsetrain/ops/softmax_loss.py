@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the cross-entropy of scores, which overwrite their first argument.
+"""Kernels for the cross-entropy of scores, which overwrite their first argument.
 
-The loss leaves ``softmax(s) - one_hot(y)`` in place of the scores s; the reverse pass scales these
-rows.
+The loss kernel replaces the scores s with ``softmax(s) - one_hot(y)``; the reverse pass scales
+these rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LANES = 16
 def softmax_loss_kernel(
     width: int | None, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> tirx.PrimFunc:
-    """``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``, and s becomes ``softmax(s) - one_hot(y)``.
+    """Compute ``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``; s becomes its derivative.
 
     In parallel over rows; each is summed lane by lane, then over the lanes in order. Without a
     `width` rows are as long as the scores of a call.

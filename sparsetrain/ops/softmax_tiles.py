@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of the softmax loss over all rows of a table, in tiles of rows, and its cotangents.
+"""Kernels for the softmax loss over all rows of a table, in tiles of rows, and its cotangents.
 
 No array has positions times rows elements: the largest score so far and the sum of exponentials are
 carried from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867), and the
 reverse pass computes the scores again.
 
-What is parallel: a fixed number of parts of the table. Their sums are added in order, so results do
-not depend on the number of threads. What is vectorized: the rows of a tile, and for dx the columns.
+A fixed number of parts of the table run in parallel. Their sums are added in order, so results do
+not depend on the number of threads. The rows of a tile are vectorized and, for dx, the columns.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class _Loss:
         return tirx.const(value, self.dtype)
 
     def local(self, *shape: int) -> Any:
-        """An array of one thread."""
+        """Allocate an array that is local to a thread."""
         return T.alloc_buffer(shape, self.dtype, scope="local")
 
     def each_group(self, part: Any, size: int, do: Callable[[Any], None]) -> None:
-        """For the first row of each `size` rows of a part."""
+        """Loop over a part in steps of `size` rows; passes the first row of each step."""
         groups = T.Bind(tirx.ceildiv(self.rows, _wide(size * PARTS)))
         first = T.Bind(part * groups)
         left = tirx.max(tirx.ceildiv(self.rows, _wide(size)) - first, _wide(0))
@@ -72,7 +72,7 @@ class _Loss:
         return tirx.min(first + r, self.positions - 1)
 
     def scores_(self, first: Any, tile: Any, column: Any, into: Any) -> None:
-        """Scores of some positions and the rows of a tile."""
+        """Compute the scores of some positions and the rows of a tile."""
 
         def number(r: int, d: Any) -> Any:
             return self.x[self.at(first, r), d]
@@ -83,7 +83,7 @@ class _Loss:
         multiply_(self.width, number, row, into, _LANES, self.number(0))
 
     def lanes(self) -> Any:
-        """The rows of a tile, at once."""
+        """Loop over the rows of a tile, vectorized."""
         return T.vectorized(0, _wide(_LANES))
 
 
@@ -95,7 +95,7 @@ def multiply_(
     lanes: int,
     zero: Any,
 ) -> None:
-    """``into[r, j] = sum over k of left(r, k) right(k, j)`` for a tile of `_ROWS` x `lanes`."""
+    """Compute ``into[r, j] = sum over k of left(r, k) right(k, j)``, `_ROWS` x `lanes`."""
     for r in range(_ROWS):
         with T.vectorized(0, _wide(lanes)) as j:
             T.buffer_store(into, zero, [r, j])
@@ -107,7 +107,7 @@ def multiply_(
 
 
 def _fold_(of: _Loss, scores: Any, tops: Any, totals: Any, n: Any, r: Any) -> None:
-    """Add the scores of a group, row r, to the largest ones and the sums of a position."""
+    """Update the largest score and the sum of a position from row r of a group's scores."""
     top, total = of.local(_LANES), of.local(_LANES)
     with of.lanes() as j:
         T.buffer_store(top, tops[n, j], [j])
@@ -126,7 +126,7 @@ def _fold_(of: _Loss, scores: Any, tops: Any, totals: Any, n: Any, r: Any) -> No
 
 
 def _join_parts_(of: _Loss, sums: Any, loss: Any, logarithms: Any) -> None:
-    """The loss of each position, of the largest score and the sum of each part."""
+    """Compute the loss of each position from the largest scores and sums of all parts."""
     with T.parallel(0, of.positions) as n:
         found = of.local(3)  # the largest score, the sum, the score of the item
         T.buffer_store(found, of.number(_LOW), [0])
@@ -147,7 +147,7 @@ def _join_parts_(of: _Loss, sums: Any, loss: Any, logarithms: Any) -> None:
 
 @cache
 def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """``loss[n] = log sum_v exp(x[n] . table[v]) - x[n] . table[y[n]]``; also the logarithms.
+    """Compute ``loss[n] = log sum_v exp(x[n] . table[v]) - x[n] . table[y[n]]``, and logarithms.
 
     Arguments: x (N, D), table (V, D), y (N,), loss (N,), logarithms (N,), and as scratch the
     largest score and the sum of exponentials of each part, (PARTS, N, 2).
@@ -205,7 +205,7 @@ def tiled_loss_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
 def _slopes_of_scores_(
     of: _Loss, logarithms: Any, cotangent: Any, start: Any, first: Any, weights: Any
 ) -> None:
-    """Turn scores (_ROWS, _LANES) into their cotangents, 0 beyond positions and rows."""
+    """Turn scores (_ROWS, _LANES) into cotangents, with 0 past the last position and row."""
     for r in range(_ROWS):
         n = T.Bind(of.at(first, r))
         item = T.Bind(tirx.Cast("int64", of.items[n]))
@@ -230,10 +230,10 @@ def _add_parts_(of: _Loss, sums: Any, dx: Any) -> None:
 
 @cache
 def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """Cotangents of x and of the table; every row of it is written.
+    """Compute the cotangents of x and of the table, writing every row of the latter.
 
     Arguments: x (N, D), table (V, D), y (N,), logarithms (N,), cotangent (N,), dx (N, D), dtable
-    (V, D), and as scratch each part's share of dx, (PARTS, N, D).
+    (V, D), and as scratch (PARTS, N, D) each part's share of dx.
     """
     with kernel("tiled_softmax_cotangent") as built:
         of = _Loss(width, dtype, id_dtype)

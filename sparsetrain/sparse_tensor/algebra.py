@@ -2,8 +2,8 @@
 """Algebra of row-sparse tensors that does not depend on their values.
 
 Every function takes and returns a `RowSparse` of Relax variables, and binds its results in the
-current `BlockBuilder`. Nothing here coalesces: duplicates stay as they are. The operators over its
-leaves come first.
+current `BlockBuilder`. Nothing here coalesces, so duplicates remain. Operators on the leaves come
+first.
 
 The same code serves tensors at run time, through `eager`: a rule is traced over variables of the
 same dtypes and widths with symbolic lengths, compiled, and cached; the second call costs a few
@@ -48,8 +48,8 @@ def _scatter_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return call_kernel(builder, kernel, "scatter_add_rows", [ids, values, source], call.ty)
 
 
-# The shape (V, D), (N,) ids in [0, V], (M, D) values, (N,) sources -> zeros, plus the values row by
-# row, in order; an id of V is left out.
+# Shape (V, D), (N,) ids in [0, V], (M, D) values, (N,) sources -> zeros, with the values added row
+# by row in order; ids equal to V are skipped.
 scatter_add_rows = define_op(
     "scatter_add_rows", ("shape", "ids", "values", "source"), _scatter_type, _scatter_kernel
 )
@@ -82,28 +82,28 @@ shift_sources = define_op(
 )
 
 
-Rows = TypeVar("Rows", bound=Any)  # RowSparse, which is defined above this module
+Rows = TypeVar("Rows", bound=Any)  # RowSparse, which this module must not import
 
 
 def dtype_of(leaf: Any) -> str:
-    """Dtype of a leaf, traced or not."""
+    """Return the dtype of a leaf, traced or not."""
     return str(leaf.dtype if isinstance(leaf, Tensor) else leaf.ty.dtype)
 
 
 def _emit(expr: relax.Expr) -> relax.Expr:
-    """Bind an expression in the block being built, which also gives it its type."""
+    """Bind an expression in the current block, which also infers its type."""
     return relax.BlockBuilder.current().emit(expr)
 
 
 def scale(tensor: Rows, factor: Any) -> Rows:
-    """Multiply by a scalar: a number or a Relax expression of shape ()."""
+    """Multiply by a scalar: a number, or a Relax expression of shape ()."""
     if not isinstance(factor, relax.Expr):
         factor = relax.const(factor, dtype_of(tensor.values))
     return replace(tensor, values=_emit(op.multiply(tensor.values, factor)))
 
 
 def divide(tensor: Rows, divisor: Any) -> Rows:
-    """Divide by a scalar, as `scale` multiplies."""
+    """Divide by a scalar; see `scale`."""
     if not isinstance(divisor, relax.Expr):
         divisor = relax.const(divisor, dtype_of(tensor.values))
     return replace(tensor, values=_emit(op.divide(tensor.values, divisor)))
@@ -126,7 +126,7 @@ def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
 
 
 def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
-    """Rows ``[start, start + shape[0])``: entries outside become padding.
+    """Return rows ``[start, start + shape[0])``; entries outside become padding.
 
     N is unchanged, so no shape depends on data.
     """
@@ -140,10 +140,10 @@ def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
 
 
 def concat(left: Rows, right: Rows) -> Rows:
-    """Add by putting entries side by side. Index dtypes widen to int64 if they differ."""
+    """Add by concatenating entries. Index dtypes widen to int64 if they differ."""
     kinds = [(tensor.shape, dtype_of(tensor.values)) for tensor in (left, right)]
     if kinds[0] != kinds[1]:
-        raise DataError(f"RowSparse: {kinds[0]} and {kinds[1]} do not add")
+        raise DataError(f"RowSparse: cannot add {kinds[0]} and {kinds[1]}")
     indices = [left.indices, right.indices]
     if dtype_of(indices[0]) != dtype_of(indices[1]):
         indices = [_emit(op.astype(index, "int64")) for index in indices]
@@ -172,9 +172,9 @@ def _like(number: int, leaf: relax.Expr) -> relax.Expr:
 
 
 def to_dense(tensor: Rows) -> relax.Expr:
-    """The only place where a row-sparse tensor becomes dense.
+    """Return the dense tensor; no other function makes a row-sparse tensor dense.
 
-    Zero-fills the result, then adds the entries in their order.
+    It fills the result with zeros, then adds the entries in order.
     """
     rows = _emit(
         scatter_add_rows(
@@ -189,13 +189,13 @@ def to_dense(tensor: Rows) -> relax.Expr:
     return rows if two_axes else _emit(op.reshape(rows, tensor.shape))
 
 
-# Rule and signature -> the compiled rule, and the structure of a row-sparse result.
+# Rule and signature -> compiled rule, and the structure of a row-sparse result.
 _compiled: dict[Any, tuple[Any, Any]] = {}
 _lock = new_lock()
 
 
 def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
-    """Apply `rule` to `arguments` now if their leaves are tensors, else as part of a trace."""
+    """Apply `rule` at once if the leaves of `arguments` are tensors, else add it to the trace."""
     if any(getattr(a, "is_traced", False) for a in arguments):
         return rule(*arguments)
     first = arguments[0]
@@ -204,7 +204,7 @@ def eager(rule: Callable[..., Any], *arguments: Any) -> Any:
     target = target_of(place)
     key = (rule.__name__, target.kind.name, *map(_signature, arguments))
     leaves = [leaf for a in arguments for leaf in _leaves(a)]
-    with _lock:  # threads share the virtual machine
+    with _lock:  # threads share one virtual machine
         if key not in _compiled:
             _compiled[key] = _compile(rule, arguments, target)
         function, structure = _compiled[key]
@@ -228,7 +228,7 @@ def _compile(
             output = builder.emit_output(relax.Tuple(leaves) if sparse else leaves[0])
         builder.emit_func_output(output)
     machine = build_relax(builder.get(), target)
-    return machine["rule"], result if sparse else None  # its leaves are variables: small
+    return machine["rule"], result if sparse else None  # holds variables, so it takes little memory
 
 
 def _variables(argument: Any, name: str) -> Any:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Arithmetic:
-    """Methods of `RowSparse`, the one subclass."""
+    """Methods of `RowSparse`, its only subclass."""
 
     indices: Any
     values: Any
@@ -33,27 +33,27 @@ class Arithmetic:
     shape: tuple[int, ...]
     dtype: Any
     coalesce: Any
-    __array_ufunc__ = None  # NumPy leaves `array * tensor` to `__rmul__`
-    __iter__ = None  # a loop would visit all rows of the dense tensor
+    __array_ufunc__ = None  # makes NumPy call `__rmul__` for `array * tensor`
+    __iter__ = None  # iterating would visit all rows of the dense tensor
 
     def scale(self, factor: Any) -> Self:
-        """Every value times `factor` (a number, or a Relax scalar while tracing).
+        """Multiply every value by `factor` (a number, or a Relax scalar while tracing).
 
         Raises
         ------
         DataError
-            If `factor` is anything else, such as an array: rows have one factor.
+            If `factor` is anything else, such as an array.
         """
         checks.check_factor(factor)
         return eager(algebra.scale, self, factor)
 
     def cast(self, dtype: str) -> Self:
-        """Values cast to a floating dtype, by name."""
+        """Cast the values to a floating dtype, given by name."""
         checks.check_floating(dtype)
         return eager(algebra.cast, self, dtype)
 
     def concat(self, other: Self) -> Self:
-        """The sum of two tensors of one shape and dtype: entries side by side, not coalesced.
+        """Return the sum of two tensors of one shape and dtype as joined entries, not coalesced.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class Arithmetic:
         return eager(algebra.divide, self, divisor)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """One row of the dense (num_rows, D) tensor as an array (D,); -1 is the last.
+        """Return one row of the dense (num_rows, D) tensor as an array (D,); -1 is the last.
 
         Raises
         ------
@@ -103,15 +103,15 @@ class Arithmetic:
         return values[found].sum(axis=0)
 
     def squared_norm(self) -> float:
-        """Sum of squares of the dense tensor, in float64; duplicates are summed first."""
+        """Return the sum of squares of the dense tensor in float64; duplicates are summed first."""
         return squared_norm(self.coalesce().values)
 
     def norm(self) -> float:
-        """Euclidean norm of the dense tensor; duplicates are summed first."""
+        """Return the Euclidean norm of the dense tensor; duplicates are summed first."""
         return math.sqrt(self.squared_norm())
 
     def clip(self, low: float, high: float) -> Self:
-        """The dense tensor's elements limited to [low, high]; the result is coalesced.
+        """Limit the dense tensor's elements to [low, high]; the result is coalesced.
 
         Raises
         ------
@@ -127,14 +127,14 @@ class Arithmetic:
         return bool(np.isfinite(runtime.as_numpy(self.coalesce().values)).all())
 
     def equal(self, other: Self) -> bool:
-        """Whether both represent the same dense tensor: shape, dtype and every number.
+        """Return whether both represent the same dense tensor: shape, dtype and every number.
 
         Duplicates are summed first. A row of zeros equals a row without entries.
 
         Raises
         ------
         DataError
-            If `other` is no `RowSparse`.
+            If `other` is not a `RowSparse`.
         """
         _require_own_kind(self, other, "equal")
         if (self.shape, self.dtype) != (other.shape, other.dtype):
@@ -148,7 +148,7 @@ class Arithmetic:
         Raises
         ------
         DataError
-            If the shapes differ, or `other` is no `RowSparse`.
+            If the shapes differ, or `other` is not a `RowSparse`.
         """
         _require_own_kind(self, other, "allclose")
         if self.shape != other.shape:
@@ -163,7 +163,7 @@ def _require_own_kind(tensor: Arithmetic, other: object, method: str) -> None:
 
 
 def _aligned(left: Arithmetic, right: Arithmetic) -> tuple[np.ndarray, np.ndarray]:
-    """Values of both on the union of their rows, (U, D) each."""
+    """Return the values of both on the union of their rows, (U, D) each."""
     tensors = left.coalesce(), right.coalesce()
     first, second = (runtime.as_numpy(tensor.indices) for tensor in tensors)
     union = np.union1d(first, second)
@@ -171,7 +171,7 @@ def _aligned(left: Arithmetic, right: Arithmetic) -> tuple[np.ndarray, np.ndarra
 
 
 def _spread(tensor: Arithmetic, own: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Values of a coalesced tensor at `rows`, which contain its `own`."""
+    """Return a coalesced tensor's values at `rows`, a superset of its `own` rows."""
     values = runtime.as_numpy(tensor.values)
     spread = np.zeros((len(rows), values.shape[1]), values.dtype)
     spread[np.searchsorted(rows, own)] = values

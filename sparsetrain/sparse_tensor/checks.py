@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks, on host arrays, of the preconditions of row-sparse kernels.
+"""Checks of the preconditions of row-sparse kernels, on host arrays.
 
-Cost: a few passes over the N indices; the values are not read.
+Cost: a few passes over the N indices; values are not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FLOATS = ("float16", "float32", "float64")
 def check_floating(dtype: str) -> None:
     """Raise for a dtype that values cannot have."""
     if dtype not in FLOATS:
-        raise DataError(f"RowSparse: values are one of {', '.join(FLOATS)}, not {dtype}")
+        raise DataError(f"RowSparse: values must be one of {', '.join(FLOATS)}, not {dtype}")
 
 
 def check_factor(factor: Any) -> None:
@@ -27,11 +27,11 @@ def check_factor(factor: Any) -> None:
     shape = getattr(getattr(factor, "ty", factor), "shape", None)
     if not is_number(factor) and (shape is None or len(shape)):
         found = repr(factor) if shape is None else f"of the shape {tuple(shape)}"
-        raise DataError(f"RowSparse: a factor or divisor is one number, not {found:.60}")
+        raise DataError(f"RowSparse: a factor or divisor must be one number, not {found:.60}")
 
 
 def value_rows(values: Any) -> np.ndarray:
-    """`values` as an array (M, D) of a supported dtype, D at least 1."""
+    """Return `values` as an array (M, D) of a supported dtype, with D at least 1."""
     array = np.asarray(values)
     if array.ndim != 2 or array.shape[1] < 1:
         raise DataError(
@@ -47,7 +47,7 @@ def whole_rows(num_rows: Any) -> int:
     Raises
     ------
     DataError
-        If it is not a whole number of 0 or more.
+        If it is not an integer of 0 or more.
     """
     try:
         return require_int("RowSparse: num_rows", num_rows, 0)
@@ -58,7 +58,7 @@ def whole_rows(num_rows: Any) -> int:
 def check_entries(
     indices: np.ndarray, values: np.ndarray, source: np.ndarray | None, num_rows: int
 ) -> None:
-    """Check shapes, dtypes and ranges, as `RowSparse` states them."""
+    """Check shapes, dtypes and ranges, as documented in `RowSparse`."""
     value_rows(values)
     _check_vector("indices", indices, ("int32", "int64"))
     whole_rows(num_rows)
@@ -72,7 +72,7 @@ def check_entries(
 
 
 def check_coalesced(indices: np.ndarray, source: np.ndarray | None, num_rows: int) -> None:
-    """Check the promise of a tensor that says it is coalesced."""
+    """Check that a tensor marked as coalesced really is."""
     if source is not None:
         raise DataError("RowSparse: a coalesced tensor has no source")
     falls = np.flatnonzero(indices[1:] <= indices[:-1])

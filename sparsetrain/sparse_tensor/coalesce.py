@@ -24,19 +24,19 @@ SHARED_FROM = 32_768
 class CoalescePlan:
     """The positions of each unique row's entries.
 
-    Entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding
-    comes after them in `order` and belongs to no row.
+    The entries of ``rows[u]`` are ``order[offsets[u]:offsets[u + 1]]``, first to last. Padding is
+    at the end of `order` and belongs to no row.
 
     Parameters
     ----------
     rows : (U,) int32 or int64
-        Unique row numbers, rising.
+        Unique row numbers in ascending order.
     order : (N,) int32
         Entry numbers, sorted by row; equal rows keep their order.
     offsets : (U + 1,) int32
-        Begin of each run in `order`.
+        Beginning of each run in `order`.
     num_unique : int, optional
-        U, the number of distinct rows, if `rows` and `offsets` have room for more.
+        U, the number of unique rows, if `rows` and `offsets` are longer.
     index_dtype : str, optional
         Dtype of `rows`, if known: reading it from a tensor takes a microsecond.
 
@@ -78,7 +78,7 @@ class CoalescePlan:
 
     @property
     def offsets(self) -> NDArray:
-        """Begin of each run (U + 1,)."""
+        """Beginning of each run (U + 1,)."""
         return leading_rows(self.arrays[2], self.num_unique + 1)
 
 
@@ -110,7 +110,7 @@ def chunks_for(count: int) -> int:
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run in a fixed order."""
+    """Sum value rows (M, D) into (U, D), each run of equal ids in a fixed order."""
     summed: NDArray = backend_at(values).coalescing.segment_sum(plan, values, source)
     return summed
 
@@ -122,17 +122,17 @@ def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Whether two arrays (N,) in the same memory hold the same ids."""
+    """Whether two arrays (N,) on the same device hold the same ids."""
     same: bool = backend_at(ids).coalescing.same_ids(known, ids)
     return same
 
 
 def squared_norm(values: NDArray) -> float:
-    """Sum of squares of (U, D) values, in float64 and in an order fixed by U and D."""
+    """Return the sum of squares of (U, D) values, in float64 and an order fixed by U and D."""
     return float(np.sum(row_squares(values)))
 
 
 def row_squares(values: NDArray) -> np.ndarray:
-    """Sums of squares (U,) of rows (U, D), in float64 and in an order fixed by D."""
+    """Return the sums of squares (U,) of rows (U, D), in float64 and an order fixed by D."""
     squares: np.ndarray = backend_at(values).coalescing.row_squares(values)
     return squares

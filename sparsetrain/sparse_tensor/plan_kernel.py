@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernel behind a `CoalescePlan`: a radix sort of the ids, and the runs of equal ones.
+"""The CPU kernel for a `CoalescePlan`: a radix sort of ids, and the runs of equal ids.
 
 A stable sort from the lowest digit up. Each chunk of the entries counts its digits, then places its
 entries after those of the previous chunks, so any number of chunks gives the same order. Runs are
 counted and written chunk by chunk too; a chunk begins where a run does, so each element has one
 writer.
 
-What is parallel: chunks; their number is an extent of an argument. Cost: N entries times the digits
-of the table's rows, not of the dtype, and two passes over the sorted ids.
+Chunks run in parallel; their number is an extent of an argument. Cost: N entries times the digits
+of the number of rows (not of the dtype), and two passes over the sorted ids.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, scalar
 
-DIGIT_BITS = 11  # at most: 2048 counters of 4 bytes stay in the first-level cache
+DIGIT_BITS = 11  # at most this many: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
 # Further numbers of a chunk, after its counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
@@ -45,14 +45,14 @@ def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[
 
 
 def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
-    """Unique rows of ids, and where the entries of each are.
+    """Return the kernel that finds unique rows of ids and the entries of each row.
 
-    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for
-    S chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which decides the digits that are
-    sorted, as in `digits_of`.
+    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for S
+    chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which determines the sorted digits,
+    as in `digits_of`.
 
-    Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows,
-    `offsets` where the run of each begins and the last one ends; padding (ids equal to `num_rows`)
+    Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows, and
+    `offsets` the beginning of each run and the end of the last. Padding (ids equal to `num_rows`)
     comes last and belongs to no run. `counts` receives the number of unique rows and the number of
     ids outside [0, num_rows]; if there are any, all other results are undefined. Without `parallel`
     no thread is started, and S is 1.
@@ -85,13 +85,13 @@ def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
 
 
 def _share(a: SimpleNamespace, s: Any) -> tuple[Any, Any]:
-    """Begin and end of a chunk's share of the entries."""
+    """Return the begin and end of a chunk's entries."""
     entries, chunks = a.ids.shape[0], a.notes.shape[0]
     return T.Bind(entries * s // chunks), T.Bind(entries * (s + 1) // chunks)
 
 
 def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
-    """Make the plan of `a.ids`; `over` loops over chunks."""
+    """Emit the plan of `a.ids`; `over` loops over chunks."""
     entries = a.ids.shape[0]
     _sort_digit(a, over, const(0, "int32"), lambda n: (a.ids[n], tirx.Cast("int32", n)), check=True)
     with T.serial(0, a.passes - 1) as after:
@@ -110,7 +110,7 @@ def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
 def _sort_digit(
     a: SimpleNamespace, over: Chunks, number: Any, entry: Entries, *, check: bool = False
 ) -> None:
-    """Sort the entries by one digit; the last pass writes to half 0."""
+    """Emit the sort of the entries by one digit; the last pass writes to half 0."""
     entries, chunks = a.ids.shape[0], a.notes.shape[0]
     digits = T.Bind(const(1, "int32") << a.bits)
     shift = T.Bind(tirx.Cast(a.ids.dtype, number * a.bits))
@@ -205,7 +205,7 @@ def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
 
 
 def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
-    """Rows and ends of the runs from `begin` to `end`, without a branch.
+    """Write rows and ends of the runs from `begin` to `end`, without branches.
 
     Every entry writes its row and a run end after itself; the run's last entry overwrites the
     others.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RowSparse`: a tensor with mostly zero rows, and the only sparse type of this package.
+"""`RowSparse`: a tensor with mostly zero rows, the only sparse type in this package.
 
 It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
 ``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
@@ -43,7 +43,7 @@ class RowSparse(Arithmetic):
     Parameters
     ----------
     indices : (N,) int32 or int64
-        Row of each entry, in [0, num_rows]; any order, duplicates legal.
+        Row of each entry, in [0, num_rows]; in any order, with duplicates allowed.
     values : (M, D) float
         Value rows. M is N, unless `source` is given.
     num_rows : int
@@ -129,7 +129,7 @@ class RowSparse(Arithmetic):
 
     @property
     def width(self) -> int:
-        """D, the width of a row."""
+        """D, the number of columns."""
         return int(_shape(self.values)[1])
 
     @property
@@ -139,7 +139,7 @@ class RowSparse(Arithmetic):
 
     @property
     def nse(self) -> Any:
-        """Number of specified entries N, duplicates and padding counted; symbolic in a trace."""
+        """Number of specified entries N, with duplicates and padding; symbolic in a trace."""
         indices = self.indices
         if isinstance(indices, runtime.NDArray):
             return indices.size(0)  # reading its shape takes four times as long
@@ -148,14 +148,14 @@ class RowSparse(Arithmetic):
 
     @property
     def leaves(self) -> tuple[Any, ...]:
-        """The tensors inside: ``(indices, values)`` or ``(indices, values, source)``."""
+        """The tensors: ``(indices, values)`` or ``(indices, values, source)``."""
         inner = (self.indices, self.values)
         return inner if self.source is None else (*inner, self.source)
 
     def with_leaves(self, leaves: tuple[Any, ...]) -> RowSparse:
-        """The same structure with new leaves."""
+        """Return the same structure with new leaves."""
         indices, values, *source = leaves
-        # Around a copy: its shape is known to fit, and is not checked again in every step.
+        # Skips `__init__`: the shape is already checked, and this runs in every step.
         result = object.__new__(RowSparse)
         inner = {"indices": indices, "values": values, "source": source[0] if source else None}
         result.__dict__.update(self.__dict__ | inner)
@@ -171,7 +171,7 @@ class RowSparse(Arithmetic):
         return make_plan(self.indices, self.num_rows)
 
     def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
-        """Unique sorted rows, with duplicates summed in their order.
+        """Return unique sorted rows, with duplicates summed in their order.
 
         The bits of the result do not depend on the number of threads.
         """
@@ -180,13 +180,13 @@ class RowSparse(Arithmetic):
         plan = plan or self.plan()
         if int(plan.order.shape[0]) != self.nse:
             raise DataError(
-                f"coalesce: the plan is of {int(plan.order.shape[0])} entries, not {self.nse}"
+                f"coalesce: the plan is for {int(plan.order.shape[0])} entries, not {self.nse}"
             )
         values = segment_sum(plan, self.values, self.source)
         return RowSparse(plan.rows, values, self.num_rows, shape=self.shape, coalesced=True)
 
     def to_dense(self, *, limit_bytes: int | None = DENSE_LIMIT_BYTES) -> Any:
-        """The dense tensor, by explicit call only.
+        """Return the dense tensor.
 
         Parameters
         ----------
@@ -213,10 +213,10 @@ class RowSparse(Arithmetic):
             # TVM reports std::bad_alloc as an InternalError.
             if not isinstance(error, MemoryError) and "bad_alloc" not in str(error):
                 raise
-            raise ResourceError(f"{needs}, more memory than there is") from error
+            raise ResourceError(f"{needs}, more than the available memory") from error
 
     def to_scipy(self) -> scipy.sparse.csr_array:
-        """A SciPy CSR matrix (num_rows, D) of the coalesced rows, explicit zeros included."""
+        """Return a SciPy CSR matrix (num_rows, D) of coalesced rows, with explicit zeros."""
         import scipy.sparse
 
         unique = self.coalesce()
@@ -231,9 +231,8 @@ class RowSparse(Arithmetic):
         Raises
         ------
         DataError
-            For an index outside [0, num_rows], a `source` outside the value rows, shapes, dtypes
-            or lengths that do not fit, or a `coalesced` that is not true; the message names the
-            first bad entry.
+            For an index outside [0, num_rows], a `source` outside the value rows, wrong shapes,
+            dtypes or lengths, or a wrong `coalesced`; the message names the first bad entry.
         """
         indices, values = runtime.as_numpy(self.indices), runtime.as_numpy(self.values)
         source = None if self.source is None else runtime.as_numpy(self.source)

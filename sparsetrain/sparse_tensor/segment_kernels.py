@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU kernels of row-sparse tensors: sum the segments, scatter; `plan_kernel` has the sort.
+"""CPU kernels for row-sparse tensors: segment sums and scatter; `plan_kernel` has the sort.
 
 Preconditions (checked by `RowSparse.validate`, not here): indices are in [0, num_rows], sources in
-the value rows. Every output row has one writer and every sum a fixed order, so the bits do not
-depend on the number of threads. Row numbers become int64 before they are multiplied by a width.
+[0, M). Every output row has one writer and every sum a fixed order, so the bits do not depend on
+the number of threads. Row numbers become int64 before they are multiplied by a width.
 
-What is parallel: output rows (`segment_sum`, `row_squares`, the zero fill of `scatter_add`). The
-scatter is serial. What is vectorised: the columns of a row.
+Output rows run in parallel (`segment_sum`, `row_squares`, the zero fill of `scatter_add`). The
+scatter is serial. The columns of a row are vectorised.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 
 
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
-    """Sum of squares of each row, in float64."""
+    """Compute the sum of squares of each row, in float64."""
 
     @builder.prim_func(s_tir=True)
     def row_squares(values: T.handle, out: T.handle):
@@ -71,7 +71,7 @@ def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
 
 @cache
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
-    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in order; skips ids out of range."""
+    """Zero-fill, then add ``out[ids[n]] += values[source[n]]`` in order; skip invalid ids."""
     tiles, lanes = column_tiles(width)
 
     @builder.prim_func(s_tir=True, private=True)

@@ -426,7 +426,7 @@ def test_each_operator_of_unknown_shape_is_looked_at_once(monkeypatch):
 
 def test_a_wrong_kind_of_parameter_is_refused_by_name():
     module = function({"ids": (3,), "table": (5, 2)}, lambda ids, table: lookup_sum(table, ids))
-    with pytest.raises(ConfigError, match=r"argument 'ids' is .* no floating-point tensor"):
+    with pytest.raises(ConfigError, match=r"argument 'ids' is .* not a floating-point tensor"):
         st.ad.gradient(module, "loss", ["ids"])
     with pytest.raises(ConfigError, match=r"wrt is a list of names: \['table'\]"):
         st.ad.gradient(module, "loss", "table")

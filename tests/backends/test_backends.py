@@ -146,6 +146,6 @@ def test_a_target_without_a_backend_is_refused():
 
 
 def test_an_operator_without_a_kernel_is_refused_by_name():
-    message = "fancy_op has kernels for the CPU alone: target='cpu'"
+    message = "fancy_op has kernels only for the CPU: use target='cpu'"
     with pytest.raises(st.errors.ConfigError, match=message):
         backend.backends()["cuda"].kernel("fancy_op", None)

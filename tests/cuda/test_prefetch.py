@@ -250,7 +250,7 @@ def test_a_copy_into_a_slot_waits_for_what_reads_it(cuda):
 def test_what_cuda_refuses_is_an_error_in_one_line(cuda, monkeypatch):
     monkeypatch.setattr(streams, "_library", lambda: emulator.Refusing())
     tensor = runtime.empty((4,), "uint8")
-    with pytest.raises(ResourceError, match="CUDA refused to copy a batch of 4 bytes: error 700"):
+    with pytest.raises(ResourceError, match="CUDA failed to copy a batch of 4 bytes: error 700"):
         streams.CopyStream().copy_(tensor, tensor, 4)
 
 

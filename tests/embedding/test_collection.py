@@ -137,7 +137,7 @@ def _program(storage: EmbeddingBag, inputs: dict[str, np.ndarray]) -> st.Program
         ),
         (
             lambda: EmbeddingBagCollection(TABLES, pooling="max"),
-            "pooling is None, 'sum' or 'mean', not 'max'",
+            "pooling must be None, 'sum' or 'mean', not 'max'",
         ),
         (
             lambda: EmbeddingBagCollection([Table("a", 0, 4)]),
@@ -152,7 +152,7 @@ def test_a_placement_that_cannot_be_is_refused(make, message):
 
 
 def test_bags_for_a_model_of_single_ids_are_refused():
-    with pytest.raises(ConfigError, match="takes one id per feature, .B, F.; the batch holds bags"):
+    with pytest.raises(ConfigError, match="takes one id per feature, .B, F.; the batch has bags"):
         collection().locate([Ragged([0], [0, 1])] * 4)
 
 
@@ -166,7 +166,7 @@ def test_weights_for_some_features_only_are_refused():
 @pytest.mark.parametrize(
     ("pooling", "arguments", "message"),
     [
-        (None, ("ids", "offsets"), "EmbeddingBag without pooling takes ids alone"),
+        (None, ("ids", "offsets"), "EmbeddingBag without pooling takes only ids"),
         ("sum", ("ids",), "EmbeddingBag with pooling needs offsets"),
     ],
 )

@@ -77,7 +77,7 @@ class Refused(Model):
 @pytest.mark.parametrize(
     ("by", "weighted", "message"),
     [
-        ("median", False, "by is 'sum', 'mean', 'sqrtn' or 'max', not 'median'"),
+        ("median", False, "by must be 'sum', 'mean', 'sqrtn' or 'max', not 'median'"),
         ("max", True, "by='max' takes no weights"),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_gradient_compares_too():
 @pytest.mark.parametrize("make", [st.Program, st.value_and_grad])
 def test_a_result_whose_shape_nobody_knows_is_refused_with_its_operands(name, body, make):
     module = function(lambda x, y: op.sum(body(x, y)), x="B4", y="C4")
-    wanted = rf"relax\.{name} of .*\(B, 4\) and \(C, 4\): the shape of the result is not known"
+    wanted = rf"relax\.{name} of .*\(B, 4\) and \(C, 4\): the shape of the result is unknown"
     with pytest.raises(ConfigError, match=wanted):
         make(module, "out")
 

@@ -33,7 +33,10 @@ def ones(rows: int, width: int = 4, dtype: str = "float32") -> np.ndarray:
         (([0], ones(1), 5, [[0]]), "source must be (N,) int32, not shape (1, 1) int32"),
         (([0], np.ones(4), 5), "values must be (M, D) with D of 1 or more, not shape (4,)"),
         (([0], ones(1, 0), 5), "values must be (M, D) with D of 1 or more, not shape (1, 0)"),
-        (([0], ones(1, 4, "int64"), 5), "values are one of float16, float32, float64, not int64"),
+        (
+            ([0], ones(1, 4, "int64"), 5),
+            "values must be one of float16, float32, float64, not int64",
+        ),
         (([], ones(0), -1), "num_rows is -1; it must be 0 or more"),
         (([0], ones(1), True), "num_rows is True; it must be a whole number"),
         (([0], ones(1), 1.0), "num_rows is 1.0; it must be a whole number"),
@@ -182,7 +185,7 @@ def test_to_dense_refuses_more_than_its_limit():
 
 def test_to_dense_without_a_limit_says_when_there_is_no_memory():
     tensor = RowSparse.from_numpy([1], ones(1), 2**40)
-    with pytest.raises(ResourceError, match="needs 16384.00 GiB, more memory than there is"):
+    with pytest.raises(ResourceError, match="needs 16384.00 GiB, more than the available memory"):
         tensor.to_dense(limit_bytes=None)
 
 
@@ -220,6 +223,6 @@ def test_an_empty_scipy_matrix_is_an_empty_tensor():
 @pytest.mark.parametrize("factor", [np.ones((2, 1), "f4"), np.ones(1), [1.0, 2.0], "2", None])
 def test_a_factor_that_is_not_one_number_is_refused(factor):
     tensor = RowSparse.from_numpy([1, 2], np.ones((2, 4), "f4"), 5)
-    with pytest.raises(DataError, match=r"RowSparse: a factor or divisor is one number, not"):
+    with pytest.raises(DataError, match=r"RowSparse: a factor or divisor must be one number, not"):
         tensor.scale(factor)
     assert (runtime.as_numpy(tensor.scale(np.float64(2)).values) == 2).all()

@@ -146,7 +146,7 @@ NUMBERS = {
     ),
     "scale": (
         lambda n: st.optim.sgd(0.1).apply_(PARAMS, {}, STATE, scale=-1 if n == 1.0 else n),
-        "optimizer: scale is finite and above 0, not ",
+        "optimizer: scale must be finite and above 0, not ",
     ),
 }
 

@@ -93,7 +93,9 @@ def test_a_row_that_is_not_finite_is_named_and_refused(tmp_path):
 
 def test_a_table_in_int8_that_is_also_read_as_a_whole_is_refused():
     module = tvm.IRModule({"loss": _loss()})
-    with pytest.raises(ConfigError, match="densify: 'table' is a table in int8, which takes row-"):
+    with pytest.raises(
+        ConfigError, match="densify: 'table' is an int8 table, which takes only row-"
+    ):
         st.value_and_grad(module, "loss", densify=["table"])
 
 

@@ -125,7 +125,7 @@ def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tm
 def test_training_is_refused_by_name(tmp_path):
     quantized = trained().quantized()
     for train in (quantized.step, quantized.fit):
-        with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone: train"):
+        with pytest.raises(ConfigError, match="tables in uint8 are for prediction only: train"):
             train(small_dlrm.batch(8))
     with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone"):
         st.Trainer(quantized.model, st.optim.sgd(0.1))
@@ -168,7 +168,7 @@ def test_a_target_without_kernels_for_such_tables_is_refused(dtype, monkeypatch)
 
 
 def test_a_gpu_has_no_kernels_for_rows_of_int8_that_train():
-    with pytest.raises(ConfigError, match="'cuda' has no kernels for tables in int8: take target"):
+    with pytest.raises(ConfigError, match="'cuda' has no kernels for tables in int8: use target"):
         check_target("int8", Target({"kind": "cuda", "arch": "sm_90"}))
 
 

@@ -593,5 +593,5 @@ def test_steps_take_no_new_memory_after_the_first_ones():
 
 
 def test_a_policy_of_one_s_own_is_refused_because_it_cannot_be_saved():
-    with pytest.raises(ConfigError, match="precision is a name"):
+    with pytest.raises(ConfigError, match="precision must be a name"):
         st.Trainer(small_dlrm.model(), st.optim.sgd(0.1), precision=st.precision.BFLOAT16)

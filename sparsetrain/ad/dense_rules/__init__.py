@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense reverse rules that TVM 0.27 lacks, gets wrong, or has in a form models cannot use.
 
-Registered with `defvjp` as a user's rules are; `tests/ad` checks each against central differences.
+They are registered with `defvjp`, as a user's rules are. `tests/ad` checks each against central
+differences.
 """
 
 from sparsetrain.ad.dense_rules import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: softmax of products of queries and keys, as weights of values.
+"""Attention: averages of values, weighted by the softmax of products of queries and keys.
 
 The weights come from the forward pass, so a program computes them once.
 """

@@ -27,7 +27,7 @@ _ELEMENTWISE = {"op_pattern": 0}  # fuses with its neighbours
 
 
 def _sums(like: te.Tensor, name: str, element: Any) -> te.Tensor:
-    """Sums of elements over all axes but the last."""
+    """Sum elements over all axes but the last."""
     return topi.sum(te.compute(like.shape, element, name), [*range(len(like.shape) - 1)])
 
 
@@ -37,7 +37,7 @@ def _means(like: te.Tensor, name: str, element: Any, result: str) -> te.Tensor:
 
 
 def _count(x: te.Tensor) -> Any:
-    """The number of rows, n."""
+    """Return the number of rows, n."""
     return reduce(operator.mul, list(x.shape)[:-1], tirx.const(1, "int64"))
 
 
@@ -165,7 +165,7 @@ _of_x = define_op(
 
 
 def _backward(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """The cotangents of x, gamma and beta, from the cotangent of y."""
+    """Return the cotangents of x, gamma and beta, given the cotangent of y."""
     x, gamma, _ = call.args
     of_y = emit(relax.TupleGetItem(cotangent, 0))
     mean, inverse = (emit(relax.TupleGetItem(output, n)) for n in (1, 2))

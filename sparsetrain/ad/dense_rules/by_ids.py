@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rule of operators that read by ids: the cotangent is added where an element was read.
+"""Reverse rule of operators that read by ids: add the cotangent where an element was read.
 
 Ids outside their tensor add nothing. Sums have a fixed order, so gradients have the same bits in
 every run.
@@ -22,10 +22,10 @@ from sparsetrain.ops.indexing.reads import read_of, rows_read
 
 
 def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Row-sparse where ids name rows of a parameter.
+    """Return a row-sparse cotangent where ids name rows of a parameter.
 
-    The cotangent of an activation is dense, added where it was read. For elements (not rows) of a
-    parameter of known shape, or of its copies, it would be as long as the parameter: an error.
+    The cotangent of an activation is dense. Reads of single elements of a parameter of known shape,
+    or of its copies, are an error: their cotangent would be as long as the parameter.
     """
     x, shape = call.args[0], list(call.args[0].ty.shape)
     rows = rows_read(builder, x, read_of(builder, call))
@@ -37,8 +37,8 @@ def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     if x is not source or rows.width != prod(map(int, shape[1:])):
         raise ConfigError(
             f"{call.op.name} from parameter {source.name!r} has a row-sparse cotangent only where "
-            "ids name its rows: put ad.densify around it to accept a dense one, or look up rows "
-            "and pick from these"
+            "ids name its rows: look up rows and pick from these, or put ad.densify around it to "
+            "accept a dense one"
         )
     values = emit(op.reshape(cotangent, [rows.count, rows.width]))
     return [row_sparse_cotangent(x, rows.places, values), None]

@@ -18,7 +18,7 @@ from sparsetrain.kernels.relax_op import define_op
 from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, times, uint, word
 
 _ELEMENTWISE = 0
-_LAYER = 0x632BE5AB  # odd: multiples mod 2^32 are all different
+_LAYER = 0x632BE5AB  # odd, so its multiples mod 2^32 all differ
 
 
 def _type(call: Any) -> relax.Type:
@@ -77,7 +77,7 @@ def dropout(
     layer: int = 0,
     relu: bool = False,
 ) -> relax.Expr:
-    """Zeros with probability `rate`, and ``x / (1 - rate)`` elsewhere (Srivastava et al. 2014).
+    """Zero elements with probability `rate`, else scale by ``1 / (1 - rate)`` (Srivastava 2014).
 
     A hash of the key, the layer and the element's position decides whether it is kept.
 
@@ -85,7 +85,7 @@ def dropout(
     ----------
     x : (B, ...) float
     key : (1,) int64
-        Drawn anew for every step.
+        A new random number for every step.
     rows : (1,) or (B,) int64
         Number of the first row of `x` within the batch, or of each row.
     rate : float

@@ -32,7 +32,7 @@ class _Factor(NamedTuple):
 def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = einsum("ij,jk->ik", a, b)``.
 
-    Backward: result and argument change places, ``einsum("ik,jk->ij", cotangent, b)``.
+    Backward: swap result and argument, ``einsum("ik,jk->ij", cotangent, b)``.
     """
     operands = [emit(operand) for operand in fields(call.args[0])]
     inputs, result = _letters(str(call.attrs["subscripts"]), operands, len(output.ty.shape))
@@ -46,7 +46,7 @@ def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -
 
 
 def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> relax.Expr:
-    """The cotangent of one argument.
+    """Return the cotangent of one argument.
 
     Letters found only in this argument are summed in the result, so a factor of ones is added for
     them. A broadcast axis is summed; for letters written twice only the diagonal was read.
@@ -91,7 +91,7 @@ def _on_diagonal(part: te.Tensor, like: te.Tensor, places: list[int]) -> te.Tens
 
 
 def _letters(subscripts: str, operands: list[relax.Expr], rank: int) -> tuple[list[str], str]:
-    """A letter for each axis of each argument and of the result."""
+    """Return a letter for each axis of each argument and of the result."""
     written, arrow, result = subscripts.replace(" ", "").partition("->")
     inputs, free = written.split(","), [x for x in _LETTERS if x not in subscripts]
     for n, (own, operand) in enumerate(zip(inputs, operands, strict=True)):
@@ -103,7 +103,7 @@ def _letters(subscripts: str, operands: list[relax.Expr], rank: int) -> tuple[li
         result = "..." * ("..." in written) + "".join(x for x in once if x not in free)
     result = result.replace("...", "".join(free[: rank - len(result.replace("...", ""))][::-1]))
     sides = zip([*inputs, result], [*(len(x.ty.shape) for x in operands), rank], strict=True)
-    # TVM sums no axes without letters.
+    # TVM does not sum the axes of an ellipsis that the result leaves out.
     lost = bool(arrow) and "..." in written and "..." not in subscripts.partition("->")[2]
     if lost or any(len(letters) != extents for letters, extents in sides):
         raise ConfigError(

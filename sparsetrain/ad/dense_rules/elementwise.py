@@ -96,7 +96,7 @@ def _softplus(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any)
 
 
 def _gelu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``x Phi(x)``. Backward: ``(Phi(x) + x phi(x)) cotangent``, Phi the normal law's."""
+    """Forward: ``x Phi(x)``. Backward: ``(Phi(x) + x phi(x)) cotangent``."""
     x = call.args[0]
     phi_sum = op.multiply(
         constant(0.5, x),
@@ -127,12 +127,12 @@ def _gelu_tanh(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
 
 
 def _flat(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: steps. Backward: 0, as in PyTorch."""
+    """Forward: a step function. Backward: 0, as in PyTorch."""
     return [op.zeros_like(cotangent)]
 
 
 def _slope(slope: Callable[[relax.Expr, relax.Var], relax.Expr]) -> VJPRule:
-    """The rule of ``y = f(x)``: ``slope(x, y) cotangent``."""
+    """Return the rule of ``y = f(x)`` with the derivative `slope`: ``slope(x, y) cotangent``."""
 
     def rule(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
         return [op.multiply(slope(call.args[0], output), cotangent)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropies: of logits of clicks, of classes, and of products with all rows of a table.
+"""Cross-entropies of logits of clicks, of classes, and of products with all rows of a table.
 
 The last is one array of (N, V) numbers, or tiles of it (`tiled_cross_entropy`). The forward pass
 overwrites its scores s with ``softmax(s) - one_hot(y)``, and the reverse pass multiplies these by
@@ -26,7 +26,7 @@ from sparsetrain.ops.softmax_tiles import PARTS, tiled_cotangent_kernel, tiled_l
 def _bce_type(call: Any) -> relax.Type:
     logits, labels = (argument.ty for argument in call.args)
     if logits.dtype != labels.dtype or not _are_equal(logits.shape, labels.shape):
-        raise ConfigError(  # the kernel would read beyond the labels
+        raise ConfigError(  # else the kernel would read past the end of the labels
             f"bce_with_logits: logits are {logits}, labels {labels}: reshape or cast one of them"
         )
     return logits
@@ -55,7 +55,7 @@ _bce_with_logits = define_op("bce_with_logits", ("logits", "labels"), _bce_type,
 def bce_with_logits(logits: relax.Expr, labels: relax.Expr) -> relax.Expr:
     """Binary cross-entropy of each logit: ``max(z, 0) - z y + log(1 + exp(-|z|))``.
 
-    As `torch.nn.functional.binary_cross_entropy_with_logits` with ``reduction="none"``.
+    The same as `torch.nn.functional.binary_cross_entropy_with_logits` with ``reduction="none"``.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def _scale_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return op.call_tir_inplace(place, relax.Tuple(call.args), [0], [weights])
 
 
-# Both overwrite their first argument, so nothing else may read it.
+# Both kernels overwrite their first argument, so nothing else may read it.
 _softmax_loss = define_op("softmax_loss", ("scores", "items"), _loss_type, _loss_kernel)
 _scale_rows = define_op("scale_rows", ("w", "f"), lambda call: call.args[0].ty, _scale_kernel)
 
@@ -210,13 +210,13 @@ _tiled_cotangent = define_op(
 
 
 def tiled_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) -> relax.Expr:
-    """As `linear_cross_entropy`, in tiles of rows of the table: scores are never held at once."""
+    """Compute `linear_cross_entropy` in tiles of table rows, never holding all scores at once."""
     _require_matrices("tiled_cross_entropy", x, table, items)
     return relax.TupleGetItem(emit(_tiled_loss(x, table, items)), 0)
 
 
 def _tiled_softmax(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: of ``w = (softmax(s) - one_hot(y)) c`` in tiles, ``dx = w t``, ``dt = w' x``."""
+    """Backward: ``w = (softmax(s) - one_hot(y)) c`` in tiles, ``dx = w t``, ``dt = w' x``."""
     logarithms = emit(relax.TupleGetItem(output, 1))
     of_loss = emit(relax.TupleGetItem(emit(cotangent), 0))
     both = emit(_tiled_cotangent(*call.args, logarithms, of_loss))

@@ -62,12 +62,12 @@ def _rms_norm(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any)
 
 
 def _along(vector: relax.Expr, axis: int, rank: int) -> relax.Expr:
-    """A vector of one number for each place of `axis`."""
+    """Reshape a vector of one number per index of `axis` to broadcast along it."""
     return emit(op.reshape(vector, [-1 if a == axis else 1 for a in range(rank)]))
 
 
 def _batch_norm(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """By moving averages, along one axis: ``y = (x - mean) / std gamma + beta``."""
+    """Forward, by moving averages along one axis: ``y = (x - mean) / std gamma + beta``."""
     if call.attrs["training"]:
         raise ConfigError(
             "relax.nn.batch_norm: no derivative with training=True; use models.BatchNorm"

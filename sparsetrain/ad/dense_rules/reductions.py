@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means and variances over a symbolic extent, maxima and minima, running sums."""
+"""Reverse rules of means and variances over a symbolic extent, maxima, minima and running sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def axes_of(call: Any) -> list[int]:
 
 
 def with_axes(call: Any, *reduced: relax.Expr) -> list[relax.Expr]:
-    """Tensors of the shape of a call's result, with an extent of 1 for each axis it reduced."""
+    """Reshape tensors in the shape of a call's result, keeping reduced axes with extent 1."""
     if int(call.attrs["keepdims"]):
         return list(reduced)
     return [emit(op.expand_dims(y, axes_of(call))) for y in reduced]
@@ -51,7 +51,7 @@ mean_cotangent = define_op(
 
 
 def _mean(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the cotangent over the number of elements, which may be symbolic (a batch)."""
+    """Backward: the cotangent divided by the number of elements, which may be symbolic."""
     keepdims = int(call.attrs["keepdims"])
     return [mean_cotangent(cotangent, call.args[0], axes=axes_of(call), keepdims=keepdims)]
 

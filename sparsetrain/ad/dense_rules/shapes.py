@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that move or repeat elements: reshape, slices, stacking, tiling, filling."""
+"""Reverse rules of operators that move or repeat elements: reshape, slice, stack, tile, fill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _slice_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _placed(cotangent: te.Tensor, shape: Sequence[Any], cuts: Sequence[Any]) -> te.Tensor:
-    """A cotangent placed in zeros of `shape`, at the (axis, begin, stride) of the slice."""
+    """Place a cotangent in zeros of `shape`, at the (axis, begin, stride) of the slice."""
 
     def element(*index: Any) -> Any:
         taken, inside = list(index), tirx.const(True, "bool")
@@ -55,18 +55,20 @@ slice_cotangent = define_op(
 def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Forward: ``y = x[begin:end:stride]`` per axis. Backward: zeros around the cotangent.
 
-    Of a small part of a parameter's rows it is row-sparse, see `copied_rows`.
+    The cotangent is row-sparse for a small part of a parameter's rows, see `copied_rows`.
     """
     x = call.args[0]
     try:
         axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
     except TypeError:  # symbolic; the end may be, since the cotangent's shape has it
         raise ConfigError(
-            "relax.strided_slice: no derivative where a slice begins, or steps, at a letter"
+            "relax.strided_slice: no derivative for a symbolic begin or stride: use static numbers"
         ) from None
     strides = rest[0] if rest else [1] * len(axes)
     if any(step <= 0 for step in strides):
-        raise ConfigError(f"relax.strided_slice: no derivative for strides {strides} below 1")
+        raise ConfigError(
+            f"relax.strided_slice: no derivative for strides {strides}: use 1 or more"
+        )
     axes = [axis % len(x.ty.shape) for axis in axes]
     rest_of_arguments = [None] * (len(call.args) - 1)
     source = copied_parameter(x, builder)
@@ -128,7 +130,7 @@ def _concat(
 def _concat_part(
     whole: te.Tensor, part: te.Tensor, before: list[te.Tensor], axis: int
 ) -> te.Tensor:
-    """The part of `whole` after `before`, located by their shapes."""
+    """Cut out the part of `whole` that follows the tensors `before`, located by their shapes."""
     start: Any = tirx.const(0, "int64")
     for tensor in before:
         start = start + tensor.shape[axis]
@@ -140,7 +142,7 @@ def _concat_part(
 
 
 def _stack(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: argument `n` gets the cotangent at place `n` of the new axis."""
+    """Backward: argument `n` gets the cotangent at index `n` of the new axis."""
     axis = int(call.attrs["axis"] or 0) % len(output.ty.shape)
     count = len(call.args[0].ty.fields)
     parts = (op.strided_slice(cotangent, [axis], [n], [n + 1]) for n in range(count))
@@ -172,7 +174,7 @@ def _pad(output: relax.Var, call: Any, cotangent: relax.Expr, builder: relax.Blo
 
 
 def _fill(cotangent: Any, value: Any) -> Any:
-    """The cotangent of a filling value, which has one element."""
+    """Return the cotangent of a fill value, which has one element."""
     total = emit(op.astype(op.sum(cotangent), str(value.ty.dtype)))
     return op.reshape(total, value.ty.shape)
 
@@ -212,7 +214,7 @@ def _repeat(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 
 
 def _collapse(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: sums to a smaller shape. Backward: repeated where it was summed."""
+    """Forward: sums to a smaller shape. Backward: broadcasts along the summed axes."""
     return [op.broadcast_to(cotangent, call.args[0].ty.shape), None]
 
 
@@ -225,7 +227,7 @@ def _collapse_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list
 
 
 def _constant(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Forward: a result that depends on the argument's shape alone."""
+    """Forward: a result that depends only on the argument's shape. It has no cotangent."""
     return [op.grad.no_grad(argument) for argument in call.args]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU: this machine's, or any that LLVM compiles for.
+"""The CPU backend: this machine's CPU, or any CPU that LLVM compiles for.
 
-Modules are imported when they are used, so that reading a table imports no trainer.
+Its modules are imported at first use, so that reading a table imports no trainer.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from sparsetrain.runtime.tensors import NDArray, as_numpy, empty
 
 
 class Cpu(Backend):
-    """Programs of LLVM, compiled for a CPU and run by the threads of the host."""
+    """Programs that LLVM compiles for a CPU and the host's threads run."""
 
     kind, memory, hoists = "llvm", CPU_MEMORY, True
     row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "int8", "uint8"})
-    # benchmarks/update.py finds the crossing there for batches of 128 ids; of 2,048, beyond it.
+    # The break-even size that benchmarks/update.py finds for batches of 128 ids; for 2,048 it is
+    # larger.
     most_weights_dense = 2**17
 
     def target(self) -> Target:
         return host_target()
 
     def complete(self, target: Target) -> Target:
-        """Leave out AMX where the kernel does not permit it."""
+        """Remove AMX from the target where the operating system does not permit it."""
         return without_forbidden_amx(target)
 
     def describe(self) -> str:
@@ -55,9 +56,9 @@ class Cpu(Backend):
         return schedule()
 
     def compile(self, module: tvm.IRModule, target: Target) -> Any:
-        """Compile without TVM's common-subexpression pass, which LLVM has too.
+        """Compile without TVM's common-subexpression pass; LLVM has one too.
 
-        TVM's takes a float's negation for an integer, and fails.
+        TVM's pass treats the negation of a float as an integer, and fails.
         """
         with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
             return tvm.compile(module, lowering.for_llvm(target), tir_pipeline=lowering.PIPELINE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule of a CPU: its graph passes on products, and the rules of its kernels."""
+"""Schedule for a CPU: graph passes on products, and rules for kernels."""
 
 from sparsetrain.backend import Schedule
 from sparsetrain.compiler.schedule.amx import TileMatmul
@@ -13,7 +13,7 @@ from sparsetrain.compiler.schedule.row_product import TakeRowProducts
 from sparsetrain.compiler.schedule.rule import ApplyRules
 from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 
-# Asked in this order; the first that does not decline decides.
+# Tried in this order; the first rule that does not decline is used.
 RULES = (
     TileMatmul(),
     HalfMatmul(),
@@ -26,7 +26,7 @@ RULES = (
 
 
 def schedule() -> Schedule:
-    """The passes of a CPU."""
+    """Return the passes for a CPU."""
     return Schedule(
         products=[TakeRowProducts(), FoldTransposeIntoMatmul(), FoldPermutationIntoMatmul()],
         kernels=[ApplyRules(*RULES)],

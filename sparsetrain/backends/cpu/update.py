@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update on a CPU by gradients that exist: one call of an `UpdateProgram` that holds it alone."""
+"""Update on a CPU from computed gradients: one call of an `UpdateProgram`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_LOSS = runtime.zeros((), "float32")
 
 
 class HostStep:
-    """Steps through a program, which is kept in the state; see `optim.update.apply.Step`."""
+    """Steps that run a program, which the state keeps; see `optim.update.apply.Step`."""
 
     def __init__(
         self,

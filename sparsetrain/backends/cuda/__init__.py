@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA: one device of NVIDIA's, and the CPU that launches its kernels.
+"""The CUDA backend: one NVIDIA device, and the CPU that launches its kernels.
 
-`device` knows the hardware, `pool`, `staging` and `streams` its memory; `schedule` compiles
-programs; `kernel_table` is the table of kernels that take the place of the CPU's.
+`device` describes the hardware; `pool`, `staging` and `streams` manage its memory; `schedule`
+compiles programs; `kernel_table` lists the kernels that replace the CPU's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.runtime.tensors import NDArray
 
 
 class Cuda(Backend):
-    """Kernels on one device of NVIDIA's, launched by programs on the host."""
+    """Kernels on one NVIDIA device, launched by programs on the host."""
 
     kind, memory, hoists = device.KIND, device.MEMORY, False
     row_formats = frozenset({"float32", "float64", "float16", "bfloat16", "uint8"})
@@ -39,7 +39,7 @@ class Cuda(Backend):
         return device.target()
 
     def complete(self, target: Target) -> Target:
-        """Give it host code for this machine's CPU, unless it names a host."""
+        """Set the target's host to this machine's CPU, unless it names a host."""
         return device.with_host(target)
 
     def describe(self) -> str:
@@ -58,7 +58,7 @@ class Cuda(Backend):
         from sparsetrain.backends.cuda.kernel_table import KERNELS
 
         if name not in KERNELS:
-            raise ConfigError(f"{name} has kernels for the CPU alone: target='cpu'")
+            raise ConfigError(f"{name} has kernels only for the CPU: use target='cpu'")
         return KERNELS[name]
 
     def schedule(self) -> Schedule:
@@ -79,7 +79,7 @@ class Cuda(Backend):
         return coalesce
 
     def place(self, tensors: list[Any]) -> list[Any]:
-        """Copy tensors that are not on the device."""
+        """Copy tensors to the device that are not there yet."""
         from sparsetrain.backends.cuda import pool
 
         return pool.place(tensors)
@@ -108,7 +108,7 @@ class Cuda(Backend):
         return DeviceTrainingStep(trainer)
 
     def stage(self, trainer: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        """Send them to the device, and sort their rows, in a thread of their own."""
+        """Send batches to the device, and sort their rows, in a separate thread."""
         staged: Iterator[Any] = trainer.training_step.prefetch(batches)
         return staged
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA: its target, the reason why it cannot be used, and the compilation of its kernels.
+"""CUDA: its target, the reason why it is unavailable, and the compilation of its kernels.
 
-Kernels are compiled by nvcc, without fast-math: TVM's default would round square roots and
-divisions differently from a CPU and replace `expf` by an approximation. Values that the user set in
-the environment are kept.
+nvcc compiles kernels without fast-math: TVM's default rounds square roots and divisions differently
+from a CPU, and replaces `expf` by an approximation. Values that the user has set in the environment
+are not overwritten.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import shutil
 from functools import lru_cache
 from typing import Any
 
-# Read by TVM at every compilation. NVRTC cannot undo all that fast-math swaps, hence nvcc.
+# TVM reads these at every compilation. NVRTC cannot undo everything that fast-math replaces, so the
+# compiler is nvcc.
 os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
 os.environ.setdefault("TVM_CUDA_NVCC_NO_FAST_MATH", "1")
 os.environ.setdefault(
@@ -50,7 +51,7 @@ def unavailable_reason() -> str | None:
     """Say in one line why CUDA cannot be used, or None if it can."""
     if not has_driver():
         return "there is no NVIDIA driver (libcuda.so.1)"
-    if is_hidden():  # asked first: CUDA, once started, would stay without devices
+    if is_hidden():  # checked before CUDA initialises; afterwards hidden devices stay hidden
         return "CUDA_VISIBLE_DEVICES hides all devices"
     tvm.backend.load(KIND)  # which `runtime.import_tvm` leaves out
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
@@ -66,7 +67,7 @@ def unavailable_reason() -> str | None:
 
 @lru_cache(maxsize=1)
 def target() -> tvm.target.Target:
-    """The target of this machine's CUDA device and CPU.
+    """Return the target of this machine's CUDA device and CPU.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def target() -> tvm.target.Target:
 
 
 def with_host(device: tvm.target.Target) -> tvm.target.Target:
-    """A CUDA target with host code for this machine's CPU, unless it names a host."""
+    """Set the host of a CUDA target to this machine's CPU, unless it names a host."""
     tvm.backend.load(KIND)
     if device.host is not None:
         return device
@@ -96,13 +97,13 @@ def has_tensor_cores(target: tvm.target.Target | None) -> bool:
 
 
 def compile_kernels(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Compile hand-written kernels, which have all the barriers they need.
+    """Compile hand-written kernels, which already contain all barriers.
 
     TVM would add barriers wherever it cannot prove that threads use separate parts of shared
-    memory, and fails if one would be in a branch. Common subexpressions are left to nvcc.
+    memory, and fails if a barrier would be in a branch. nvcc eliminates common subexpressions.
     """
     context = tvm.transform.PassContext(
         disabled_pass=["s_tir.ThreadSync"], config={"tirx.disable_cse_tir": True}
     )
-    with target, context:  # nvcc gets the current target's architecture
+    with target, context:  # nvcc compiles for the current target's architecture
         return tvm.compile(module, target)

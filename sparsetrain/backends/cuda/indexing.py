@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernel that writes by ids: each row has one writer, without atomic operations."""
+"""The CUDA kernel that writes rows by ids, with one writer per row and no atomic operations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of CUDA, by the names of the CPU's kernels that they replace."""
+"""CUDA kernels, by the names of the CPU kernels that they replace."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sparsetrain.ops import graph, softmax_loss
 from sparsetrain.ops.ragged import row_kernels as ragged
 from sparsetrain.optim.update.check_kernel import nonfinite_kernel
 
-# Vectors of 16 bytes of all rows in one long row of threads, so that a width of 16 fills a warp
-# with eight rows as a width of 128 fills it with one.
+# The 16-byte vectors of all rows share one long row of threads, so a warp handles eight rows of
+# width 16, or one of width 128.
 LOOPS = Loops(parts.each_of, parts.each_vector, parts.each_row, partial(T.unroll, 0))
 lookup_kernel = partial(embedding.plain_lookup_kernel, loops=LOOPS)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a step on a device, from TVM's pool."""
+"""Memory for a step on a device, from TVM's pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsetrain.system.locks import with_builder_lock
 
 
 def place(tensors: list[NDArray]) -> list[NDArray]:
-    """Copy tensors to the device, into its pool; tensors on it are returned."""
+    """Copy tensors to pooled memory on the device; tensors already there are returned."""
     return [_copied(tensor) if on_host(tensor) else tensor for tensor in tensors]
 
 
@@ -30,10 +30,10 @@ def _copied(tensor: NDArray) -> NDArray:
 
 
 def scratch(shape: tuple[int, ...], dtype: str) -> NDArray:
-    """Uninitialised memory from the virtual machine's pool, to which it returns."""
+    """Return uninitialised memory from the virtual machine's pool; freeing returns it there."""
     try:
         return _allocator(len(shape), dtype)(as_shape(shape))
-    except RuntimeError as error:  # TVM gives CUDA's word as an InternalError
+    except RuntimeError as error:  # TVM reports CUDA's error as an InternalError
         size = prod(shape) * np.dtype(dtype).itemsize
         raise ResourceError(
             f"no memory on {tvm.cuda()} for a batch: shape {shape} {dtype} needs "
@@ -44,7 +44,7 @@ def scratch(shape: tuple[int, ...], dtype: str) -> NDArray:
 @cache
 @with_builder_lock
 def _allocator(rank: int, dtype: str) -> Any:
-    """Function from a shape to a pooled tensor."""
+    """Return the function that allocates a pooled tensor of a shape."""
     sizes = [tvm.tirx.Var(f"n{axis}", "int64") for axis in range(rank)]
     builder = relax.BlockBuilder()
     shape = relax.Var("shape", relax.ShapeType(sizes))

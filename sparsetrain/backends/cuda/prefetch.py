@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefetching of batches to a device while it computes: check, copy, sort.
 
-A thread of its own turns batches into the program's inputs and sends them (`StagingRing`). With
-them may go the plan of their rows, sorted on the host by that thread, in place of the device's
-radix sort. Either plan gives the same bits: which is made decides about time alone.
+A separate thread turns batches into the program's inputs and sends them (`StagingRing`). It may
+also sort the batch's rows and send that plan, in place of the device's radix sort. Both plans give
+the same bits and differ only in time.
 
-When the host plans: where there are at most `HOST_LOOKUPS` ids in a batch. Its thread sorts so few
-within any step, beside it; the device would do it between gradients and updates, and the step's
-thread would launch it. Of 53,248 ids the host's sort took 0.5 ms, longer than a step may; the
-device's 0.04 ms, on an H200.
+By default the host sorts batches of at most `HOST_LOOKUPS` ids. The thread sorts these during any
+step, whereas the device would sort between gradients and updates, after launches by the step's
+thread. For 53,248 ids, the host's sort took 0.5 ms, which may be longer than a step, and an H200's
+0.04 ms.
 
-Errors here are ignored: the step of that batch meets them again and knows the place.
+Errors here are ignored: the step of that batch raises them again, with the place.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _PLAN = ("rows", "order", "offsets")
 
 
 class Ready(NamedTuple):
-    """A batch with inputs being copied."""
+    """A batch, and its inputs that are being copied to the device."""
 
     batch: Batch
-    rows: Mapping[str, str]  # parameters read by rows -> the array that names the rows
+    rows: Mapping[str, str]  # parameters read by rows -> name of the array with the rows
     stage: StagingRing
     staged: StagedBatch
-    planned: Mapping[str, str]  # parameters with a plan made ahead -> the input that is planned
+    planned: Mapping[str, str]  # parameters with a plan -> name of the sorted input
 
     def plan(self, name: str, indices: runtime.NDArray) -> CoalescePlan | None:
-        """The plan made of a parameter's rows, if `indices` holds the same rows."""
+        """Return the plan of a parameter's rows, if `indices` holds the same rows."""
         tensors = self.staged.tensors
         source = tensors.get(self.planned.get(name, ""))
         if source is None or source.data_ptr() != indices.data_ptr():
@@ -57,14 +57,14 @@ class Ready(NamedTuple):
 
 
 class DevicePrefetcher:
-    """Inputs being copied to a trainer's device.
+    """Copies the inputs of coming batches to a trainer's device.
 
     Parameters
     ----------
     trainer : Trainer
         The trainer whose program reads the inputs.
     planner : {"auto", "host", "device"}
-        Who sorts the rows of a batch.
+        What sorts the rows of a batch.
     """
 
     def __init__(self, trainer: Trainable, planner: Planner) -> None:
@@ -73,7 +73,7 @@ class DevicePrefetcher:
         self._ready: Ready | None = None
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, prepared ahead; each is ready until the next one is asked for."""
+        """Yield the same batches, prepared ahead; each stays ready until the next is requested."""
         stage = StagingRing()
         items = prefetched(lambda: self._prepared(batches, stage), depth=2)
         try:
@@ -82,22 +82,22 @@ class DevicePrefetcher:
                 yield batch
                 self._release(ready)
         finally:
-            stage.close()  # before the thread is joined, which may wait for a slot
+            stage.close()  # before joining the thread, which may wait for a slot
             items.close()  # type: ignore[attr-defined]
             stage.finish()
             if self._ready is not None and self._ready.stage is stage:  # not a different iterator's
                 self._ready = None
 
     def ready(self, batch: Batch) -> Ready | None:
-        """The prepared inputs of a batch, if any."""
+        """Return the prepared inputs of a batch, or None."""
         return self._ready if self._ready is not None and self._ready.batch is batch else None
 
     def tensors(self, ready: Ready) -> dict[str, runtime.NDArray]:
-        """Its inputs on the device, for kernels launched from now on."""
+        """Return the inputs on the device, for kernels launched from now on."""
         return ready.stage.use(ready.staged)
 
     def _release(self, ready: Ready | None) -> None:
-        """Whatever reads this batch has been launched."""
+        """Release a batch's memory once all kernels that read it are launched."""
         if ready is not None:
             ready.stage.release(ready.staged)
         if self._ready is ready:
@@ -139,7 +139,7 @@ class DevicePrefetcher:
         arrays = {
             name: runtime.as_numpy(tensor)
             for name, tensor in zip(names, bound, strict=True)
-            if name in inputs  # neither parameters nor inputs of the step
+            if name in inputs  # excludes parameters and the step's own inputs
         }
         rows = trainer.model.rows_read(inputs)
         sources = {name: _name_of(inputs, read) or f"{name}:ids" for name, read in rows.items()}
@@ -152,7 +152,7 @@ class DevicePrefetcher:
         return Ready(batch, sources, stage, stage.send(slot, arrays), planned)
 
     def _plans(self, rows: Mapping[str, Any]) -> dict[str, CoalescePlan]:
-        """Plans made here; none where the step coalesces otherwise."""
+        """Make the plans; none if the step coalesces in a different way."""
         trainer = self._trainer
         if trainer.optimizer.clip_norm is not None or trainer.params.lagging:
             return {}
@@ -167,21 +167,21 @@ class DevicePrefetcher:
 
 
 def _flat(rows: Any) -> runtime.NDArray:
-    """The rows in one axis; a kernel's placed rows are not copied."""
+    """Flatten rows; rows that a kernel placed are not copied."""
     if isinstance(rows, runtime.NDArray):
         return reshape_view(rows, (prod(rows.shape),))
     return runtime.as_tensor(np.ravel(rows))
 
 
 def _name_of(inputs: Mapping[str, Any], rows: Any) -> str | None:
-    """The input that holds just these rows, in any shape."""
+    """Return the name of the input with exactly these rows, in any shape."""
     memory = _memory(rows)
     arrays = {n: a for n, a in inputs.items() if isinstance(a, np.ndarray | runtime.NDArray)}
     return next((name for name, array in arrays.items() if _memory(array) == memory), None)
 
 
 def _memory(array: Any) -> tuple[int, int]:
-    """An array's address and number of elements."""
+    """Return an array's address and number of elements."""
     if isinstance(array, runtime.NDArray):
         return array.data_ptr(), prod(array.shape)
     return array.ctypes.data, array.size
@@ -197,7 +197,7 @@ class DeviceTrainingStep(TrainingStep):
         self._ahead = DevicePrefetcher(trainer, trainer.plan)
 
     def prefetch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, prepared ahead."""
+        """Yield the same batches, prepared ahead."""
         return self._ahead.batches(batches)
 
     @property

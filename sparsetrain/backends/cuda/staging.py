@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ring of staging buffers: arrays are copied to the GPU while it computes.
+"""Ring of staging buffers: copies arrays to the GPU while it computes.
 
-A ring of slots, each with pinned host memory and as much device memory. Arrays are written into the
-pinned memory and copied on a stream of their own. The thread that prepares batches calls `take`,
-which waits for a free slot, and `send`; the thread that computes calls `use`, and `release` after
-the launches that read the slot. Later copies into it wait for those launches, on the device, so
-nothing is overwritten that is still read.
+Each slot of the ring has pinned host memory and as much device memory. Arrays are written into the
+pinned memory and copied on a separate stream. The thread that prepares batches calls `take`, which
+waits for a free slot, and `send`. The thread that computes calls `use`, and `release` after the
+launches that read the slot. Later copies into the slot wait on the device for those launches, so no
+memory is overwritten while it is read.
 
-Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; no copy of
-arrays computed into a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch seen.
+Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none for
+arrays that are computed in a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch
+seen.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PINNED = 3  # DLPack's number for pinned host memory
 
 
 class Block(NamedTuple):
-    """Pinned host memory, its view for kernels of the CPU, and device memory of the same size."""
+    """Pinned host memory, its view for CPU kernels, and device memory of the same size."""
 
     host: NDArray
     writable: NDArray
@@ -43,13 +44,13 @@ class Block(NamedTuple):
 
 
 class StagingSlot:
-    """Memory of one batch: a block for each array, which grows to the largest seen."""
+    """Memory for one batch: a block for each array, which grows to the largest seen."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, Block] = {}
 
     def block(self, name: str, size: int) -> Block:
-        """The block of an array of `size` bytes; its content is lost."""
+        """Return the block for an array of `size` bytes; its previous content is lost."""
         block = self._blocks.get(name)
         if block is None or block.size < size:
             room = (max(1, size + size // 4),)
@@ -60,13 +61,13 @@ class StagingSlot:
         return block
 
     def room(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray:
-        """Pinned memory for an array to be sent, as a tensor of the CPU."""
+        """Return pinned memory for an array that will be sent, as a CPU tensor."""
         size = prod(shape) * np.dtype(dtype).itemsize
         return view_as(self.block(name, size).writable, shape, dtype)
 
 
 def _as_cpu_tensor(pinned: NDArray) -> NDArray:
-    """View pinned memory as a tensor of the CPU, which DLPack refuses; it keeps `pinned` alive."""
+    """View pinned memory as a CPU tensor, which DLPack refuses; it keeps `pinned` alive."""
     memory: Any = (ctypes.c_uint8 * int(pinned.shape[0])).from_address(pinned.data_ptr())
     memory.owner = pinned
     return tvm.runtime.from_dlpack(np.ctypeslib.as_array(memory))
@@ -80,7 +81,7 @@ class StagedBatch(NamedTuple):
 
 
 class StagingRing:
-    """The ring. Its slots are for batches in computation, in transfer and in preparation."""
+    """The ring. It has slots for the batches being computed, transferred and prepared."""
 
     def __init__(self, slots: int = SLOTS) -> None:
         self._stream = CopyStream()
@@ -100,7 +101,7 @@ class StagingRing:
         self._free.put(slot)
 
     def send(self, slot: StagingSlot, arrays: Mapping[str, np.ndarray]) -> StagedBatch:
-        """Begin to copy checked arrays into a slot from `take`; does not wait for the copy.
+        """Start to copy checked arrays into a slot from `take`, without waiting for the copy.
 
         Arrays in the slot's `room` are not copied on the host. Raises `ResourceError` if there is
         no memory for the slot.
@@ -117,7 +118,7 @@ class StagingRing:
         return StagedBatch(slot, tensors)
 
     def use(self, staged: StagedBatch) -> dict[str, NDArray]:
-        """The tensors, for kernels that are launched from now on."""
+        """Return the tensors, for kernels that are launched from now on."""
         self._stream.compute_waits()
         return staged.tensors
 
@@ -127,7 +128,7 @@ class StagingRing:
         self._free.put(staged.slot)
 
     def close(self) -> None:
-        """Send nothing more; wake threads that wait for a slot."""
+        """Close the ring; wake threads that wait for a slot."""
         self._free.put(None)
 
     def finish(self) -> None:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA stream for copies of batches, parallel to the default stream that computes.
+"""CUDA stream for copies of batches, parallel to the default stream, which computes.
 
-Kernels and all remaining copies run on CUDA's default stream. CUDA does not order the two streams;
-`compute_waits` and `copies_wait` do, on the device, without stopping the host.
-
-TVM creates streams and lets them wait for each other, but its copies take no stream from Python.
-That one call goes to CUDA's runtime, the library that TVM itself has loaded.
+Kernels and all other copies run on CUDA's default stream. CUDA does not order the two streams;
+`compute_waits` and `copies_wait` do so on the device, without stopping the host. TVM can create
+streams and make them wait for each other, but its copies accept no stream from Python. So the copy
+calls CUDA's runtime directly, in the library that TVM has loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _RUNTIMES = ("libcudart.so.13", "libcudart.so.12")
 
 
 class CopyStream:
-    """Stream of copies, and its order with the computation; any thread may call."""
+    """The stream of copies, and its order with the computation; any thread may call it."""
 
     def __init__(self) -> None:
         self._device = tvm.cuda()
@@ -34,7 +33,7 @@ class CopyStream:
         self._wait = tvm.get_global_func("runtime.Device_StreamSyncFromTo")
 
     def copy_(self, target: NDArray, source: NDArray, size: int) -> None:
-        """Begin to copy `size` bytes from pinned host memory to the device; returns at once."""
+        """Start to copy `size` bytes from pinned host memory to the device; return at once."""
         code = _library().cudaMemcpyAsync(
             ctypes.c_void_p(target.data_ptr()),
             ctypes.c_void_p(source.data_ptr()),
@@ -43,24 +42,24 @@ class CopyStream:
             ctypes.c_void_p(int(self._stream)),
         )
         if code:
-            raise ResourceError(f"CUDA refused to copy a batch of {size} bytes: error {code}")
+            raise ResourceError(f"CUDA failed to copy a batch of {size} bytes: error {code}")
 
     def compute_waits(self) -> None:
-        """Let later launches wait for the copies so far."""
+        """Make later launches wait for all copies so far."""
         self._wait(self._device, self._stream, _DEFAULT)
 
     def copies_wait(self) -> None:
-        """Let later copies wait for the launches so far."""
+        """Make later copies wait for all launches so far."""
         self._wait(self._device, _DEFAULT, self._stream)
 
     def finish(self) -> None:
-        """Stop the host until all copies are done."""
+        """Block the host until all copies are done."""
         self._device.sync(self._stream)
 
 
 @cache
 def _library() -> Any:
-    """CUDA's runtime, which TVM has loaded already."""
+    """Return CUDA's runtime library, which TVM has already loaded."""
     for name in _RUNTIMES:
         with suppress(OSError):
             return ctypes.CDLL(name)

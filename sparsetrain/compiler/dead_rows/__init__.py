@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead rows: rows of activations that no result reads, and that are then not computed.
+"""Dead rows: skip the computation of activation rows that no result reads.
 
 Read `row_rules` (which operators work row by row), `selection` (where rows are chosen) and
 `eliminate` (the pass); `repeated` computes equal rows of inputs once.

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass: rows of a value that no result reads are not computed.
+"""Pass that skips the computation of rows that no result reads.
 
-From the results backwards, each value is read not at all, in the same rows by all readers, or whole
-(`Rows`). Values read in some rows, by operators with a rule, are computed for these rows alone; if
-an operand is computed whole, its rows are taken from it. Runs before differentiation, so the
-reverse pass is that of fewer rows too.
+Walking backwards from the results, the pass records whether all readers of a value read the same
+rows (`Rows`) or some reads all of it. If an operator with a rule makes a value of which only some
+rows are read, only these are computed. Operands that are computed whole are cut to these rows. The
+pass runs before differentiation, so the reverse pass has fewer rows too.
 
-Invariant: results have the same bits. Kernels compute a row without its neighbours.
-Cost: one walk through the bindings, and one more where there is something to gain.
+Invariant: results have the same bits, because kernels compute each row independently. Cost: one
+walk through the bindings, and a second one if rows can be skipped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sparsetrain.ops.operand_shapes import is_zero, name_of, shape_of, size_of
 from sparsetrain.system.locks import with_builder_lock
 
 _kept: ContextVar[bool] = ContextVar("dead rows are computed", default=False)
-_ALL = "all"  # rows of a value are read
+_ALL = "all"  # a value's rows that are read
 _LOOKUPS = frozenset({"relax.sparsetrain.lookup", "relax.take"})
 _DENSIFY = "relax.sparsetrain.densify"
 
 
 @contextmanager
 def keep_dead_rows() -> Iterator[None]:
-    """Compute all rows in programs that are made meanwhile, as with SPARSETRAIN_KEEP_DEAD_ROWS=1.
+    """Compute all rows in programs made inside this block, like SPARSETRAIN_KEEP_DEAD_ROWS=1.
 
     Examples
     --------
@@ -63,26 +63,26 @@ def _are_kept() -> bool:
 def eliminate_dead_rows(
     module: tvm.IRModule, name: str, *, trains: bool
 ) -> tuple[tvm.IRModule, tuple[Spared, ...]]:
-    """Compute no rows that the results of a function do not read.
+    """Compute only the rows that the results of a function read.
 
     Parameters
     ----------
     module : tvm.IRModule
     name : str
-        A function of it with one dataflow block; any other stays unchanged.
+        A function of the module; unchanged unless it is one dataflow block.
     trains : bool
-        The function will be differentiated: the gradient of a table then names all rows that were
-        looked up, as optimizers expect, which count a row of zeros as touched.
+        The function will be differentiated. A table's gradient must then name all rows that were
+        looked up, because optimizers count a row with a zero gradient as touched.
 
     Returns
     -------
     (IRModule, tuple of Spared)
-        The same module, where there is nothing to gain.
+        The module is the same object if no rows can be skipped.
 
     Raises
     ------
     ConfigError
-        If there is no such function.
+        If the module has no such function.
     """
     function = find_function(module, name)
     if _are_kept() or not is_plain(function):
@@ -106,14 +106,14 @@ def is_plain(function: relax.Function) -> bool:
 
 
 class _Plan:
-    """The rows read of each value, and the values computed for some rows only.
+    """Which rows of each value are read, and which values are computed for some rows only.
 
     Attributes
     ----------
     rows : dict
-        A variable that is computed for some rows -> these.
+        A variable that is computed for some rows only -> these rows.
     begins : dict
-        A variable that selects rows -> the selection.
+        A variable bound to an operator that selects rows -> the selection.
     """
 
     def __init__(self, function: relax.Function, trains: bool) -> None:
@@ -158,11 +158,11 @@ class _Plan:
             self._read[var] = need if same else _ALL
 
     def needs(self, value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
-        """As `needs_of`, but not for lookups that must name every row."""
+        """Return `needs_of`, but None for lookups that must name every row."""
         return None if self._is_table(value) else needs_of(value, rows)
 
     def _is_table(self, call: Any) -> bool:
-        """Whether it looks up rows of a table with a row-sparse gradient."""
+        """Whether a call looks up rows of a table that has a row-sparse gradient."""
         is_lookup = isinstance(call, relax.Call) and name_of(call) in _LOOKUPS
         return is_lookup and call.args[0] in self.of_params and not self._is_dense(call)
 
@@ -171,7 +171,7 @@ class _Plan:
 
 
 def _of_params(function: relax.Function) -> set[relax.Var]:
-    """Parameters, and values that are made of them alone."""
+    """Return the parameters, and the values computed from parameters only."""
     found = {*function.params[int((function.attrs or {}).get("num_input", 0)) :]}
     for binding in function.body.blocks[0].bindings:
         used = used_vars(binding.value)
@@ -181,12 +181,12 @@ def _of_params(function: relax.Function) -> set[relax.Var]:
 
 
 def _first(ty: Any) -> Any:
-    """The type of a tensor, or of the first of a tuple."""
+    """Return a tensor's type, or the first field's type of a tuple."""
     return ty.fields[0] if isinstance(ty, relax.TupleType) else ty
 
 
 def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
-    """Arguments of a right-hand side, and along which axis rows of them are needed."""
+    """Return the arguments of a right-hand side, each with the axis along which rows are needed."""
     if isinstance(value, relax.Var):
         return [(value, rows.axis)]
     if isinstance(value, relax.TupleGetItem):
@@ -205,22 +205,22 @@ def needs_of(value: Any, rows: Rows) -> list[tuple[Any, int | None]] | None:
 
 
 def _is_empty(value: relax.Expr) -> bool:
-    """Whether an extent is 0, which a reshape would take for "as it was"."""
+    """Whether an extent is 0, which a reshape would read as "keep this extent"."""
     return any(map(is_zero, shape_of(value) or ()))
 
 
 def rule_of(value: Any) -> RowRule | None:
-    """The rule of a call."""
+    """Return the rule of a call, or None."""
     return RULES.get(name_of(value)) if isinstance(value, relax.Call) else None
 
 
 def _is_matrix_like(x: relax.Expr, axis: int) -> bool:
-    """Whether rows of a value made here can be the rows of a matrix."""
+    """Whether a value is made in the function, and its rows along `axis` can form a matrix."""
     return isinstance(x, relax.DataflowVar) and axis < x.ty.ndim - 1
 
 
 def renamed(value: Any, new: Callable[[relax.Var], relax.Expr]) -> Any:
-    """Replace variables in a right-hand side by a new function's."""
+    """Replace variables in a right-hand side by those of a new function."""
     if isinstance(value, relax.Var):
         return new(value)
     if isinstance(value, relax.Tuple):
@@ -234,7 +234,7 @@ def renamed(value: Any, new: Callable[[relax.Var], relax.Expr]) -> Any:
 
 
 class _Rebuilt:
-    """The function, built anew by a plan."""
+    """The function, rebuilt from a plan."""
 
     def __init__(self, function: relax.Function, plan: _Plan) -> None:
         self._function, self._plan = function, plan
@@ -244,7 +244,7 @@ class _Rebuilt:
         self._selections: dict[Any, Selection] = {}
 
     def function(self, name: str) -> relax.Function:
-        """The new function."""
+        """Return the new function."""
         old, builder = self._function, relax.BlockBuilder()
         with builder.function(name, [*old.params], attrs=dict(old.attrs or {})):
             with builder.dataflow():
@@ -252,7 +252,9 @@ class _Rebuilt:
                     self._emit(builder, binding)
                 result = builder.emit_output(self._rename(old.body.body))
             builder.emit_func_output(result)
-        (made,) = builder.get().functions.values()  # of a new name, if a value has this one
+        (made,) = (
+            builder.get().functions.values()
+        )  # renamed by the builder, if a value has the same name
         return made.with_attr("global_symbol", name)
 
     def _emit(self, builder: relax.BlockBuilder, binding: Any) -> None:
@@ -271,11 +273,11 @@ class _Rebuilt:
             self._renamed[var] = bind(builder, self._rename(value), var.name)
 
     def _known(self, rows: Rows) -> Rows:
-        """The same need with one object for all selections that are the same."""
+        """Return the same rows, with one shared object for equal selections."""
         return rows._replace(of=self._selections.setdefault(rows.of.key, rows.of))
 
     def _on_rows(self, var: relax.Var, value: Any, rows: Rows) -> Any:
-        """A value for the rows that are read of it."""
+        """Compute only the rows of a value that are read."""
         if isinstance(value, relax.Var):
             return self._rows_of(value, rows)
         if isinstance(value, relax.TupleGetItem):
@@ -286,10 +288,10 @@ class _Rebuilt:
         operands = [self._operand(argument, axis, rows) for argument, axis in needs]
         builder = relax.BlockBuilder.current()
         made = bind(builder, rule.rebuild(value, rows, operands), var.name)
-        self._note(value, rows, rule)
+        self._record_saving(value, rows, rule)
         return made
 
-    def _note(self, call: relax.Call, rows: Rows, rule: RowRule) -> None:
+    def _record_saving(self, call: relax.Call, rows: Rows, rule: RowRule) -> None:
         whole = [*_first(call.ty).shape]
         read, all_rows = (Analyzer().simplify(size_of(s[:-1])) for s in (rows.shape(whole), whole))
         self.spared.append(Spared(name_of(call), read, all_rows, rule.flops(call)))
@@ -302,11 +304,11 @@ class _Rebuilt:
         return Operand(argument, self._rows_of(argument, along), along.shape(shape))
 
     def _rows_of(self, value: relax.Expr, rows: Rows) -> Any:
-        """Rows of a variable, which is computed for these alone, or whole."""
+        """Return rows of a variable, which is computed for these rows only or whole."""
         if value in self._selected:
             return self._selected[value]
         source = self._rename(value)
-        if value in self._plan.of_params:  # beside an activation, where its gradient is dense
+        if value in self._plan.of_params:  # an operand beside an activation has a dense gradient
             source = emit(densify(source))
         taken = emit(rows.of.take(source, rows.axis))
         return emit(as_matrix(taken)) if taken.ty.ndim > 1 else taken

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pass: rows of numbers that repeat, such as a user's beside many items, are computed once.
+"""Pass that computes repeated input rows once, such as a user's numbers beside many items.
 
-The inputs hold each row once, and an argument the number of the row that each row of a batch
-repeats. Operators that work row by row, by the rules of `row_rules`, run on the rows of the inputs.
-Their results are gathered where an operator reads other values of the batch too.
+The inputs hold each distinct row once, and an additional argument maps each row of the batch to its
+row of the inputs. Operators with a rule in `row_rules` run on the distinct rows. Their results are
+gathered where an operator also reads other values of the batch.
 
-Invariant: results have the same bits. Kernels compute a row without its neighbours.
-Cost: one walk through the bindings; at run time one gather.
+Invariant: results have the same bits, because kernels compute each row independently. Cost: one
+walk through the bindings; at run time one gather.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from sparsetrain.compiler.dead_rows.selection import Selection
 from sparsetrain.kernels.relax_op import find_function
 from sparsetrain.system.locks import with_builder_lock
 
-ROW_NUMBERS = "row_numbers"  # (B,) int64: the row of the inputs that a row of the batch repeats
+ROW_NUMBERS = "row_numbers"  # (B,) int64: the row of the inputs for each row of the batch
 _ROWS = "distinct_rows"  # their number
 
 
 @with_builder_lock
 def compute_repeated_once(module: tvm.IRModule, name: str) -> tvm.IRModule:
-    """Compute row-by-row products of a function's floating-point inputs (B, n) on (U, n).
+    """Compute row-wise products of floating-point inputs (B, n) on their (U, n) distinct rows.
 
     Parameters
     ----------
     module : tvm.IRModule
     name : str
-        A function of it with one dataflow block; any other stays unchanged.
+        A function of the module; unchanged unless it is one dataflow block.
 
     Returns
     -------
     IRModule
-        Its function takes `ROW_NUMBERS` behind its inputs. Where no product would run on fewer
-        rows, the same module.
+        Its function takes `ROW_NUMBERS` after its inputs. The same module, if no product would run
+        on fewer rows.
     """
     function = find_function(module, name)
     if not is_plain(function):
@@ -60,14 +60,14 @@ def compute_repeated_once(module: tvm.IRModule, name: str) -> tvm.IRModule:
 
 
 def repeated_arguments(arguments: Arguments) -> list[str]:
-    """Names of the arguments (U, n) of a program that was made by `compute_repeated_once`."""
+    """Return names of the (U, n) arguments of a program that `compute_repeated_once` made."""
     if ROW_NUMBERS not in arguments.by_name:
         return []
     return [name for name, each in arguments.by_name.items() if (0, _ROWS) in each.symbols]
 
 
 class _Distinct(Selection):
-    """The rows of the inputs."""
+    """The distinct rows of the inputs."""
 
     key = ("distinct",)
 
@@ -75,28 +75,28 @@ class _Distinct(Selection):
         self.count = count
 
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
-        """See `Selection`; only dropout asks for it, which no function that scores has."""
+        """See `Selection`; only dropout calls it, and scoring functions have none."""
         raise NotImplementedError
 
 
 class _Shared:
-    """The function, built anew with row numbers.
+    """The function, rebuilt with row numbers.
 
     Attributes
     ----------
     flops : int
-        Multiplications and additions of the products that run on the rows of the inputs, per row.
+        Multiplications and additions per row, of the products that run on distinct rows.
     """
 
     def __init__(self, function: relax.Function) -> None:
         self._old = function
         self._rows = Rows(0, _Distinct(tirx.Var(_ROWS, "int64")))
-        self._once: dict[relax.Var, Any] = {}  # the rows of the inputs: a matrix, or a tuple
+        self._once: dict[relax.Var, Any] = {}  # the value on distinct rows: a matrix, or a tuple
         self._new: dict[relax.Var, relax.Expr] = {}  # all rows
         self.flops = 0
 
     def function(self, name: str) -> relax.Function:
-        """The new function."""
+        """Return the new function."""
         old, builder = self._old, relax.BlockBuilder()
         inputs = int((old.attrs or {}).get("num_input", 0))
         params = [*map(self._parameter, old.params[:inputs]), *old.params[inputs:]]
@@ -133,7 +133,7 @@ class _Shared:
             self._new[var] = bind(builder, renamed(value, self._whole), var.name)
 
     def _needs(self, var: relax.Var, value: Any) -> list[tuple[Any, int | None]] | None:
-        """As `needs_of`, of a value that is made of the rows of the inputs and of parameters."""
+        """Return `needs_of` for a value computed from distinct rows and parameters, else None."""
         if not isinstance(var, relax.DataflowVar) or self._once.keys().isdisjoint(used_vars(value)):
             return None
         needs = needs_of(value, self._rows) or []
@@ -158,7 +158,7 @@ class _Shared:
         return Operand(given, self._once[given], self._rows.shape(shape))
 
     def _whole(self, var: relax.Var) -> relax.Expr:
-        """All rows of a variable."""
+        """Return all rows of a variable."""
         if var in self._once and var not in self._new:
             self._new[var] = self._gathered(self._once[var], var.ty)
         return self._new.get(var, var)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule table: which operators compute row by row, and which rows they need of their operands.
+"""The table of operators that compute row by row, and the rows of operands that they need.
 
-A rule takes the rows that are read of a call's result, and returns for each argument the axis along
-which the same rows are needed, or None where all of it is. It returns None by itself for a call
-that needs all rows of everything; so does an operator without a rule. `rebuild` then makes the
-call on these rows alone. Values of selected rows are matrices (rows, last axis), whatever the shape
-that they are rows of.
+Given the rows of a call's result that are read, a rule returns for each argument the axis along
+which the same rows are needed, or None if all of the argument is needed. If every argument is
+needed whole, the rule returns a single None; an operator without a rule counts the same. `rebuild`
+then makes the call on these rows only. Selected rows are always a matrix (rows, last axis),
+whatever the shape of the whole value.
 
 Each rule has a line in ``tests/compiler/test_dead_rows.py``.
 """
@@ -32,13 +32,13 @@ from sparsetrain.ops.ragged.silu_attention_kernels import silu_attention_kernel
 
 
 class Rows(NamedTuple):
-    """The rows of a value that are read, along an axis that is not its last."""
+    """The rows of a value that are read, along an axis other than the last."""
 
     axis: int
     of: Selection
 
     def along(self, axis: int) -> Rows:
-        """The same rows along a different axis."""
+        """Return the same rows along a different axis."""
         return self._replace(axis=axis)
 
     def same(self, other: Any) -> bool:
@@ -46,36 +46,36 @@ class Rows(NamedTuple):
         return isinstance(other, Rows) and (self.axis, self.of.key) == (other.axis, other.of.key)
 
     def shape(self, whole: Sequence[Any]) -> list[Any]:
-        """The extents of a value with the selected rows alone."""
+        """Return the extents of a value cut to the selected rows."""
         return [self.of.count if n == self.axis else extent for n, extent in enumerate(whole)]
 
 
 class Operand:
-    """An argument of a call: all of it, or selected rows as a matrix."""
+    """An argument of a call: the whole value, or selected rows as a matrix."""
 
     def __init__(self, given: relax.Expr, rows: relax.Expr | None, shape: list[Any]) -> None:
         self.given, self.shape, self._rows = given, shape, rows
 
     @property
     def is_selected(self) -> bool:
-        """Whether it is rows alone."""
+        """Whether the operand is selected rows."""
         return self._rows is not None
 
     @property
     def rows(self) -> relax.Expr:
-        """The matrix of the rows; operands without rows are unchanged."""
+        """The matrix of selected rows, or the whole operand."""
         return self.given if self._rows is None else self._rows
 
     @cached_property
     def value(self) -> relax.Expr:
-        """In its own shape."""
+        """The operand in its original shape, cut to the selected rows."""
         if self._rows is None or len(self.shape) == 2:
             return self.rows
         return emit(op.reshape(self._rows, self.shape))
 
 
 class RowRule(NamedTuple):
-    """The rows a call needs, the call on these rows, and the cost of a row.
+    """Which rows a call needs, how to make the call on these rows, and the cost of a row.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class RowRule(NamedTuple):
     rebuild : callable
         ``rebuild(call, rows, operands) -> matrix of the rows``.
     flops : callable
-        Multiplications and additions of a row, where they are counted (products).
+        Multiplications and additions per row, counted for products only.
     any_axis : bool
         Whether the rows may be along the last axis, as for ids.
     """
@@ -99,12 +99,12 @@ RULES: dict[str, RowRule] = {}
 
 
 def again(call: Any, arguments: Sequence[relax.Expr]) -> relax.Expr:
-    """The same operator, called with new arguments."""
+    """Call the same operator with new arguments."""
     return relax.Call(call.op, list(arguments), call.attrs, call.ty_args)
 
 
 def as_matrix(value: relax.Expr) -> relax.Expr:
-    """Rows of a value of any shape as a matrix."""
+    """Reshape rows of any shape to a matrix."""
     *leading, last = _shape(value)
     return value if len(leading) == 1 else op.reshape(value, [size_of(leading), last])
 
@@ -121,7 +121,7 @@ def _register(names: str, rule: RowRule) -> None:
 
 
 def _aligned(call: Any, rows: Rows) -> list[int | None]:
-    """Operands are broadcast: one that is shorter, or repeated along the axis, is needed whole."""
+    """Need all of an operand that is broadcast along the rows' axis, and rows of the others."""
     found: list[int | None] = []
     for operand in call.args:
         shape = shape_of(operand) or []  # a number has none
@@ -131,7 +131,7 @@ def _aligned(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _finite(call: Any, rows: Rows) -> list[int | None] | None:
-    """As `_aligned`, for operators with a pole: not if a row may be zeros."""
+    """As `_aligned`, for operators with a pole at 0: None if a row may be zeros."""
     return None if rows.of.has_zeros else _aligned(call, rows)
 
 
@@ -144,7 +144,7 @@ def _elementwise(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
 
 
 def _fits(operand: Operand, wanted: list[Any]) -> bool:
-    """Whether an operand is elementwise beside a matrix of rows, too."""
+    """Whether an operand also broadcasts against the matrix of selected rows."""
     if not operand.is_selected:
         return len(operand.shape) <= 1
     return len(operand.shape) == len(wanted) and all(map(_equal, operand.shape, wanted))
@@ -172,7 +172,7 @@ def _first_alone(call: Any, rows: Rows) -> list[int | None]:
 
 
 def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
-    """Rows of the first argument, if the last axis is normalized or summed."""
+    """Need rows of the first argument, if the call reduces or normalizes the last axis only."""
     name, ndim = call.op.name, call.args[0].ty.ndim
     axes = call.attrs["axes" if name.endswith("_norm") else "axis"]
     axes = [axes] if isinstance(axes, int) else axes or ()
@@ -184,7 +184,7 @@ def _last_axis(call: Any, rows: Rows) -> list[int | None] | None:
 
 
 def _on_matrix(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
-    """The same call on the matrix, along its last axis."""
+    """Make the same call on the matrix, along its last axis."""
     first, *others = (operand.rows for operand in operands)
     name, attrs = call.op.name, call.attrs
     if name == "relax.nn.layer_norm":
@@ -217,7 +217,7 @@ _register("split", RowRule(_split, _split_matrix))
 
 
 def _concat(call: Any, rows: Rows) -> list[int | None] | None:
-    """The operands are the fields of a tuple."""
+    """Need rows of every field of the tuple, if they are joined along the last axis."""
     last = int(call.attrs["axis"] or 0) % call.ty.ndim == call.ty.ndim - 1
     return [rows.axis] * len(call.args[0].ty.fields) if last else None
 
@@ -231,12 +231,12 @@ _register("concat", RowRule(_concat, _concat_matrices))
 
 # --- Products, lookups, dropout ----------------------------------------------------------------
 
-# Kernels of fewer rows, known beforehand, sum in a different order.
+# Kernels with a smaller static number of rows sum in a different order.
 _FEWEST_ROWS = 4
 
 
 def _product(call: Any, rows: Rows) -> list[int | None] | None:
-    """With a weight, a matrix."""
+    """Need rows of the left operand, if the right one is a matrix such as a weight."""
     x, weight = call.args
     if weight.ty.ndim != 2 or x.ty.ndim < 2:
         return None
@@ -264,7 +264,7 @@ _register("matmul", RowRule(_product, _multiply, _flops_of_product))
 
 
 def _lookup(call: Any, rows: Rows) -> list[int | None] | None:
-    """Rows of ids."""
+    """Need rows of the ids."""
     by_rows = call.op.name != "relax.take" or int(call.attrs["axis"] or 0) == 0
     table, ids = call.args
     return [None, rows.axis] if by_rows and table.ty.ndim == 2 and ids.ty.ndim else None
@@ -286,7 +286,7 @@ def _dropout(call: Any, rows: Rows) -> list[int | None] | None:
 
 
 def _drop(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
-    """Drawn by the place that an element has among all."""
+    """Compute the mask from each row's number in the whole batch."""
     x, key, first = operands
     numbers = emit(rows.of.take(_numbers(_shape(call)[:-1], first.given), rows.axis))
     if numbers.ty.ndim > 1:
@@ -295,7 +295,7 @@ def _drop(call: Any, rows: Rows, operands: list[Operand]) -> relax.Expr:
 
 
 def _numbers(leading: list[Any], first: relax.Expr) -> relax.Expr:
-    """The number by which dropout draws for each row, in the shape of the leading axes."""
+    """Return each row's number for dropout's hash, in the shape of the leading axes."""
     numbers = first
     if is_one(first.ty.shape[0]):
         numbers = emit(op.add(emit(op.arange(0, leading[0], 1, "int64")), first))
@@ -313,12 +313,12 @@ _register("sparsetrain.dropout", RowRule(_dropout, _drop))
 
 
 def _of_these_tokens(rows: Rows, ends: relax.Expr) -> bool:
-    """Whether the selection is of tokens of the same ragged rows."""
+    """Whether the selection takes tokens of ragged rows with the same ends."""
     return isinstance(rows.of, Tokens) and rows.axis == 0 and rows.of.ends.same_as(ends)
 
 
 def _expanded(call: Any, rows: Rows) -> list[int | None] | None:
-    """The vector of its row for each token: nothing of the tokens is read."""
+    """Need all row vectors, as each token gets its row's; the tokens themselves are not read."""
     return [None, None, None] if _of_these_tokens(rows, call.args[1]) else None
 
 

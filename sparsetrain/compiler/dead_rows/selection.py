@@ -23,14 +23,14 @@ from sparsetrain.ops.operand_shapes import is_zero
 
 
 class Selection(ABC):
-    """Rows along one axis; two of one `key` are the same.
+    """Rows along one axis; selections with equal `key` are the same.
 
     Attributes
     ----------
     count : int or expression
         How many rows are read.
     has_zeros : bool
-        Whether a row that is read may be zeros, for an empty row.
+        Whether a selected row may be zeros, as for an empty ragged row.
     """
 
     key: tuple[Any, ...]
@@ -39,10 +39,10 @@ class Selection(ABC):
 
     @abstractmethod
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
-        """The selected rows of a value, along its `axis`."""
+        """Return the selected rows of a value, along its `axis`."""
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
-        """The result of the operator that began the selection, from its operand's rows."""
+        """Return the selecting operator's result, given the selected rows of its operand."""
         return op.reshape(rows, call.ty.shape)
 
 
@@ -60,7 +60,7 @@ class Slice(Selection):
 
 
 class Places(Selection):
-    """``x[places]``, with no more places than rows."""
+    """``x[places]``, with fewer places than rows."""
 
     def __init__(self, ids: relax.Expr, mode: str, count: int) -> None:
         self.key, self.count = ("places", *ids.value.numpy().reshape(-1).tolist()), count
@@ -73,9 +73,10 @@ class Places(Selection):
 
 
 class Tokens(Selection):
-    """Tokens of ragged rows, at places (M,) within them; row b has the places up to its end.
+    """Selected tokens of ragged rows, by their places (M,) within their rows.
 
-    A subclass decides which, and reads them from tokens (N, D).
+    Row b selects ``places[place_ends[b - 1]:place_ends[b]]``. A subclass reads the selected tokens
+    from all tokens (N, D).
     """
 
     ends: relax.Var
@@ -84,19 +85,19 @@ class Tokens(Selection):
 
     @abstractmethod
     def read(self, tokens: relax.Expr) -> relax.Expr:
-        """Tokens (N, D) -> (M, D)."""
+        """Take the selected tokens: (N, D) -> (M, D)."""
 
     @abstractmethod
     def expand(self, rows: relax.Expr) -> relax.Expr:
-        """The vector of its row for each: (B, D) -> (M, D)."""
+        """Repeat each row's vector for its selected tokens: (B, D) -> (M, D)."""
 
     @property
     @abstractmethod
     def numbers(self) -> relax.Expr:
-        """The number of each among all tokens, (M,) int64."""
+        """The index of each selected token among all tokens, (M,) int64."""
 
     def take(self, x: relax.Expr, axis: int) -> relax.Expr:
-        """See `Selection`; `axis` is the first."""
+        """See `Selection`; `axis` must be 0."""
         assert axis == 0
         if "float" not in str(x.ty.dtype):
             return op.take(x, self.numbers, 0, "clip")
@@ -116,7 +117,7 @@ class Last(Tokens):
         self.key, self.ends, self.count = ("last", ends), ends, ends.ty.shape[0]
 
     def read(self, tokens: relax.Expr) -> relax.Expr:
-        """See `Tokens`; 0 for a row without any."""
+        """See `Tokens`; a row without tokens gives zeros."""
         return ragged.ragged_last(tokens, self.ends)
 
     def expand(self, rows: relax.Expr) -> relax.Expr:
@@ -125,21 +126,21 @@ class Last(Tokens):
 
     @cached_property
     def places(self) -> relax.Expr:
-        """-1 in a row without any."""
+        """See `Tokens`; -1 for a row without tokens."""
         return emit(op.subtract(self.numbers, starts_of(self.ends)))
 
     @cached_property
     def place_ends(self) -> relax.Expr:
-        """One for each row."""
+        """See `Tokens`; each row selects one token."""
         return emit(op.arange(1, self.count + 1, 1, "int64"))
 
     @cached_property
     def numbers(self) -> relax.Expr:
-        """A row without tokens takes any token."""
+        """See `Tokens`; a row without tokens points at an arbitrary token."""
         return emit(op.subtract(self.ends, _number(1)))
 
     def result(self, rows: relax.Expr, call: relax.Call) -> relax.Expr:
-        """Results in rows without tokens become 0."""
+        """Return the rows, with zeros for rows without tokens."""
         return ragged.ragged_nonempty(rows, self.ends)
 
 
@@ -175,7 +176,7 @@ class Taken(Tokens):
 
 
 def starts_of(ends: relax.Expr) -> relax.Expr:
-    """Where each row begins, (B,) int64, of where it ends."""
+    """Return where each row begins, (B,) int64, given where it ends."""
     others = emit(op.strided_slice(ends, [0], [0], [ends.ty.shape[0] - 1], assume_inbound=True))
     return emit(op.concat([relax.const([0], "int64"), others], 0))
 
@@ -188,13 +189,13 @@ def _number(value: int) -> relax.Expr:
 
 
 def selection_of(call: Any) -> tuple[Selection, int] | None:
-    """The rows that a call reads of its first argument, and along which axis; None if all."""
+    """Return the rows of its first argument that a call reads, and their axis; None if all."""
     begin = _BEGINS.get(getattr(getattr(call, "op", None), "name", ""))
     return begin(call) if begin is not None else None
 
 
 def _slice(call: Any) -> tuple[Selection, int] | None:
-    """Of one axis, with bounds that are known, and fewer rows than there are."""
+    """Select rows by a slice of one axis with static bounds, if it reads fewer than all."""
     x, *bounds = call.args
     given = [_int(each.fields[0]) for each in bounds if len(each.fields) == 1]
     if len(given) < len(bounds) or None in given:
@@ -203,12 +204,12 @@ def _slice(call: Any) -> tuple[Selection, int] | None:
     count = _fewer(x, axis, call.ty.shape[axis])
     if count is None or stride < 1:
         return None
-    inside = bool(call.attrs["assume_inbound"])  # by which a length that is not known is no bound
+    inside = bool(call.attrs["assume_inbound"])  # then bounds are not clipped to an unknown length
     return Slice(begin, end, stride, count, inside), axis % x.ty.ndim
 
 
 def _take(call: Any) -> tuple[Selection, int] | None:
-    """By known ids along an axis of known length; unknown ids might outnumber the rows."""
+    """Select rows by constant ids along an axis of static length; other ids may outnumber rows."""
     x, ids = call.args
     if not isinstance(ids, tvm.ir.GenericConst) or ids.ty.ndim > 1:
         return None
@@ -223,7 +224,7 @@ def _take(call: Any) -> tuple[Selection, int] | None:
 
 
 def _fewer(x: relax.Expr, axis: int, count: Any) -> int | None:
-    """How many rows are read; None if not known, or if that is all."""
+    """Return how many rows are read; None if that is unknown, or all rows are read."""
     extent = x.ty.shape[axis]
     if not isinstance(count, tirx.IntImm) or any(map(is_zero, x.ty.shape)):
         return None

@@ -19,9 +19,9 @@ class Spared(NamedTuple):
     ----------
     operator : str
     read, rows : int or expression
-        Rows that are computed, of how many.
+        Number of rows that are computed, and number of all rows.
     flops : int
-        Multiplications and additions of a row, where they are counted: of products.
+        Multiplications and additions per row, counted for products only.
     """
 
     operator: str
@@ -30,13 +30,13 @@ class Spared(NamedTuple):
     flops: int
 
     def saved(self, extents: Mapping[str, int]) -> int:
-        """Multiplications and additions that are not done, for lengths by their letters."""
+        """Return how many multiplications and additions are saved, given the values of symbols."""
         fewer = value_of(self.rows - self.read, extents)
         return 0 if fewer is None else self.flops * fewer
 
 
 def describe(spared: Iterable[Spared]) -> Iterator[str]:
-    """A line for all operators with the same rows."""
+    """Return one line for all operators with the same rows."""
     groups: list[list[Spared]] = []
     for each in spared:
         group = next((g for g in groups if _same_rows(g[0], each)), None)

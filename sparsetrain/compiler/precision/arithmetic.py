@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Arithmetic`: a precision on a target, with all that it changes in a model's programs and steps.
+"""`Arithmetic`: a precision on a target, and its effect on a model's programs and steps.
 
-Predictors and trainers hold one, made from the name of the precision, and ask it.
+Predictors and trainers make one from the name of the precision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsetrain.errors import ConfigError
 
 
 class Arithmetic:
-    """Rounding in programs, and the factor of their loss; see `Trainer` for the arguments.
+    """Rounding in programs and the scale of their loss; see `Trainer` for the arguments.
 
     Attributes
     ----------
@@ -27,13 +27,14 @@ class Arithmetic:
     scaling : Scaling or None
         The loss's scale.
     loss : Scaling or Unscaled
-        The same, for a step: `inputs` of its gradient program, and the `scale` of its gradients.
+        The same for a step: the additional `inputs` of its gradient program, and the `scale` of its
+        gradients.
     """
 
     def __init__(self, name: Precision, target: Any, loss_scale: Given = None) -> None:
         if not isinstance(name, str):
             raise ConfigError(
-                "precision is a name, which can be saved; a policy of one's own is for "
+                "precision must be a name, which can be saved; pass a custom policy to "
                 "sparsetrain.value_and_grad"
             )
         self.name, self.policy = name, policy_for(name, target)
@@ -42,7 +43,7 @@ class Arithmetic:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Arguments of a trainer with the same."""
+        """Return the arguments of a trainer with this precision and loss scale."""
         return {"precision": self.name, "loss_scale": self.scaling and self.scaling.rule}
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class Arithmetic:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """State that changes with steps, as plain values."""
+        """Return the state that changes with steps, as plain values."""
         return {"loss_scale": self.scaling and self.scaling.to_dict()}
 
     @property
@@ -60,7 +61,7 @@ class Arithmetic:
         return {} if self.scaling is None else {"loss_scale": self.scaling.value}
 
     def change(self, before: Mapping[str, Any]) -> str:
-        """Return the reason why `logged` is not as before, and both; nothing if it is."""
+        """Return a message if the loss scale is not as `before`, with the reason; else ""."""
         if self.logged == before:
             return ""
         was, now = before["loss_scale"], self.logged["loss_scale"]
@@ -69,7 +70,7 @@ class Arithmetic:
         return f"{why}: loss scale {was:,.10g} becomes {now:,.10g}"
 
     def restore(self, counts: Mapping[str, Any]) -> None:
-        """Take over counts of the same precision and rule."""
+        """Restore counts that were saved with the same precision and rule."""
         same = counts.get("precision", self.name) == self.name
         if self.scaling is not None and counts["loss_scale"] is not None and same:
             self.scaling.restore(counts["loss_scale"])
@@ -79,7 +80,7 @@ Rounding: TypeAlias = Arithmetic | Policy | None
 
 
 def resumed(saved: Mapping[str, Any], name: Precision | None, loss_scale: Given) -> dict[str, Any]:
-    """Return the arguments of a trainer that continues as saved, unless given anew."""
+    """Return the arguments of a resumed trainer: the saved ones, unless new ones are given."""
     before = saved["precision"]
     name = name or before
     scale = saved["loss_scale"] if name == before else None

@@ -2,9 +2,9 @@
 """Mixed-precision pass: casts before the matrix products of a float32 program.
 
 The pass reads a `Policy` and runs after differentiation, so forward and backward are treated alike.
-Parameters stay float32 (the master weights), and so do their gradients: a product rounds its
-operands, sums in float32 and returns float32. Operators with kernels of their own round inside
-them, without storing a rounded copy; they get the attribute `rounds`.
+Parameters (the master weights) and their gradients stay float32: a product rounds its operands,
+sums in float32 and returns float32. Operators with hand-written kernels get the attribute `rounds`
+and round inside the kernel, without storing a rounded copy.
 
 Invariant: types of arguments and results do not change. The pass does not depend on the device;
 fusing casts and products into one kernel is the schedule's job.
@@ -68,7 +68,7 @@ class _Rewriter(Rewriter):
         return self.builder_.normalize(relax.Call(call.op, operands, attrs, call.ty_args))
 
     def _half(self, operand: relax.Expr) -> relax.Expr:
-        """The rounded operand, rounded before it is transposed; one cast serves all readers."""
+        """Return the rounded operand: cast once for all readers, before it is transposed."""
         if operand not in self._halves:
             moved = self.definitions.of(operand)
             if is_call(moved, _MOVES):
@@ -84,7 +84,7 @@ class _Rewriter(Rewriter):
         return self.builder_.emit(relax.op.astype(self._half(operand), "float32"))
 
     def _is_stored_in_half(self, operand: relax.Expr) -> bool:
-        """Whether some product rounds a value, and none but neighbours read it besides."""
+        """Whether some product rounds a value, and all its other readers are neighbours."""
         if not isinstance(operand, relax.Var) or self.definitions.of(operand) is None:
             return False
         readers = self._readers(operand)
@@ -95,7 +95,7 @@ class _Rewriter(Rewriter):
         return _operator(value) in _PRODUCTS and self._policy.rounds(value)
 
     def _readers(self, var: relax.Var) -> list[relax.Expr]:
-        """The readers of `var`, looking through transposes."""
+        """Return the readers of `var`, looking through transposes."""
         found = []
         for user in self.definitions.users(var):
             value = self.definitions.of(user)
@@ -108,12 +108,12 @@ def _require_kernels(policy: Policy) -> None:
     unknown = sorted(policy.always.keys() - known)
     if unknown:
         raise ConfigError(
-            f"precision: no kernel of {unknown[0]!r} rounds its operands; a policy's `always` may "
+            f"precision: no kernel of {unknown[0]!r} rounds its operands; a policy's `always` can "
             f"name {', '.join(sorted(known))}"
         )
 
 
 def _operator(value: relax.Expr | None) -> str:
-    """The name of the operator that `value` calls, or nothing."""
+    """Return the name of the operator that `value` calls, or ""."""
     called = getattr(value, "op", None)
     return called.name if isinstance(called, tvm.ir.Op) else ""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling: a larger loss, so that half precision does not round small gradients to zero.
+"""Loss scaling: scale up the loss so that half precision does not round gradients to zero.
 
 The reverse pass starts from the scale instead of 1, and the optimizer divides by it in the factor
 that clipping uses: no extra pass over the gradients, and no recompilation for a new scale. A power
-of two changes no bit of a gradient that neither format rounds away.
+of two changes no bit of a gradient, unless it under- or overflows.
 
-A dynamic scale looks for the largest one without overflow (Micikevicius et al. 2018,
-https://arxiv.org/abs/1710.03740): a non-finite gradient skips the step and halves the scale, a run
-of steps without one doubles it. At the smallest scale such a gradient is an ordinary error.
+A dynamic scale searches for the largest one without overflow (Micikevicius et al. 2018,
+https://arxiv.org/abs/1710.03740). A non-finite gradient skips the step and halves the scale; a
+series of finite steps doubles it. At the smallest scale such a gradient is an ordinary error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sparsetrain.compiler.precision.policy import Policy
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-MOST = 2.0**24  # whoever has room for more gains nothing: no gradient is rounded to zero by then
+MOST = 2.0**24  # a larger scale gains nothing: by then no gradient rounds to zero
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """A rule for the loss's factor; `Scaling` is a run's state of it.
+    """The rule by which the loss scale changes; `Scaling` holds its state during a run.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LossScale:
     Raises
     ------
     ConfigError
-        If a number is not one that float32 holds, above 0, or `initial` is out of bounds.
+        If a number is not positive and in float32's range, or `initial` is out of bounds.
 
     Examples
     --------
@@ -61,14 +61,14 @@ class LossScale:
         for name in ("initial", "least", "most"):
             value = getattr(self, name)
             if not _is_scale(value):
-                raise ConfigError(f"loss scale: {name} is from 1e-37 to 1e37, not {value!r}")
+                raise ConfigError(f"loss scale: {name} must be from 1e-37 to 1e37, not {value!r}")
             object.__setattr__(self, name, float(value))
         if self.every is None:
             return
         object.__setattr__(self, "every", require_int("loss scale: every", self.every))
         if not self.least <= self.initial <= self.most:
             raise ConfigError(
-                f"loss scale: initial, {self.initial:g}, is not within {self.least:g} to "
+                f"loss scale: initial is {self.initial:g}; it must be from {self.least:g} to "
                 f"{self.most:g}"
             )
 
@@ -77,7 +77,7 @@ class LossScale:
         return asdict(self)
 
 
-# Accepted by callers; None means the precision's own.
+# Values that callers may pass; None means the precision's default.
 Given: TypeAlias = "LossScale | float | Literal['dynamic'] | None"
 
 
@@ -85,28 +85,28 @@ class Scale(NamedTuple):
     """Scale of the gradients of one step."""
 
     factor: float = 1.0  # multiplies the gradients, where a rule is `scaled`
-    loss_scale: float = 1.0  # in the gradients; `factor` undoes it
-    may_overflow: bool = False  # a gradient may be infinite because of it
-    norm: float | None = None  # global norm of the gradients without it, if it is known
+    loss_scale: float = 1.0  # the gradients contain it; `factor` divides by it
+    may_overflow: bool = False  # the scale may have made a gradient infinite
+    norm: float | None = None  # global norm of the unscaled gradients, if it is known
 
     @classmethod
     def undoing(cls, loss_scale: float, may_overflow: bool) -> Scale:
-        """Refuse a value that is no scale with `ConfigError`."""
+        """Return the scale that divides by `loss_scale`; raise `ConfigError` for an invalid one."""
         if not (is_number(loss_scale) and 0 < loss_scale < float("inf")):
-            raise ConfigError(f"optimizer: scale is finite and above 0, not {loss_scale!r}")
+            raise ConfigError(f"optimizer: scale must be finite and above 0, not {loss_scale!r}")
         return cls(1 / loss_scale, loss_scale, may_overflow)
 
     def clipped(self, norm: float, limit: float) -> Scale:
-        """Limit the norm of gradients, which comes with the scale in it."""
+        """Limit the norm of gradients; the given `norm` still contains the scale."""
         norm = norm / self.loss_scale
         return self._replace(factor=self.factor * min(1.0, limit / (norm + 1e-6)), norm=norm)
 
     def inputs(self, share: float = 1.0) -> dict[str, Any]:
-        """Return the input of a scaled program, for the gradients of a share of the loss."""
+        """Return the `loss_scale` input of a scaled program, for a share of the loss."""
         return {LOSS_SCALE: np.float32(self.loss_scale * share)}
 
     def explain(self, problem: str, step: int) -> str:
-        """Return the message about a step that is not taken."""
+        """Return the error message about a skipped step."""
         is_scaled = self.loss_scale != 1
         scaled = f", with the loss scaled by {self.loss_scale:,.10g}" if is_scaled else ""
         first = "the loss scale, " if is_scaled else ""
@@ -120,14 +120,14 @@ NO_SCALE = Scale()
 
 
 class Unscaled(NamedTuple):
-    """A loss that no number multiplies; without calls, since every step reads this."""
+    """No loss scaling; its fields are constants because every step reads them."""
 
     inputs: Mapping[str, Any] = MappingProxyType({})
     scale: Scale = NO_SCALE
 
 
 class Scaling:
-    """The scale of a run, and the counts that decide about it.
+    """The current loss scale of a run, and the counts that decide when it changes.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ class Scaling:
     value : float
         Factor of the next step's loss.
     good : int
-        Steps since it changed, or since the last overflow.
+        Steps since the scale changed or a gradient overflowed.
     overflows : int
-        Steps left out because a scaled gradient overflowed.
+        Steps skipped because a scaled gradient overflowed.
     """
 
     def __init__(self, rule: LossScale) -> None:
@@ -149,21 +149,21 @@ class Scaling:
 
     @property
     def can_fall(self) -> bool:
-        """Whether an overflow may be the scale's fault."""
+        """Whether the scale may have caused an overflow, and can be halved."""
         return self.rule.every is not None and self.value > self.rule.least
 
     @property
     def scale(self) -> Scale:
-        """Factor of the next step's gradients."""
+        """The scale of the next step's gradients."""
         return Scale.undoing(float(np.float32(self.value)), self.can_fall)
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Inputs of the next step's gradient program besides the batch."""
+        """The additional inputs of the next step's gradient program."""
         return self.scale.inputs()
 
     def note(self, overflowed: bool, taken: bool) -> None:
-        """Count a step; one that was skipped for any other reason says nothing about the scale."""
+        """Count a step, unless it was skipped for a reason other than overflow."""
         if overflowed:
             self.value, self.good = max(self.value / 2, self.rule.least), 0
             self.overflows += 1
@@ -173,12 +173,12 @@ class Scaling:
                 self.value, self.good = min(2 * self.value, self.rule.most), 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Rule and counts, as plain values."""
+        """Return the rule and the counts, as plain values."""
         counts = {"value": self.value, "good": self.good, "overflows": self.overflows}
         return {**self.rule.to_dict(), **counts}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over the counts that `to_dict` described, if they are of the same rule."""
+        """Restore the counts from `to_dict`, if they were saved with the same rule."""
         other = Scaling.from_dict(saved)
         if other.rule == self.rule:
             self.value, self.good, self.overflows = other.value, other.good, other.overflows
@@ -190,20 +190,22 @@ class Scaling:
         rule = {name: value for name, value in saved.items() if name not in counts}
         scaling = cls(LossScale(**rule))
         if not _is_scale(counts["value"]):
-            raise ConfigError(f"loss scale: value is from 1e-37 to 1e37, not {counts['value']!r}")
+            raise ConfigError(
+                f"loss scale: value must be from 1e-37 to 1e37, not {counts['value']!r}"
+            )
         scaling.value = float(counts["value"])
         scaling.good, scaling.overflows = int(counts["good"]), int(counts["overflows"])
         return scaling
 
 
 def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
-    """Where a run begins, None without a scale.
+    """Return the scaling at the start of a run; None without a scale.
 
     Parameters
     ----------
     given : LossScale, float, "dynamic" or None
-        A number keeps the scale as it is. None is dynamic for float16, since gradients fall far
-        below its smallest numbers, and no scale otherwise.
+        A number is a constant scale. None means dynamic for float16, because gradients fall far
+        below its smallest number, and no scaling otherwise.
     policy : Policy, optional
         Operands that are rounded.
 
@@ -220,7 +222,7 @@ def scaling_for(given: Given, policy: Policy | None) -> Scaling | None:
         return Scaling(given)
     if not _is_scale(given):
         raise ConfigError(
-            f"loss_scale is a number from 1e-37 to 1e37, 'dynamic' or a LossScale, not {given!r}"
+            f"loss_scale must be from 1e-37 to 1e37, 'dynamic' or a LossScale, not {given!r}"
         )
     return Scaling(LossScale(initial=float(given), every=None))
 

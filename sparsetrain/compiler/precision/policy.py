@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixed-precision policy: the operators that compute in half precision, as a value to extend.
 
-- `always`: operators with rounded operands, if a test of the call says that it pays. Their sums are
-  float32.
-- `neighbours`: operators that follow. A value that only `always` and `neighbours` read is stored in
-  half precision; the neighbours widen their operands and compute in float32.
+- `always`: operators that round their operands, if a test of the call finds it worthwhile. Their
+  sums are float32.
+- `neighbours`: operators that may read rounded values. A value that only `always` and `neighbours`
+  operators read is stored in half precision; neighbours convert it back and compute in float32.
 - All other operators compute in float32, and their operands are stored in float32.
 
-A precision is the name of a policy, and needs hardware that multiplies its dtype.
+A precision is the name of a policy. It needs hardware that multiplies its dtype.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from sparsetrain.errors import ConfigError
 from sparsetrain.ops.operand_shapes import is_one
 from sparsetrain.runtime.host import has_amx_tiles
 
-MOST_VECTORS = 64  # of a sample, in the interaction's kernels: more of them leave its caches
-WIDE = 64  # numbers of a vector; from there the backward by tiles is quicker than float32's
+MOST_VECTORS = 64  # vectors per sample; the interaction's kernels hold no more in cache
+WIDE = 64  # width from which the backward pass on AMX tiles beats float32's
 
 
 class Policy(NamedTuple):
-    """How a program in float32 becomes one in mixed precision.
+    """How a float32 program is converted to mixed precision.
 
     Attributes
     ----------
     dtype : str
         ``"bfloat16"`` or ``"float16"``.
     always : mapping of str to callable
-        Relax operators that round their operands, each with a test of the call: ``relax.matmul``
-        and those in `ROUND_INSIDE`.
+        Relax operators that round their operands, each with a test of the call. Only
+        ``relax.matmul`` and the operators in `ROUND_INSIDE` are possible.
     neighbours : frozenset of str
         Relax operators that may read a rounded value.
 
@@ -50,15 +50,15 @@ class Policy(NamedTuple):
     neighbours: frozenset[str]
 
     def rounds(self, call: Any) -> bool:
-        """Whether the operands of a call of a Relax operator are rounded."""
+        """Whether the policy rounds the operands of a call."""
         test = self.always.get(call.op.name)
         return test is not None and test(call)
 
 
 def is_wide_product(call: Any) -> bool:
-    """A float32 product of matrices with more than one row and column each.
+    """Whether a call is a float32 product of matrices with more than one row and column each.
 
-    A single row or column is read once: there is nothing to gain, and a model's last layer (a
+    A single row or column is read only once, so rounding gains nothing, and a model's last layer (a
     logit) keeps its precision.
     """
     types = [call.ty, *(operand.ty for operand in call.args)]
@@ -68,9 +68,9 @@ def is_wide_product(call: Any) -> bool:
 
 
 def has_whole_vectors(call: Any) -> bool:
-    """An interaction of few float32 vectors, with a width that is a multiple of 16.
+    """Whether a call is an interaction of few float32 vectors, with a width divisible by 16.
 
-    Its kernel by AMX tiles reads each sample once, so an operand is rounded there, not before.
+    Its AMX kernel reads each sample once, so it rounds operands inside the kernel.
     """
     _, features, width = call.args[1].ty.shape
     floats = all(str(operand.ty.dtype) == "float32" for operand in call.args)
@@ -78,11 +78,11 @@ def has_whole_vectors(call: Any) -> bool:
 
 
 def has_wide_vectors(call: Any) -> bool:
-    """The same with a width of 64 or more, from where the backward by tiles is quicker too."""
+    """The same with a width of 64 or more, where the backward pass on AMX tiles is faster too."""
     return has_whole_vectors(call) and int(call.args[1].ty.shape[2]) >= WIDE
 
 
-# Operators that take an attribute `rounds`, a dtype, and round their operands inside the kernel.
+# Operators with an attribute `rounds` (a dtype) that round their operands inside the kernel.
 ROUND_INSIDE = frozenset(
     {"relax.sparsetrain.interaction", "relax.sparsetrain.interaction_backward"}
 )
@@ -106,17 +106,17 @@ FLOAT16 = Policy("float16", _PRODUCTS, _NEIGHBOURS)
 Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
 
 _POLICIES: dict[str, Policy | None] = {"float32": None, "bf16": BFLOAT16, "fp16": FLOAT16}
-# Instead of those, where a CPU has AMX tiles.
+# The tests for a CPU with AMX tiles.
 _POLICIES_BY_TILES: dict[str, Policy | None] = {"bf16": BFLOAT16_BY_TILES}
 
 
 def policy_for(precision: str | Policy, target: Target) -> Policy | None:
-    """The policy of a name, None for float32.
+    """Return the policy of a precision; None for float32.
 
     Parameters
     ----------
     precision : {"float32", "bf16", "fp16"} or Policy
-        A policy of one's own is taken as it is.
+        A `Policy` is returned unchanged.
     target : Target
         The program's target.
 
@@ -133,13 +133,13 @@ def policy_for(precision: str | Policy, target: Target) -> Policy | None:
 
 
 def lacks(dtype: str, target: Target) -> str | None:
-    """Why `target` cannot compute products of `dtype` at speed, or None if it can."""
+    """Return why `target` has no fast products of `dtype`, or None if it has."""
     return backend_of(target).lacks(dtype, target)
 
 
 def _named(precision: str, target: Target) -> Policy | None:
     if precision not in _POLICIES:
         known = " or ".join(repr(name) for name in _POLICIES)
-        raise ConfigError(f"precision is {known}, not {precision!r}")
+        raise ConfigError(f"precision must be {known}, not {precision!r}")
     policies = _POLICIES | _POLICIES_BY_TILES if has_amx_tiles(target) else _POLICIES
     return policies[precision]

@@ -2,8 +2,8 @@
 """Elementwise functions (maps, broadcasts, transposes, concatenations): one pass over memory.
 
 Intermediate blocks are inlined into the blocks that write results, so nothing is stored in between.
-All axes but the last are spread over the threads; the last one, which is contiguous in the result,
-is vectorised. A single axis is cut into chunks that are worth a thread each.
+All axes but the last are spread over the threads; the last one, contiguous in the result, is
+vectorised. A single axis is cut into chunks large enough for a thread.
 """
 
 from tvm import s_tir
@@ -20,7 +20,7 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 
-# Elements that are worth waking a thread for: a few microseconds of work.
+# Fewest elements per thread: a few microseconds of work.
 _CHUNK = 4096
 
 
@@ -31,7 +31,7 @@ class Elementwise(CpuRule):
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
         """Inline all blocks that can be, and schedule the rest; None if a block reduces."""
-        # A product contracted over one element counts as injective, but it starts from zero and
+        # TVM calls a product contracted over one element injective, but it starts from zero and
         # adds: an epilogue inlined into it would be applied twice.
         if not all(info.is_injective() and _starts_nowhere(sch, info) for info in blocks):
             return None
@@ -41,10 +41,10 @@ class Elementwise(CpuRule):
 
 
 def _inlined(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> list[SBlockRV]:
-    """Inline each block into its consumers, except blocks that write results; return these.
+    """Inline each block into its consumers; return the blocks that write results.
 
-    dlight's `try_inline` tries those, too, and TVM's first error takes 0.35 s: it reads symbols of
-    its libraries to say where it was raised.
+    dlight's `try_inline` also tries blocks that write results, and TVM's first error takes 0.35 s,
+    because its traceback reads the symbols of libraries.
     """
     results = sch.get_output_blocks(sch.get_sblock("root"))
     kept = {sch.get(block).name_hint for block in results}

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that elides argument checks of kernels where the compiler can prove that they hold.
+"""Pass that removes argument checks from kernels where the compiler can prove them.
 
-TVM lets each kernel check number, dtype, rank, extents, strides and offset of its arguments in
-every call. In a DLRM step those checks were half of the machine code, and a third of LLVM's time or
-more. But every call is visible at compile time: the types of its arguments are compared with the
-kernel's declaration, symbols included. Arrays from outside are checked by
-`sparsetrain.compiler.arguments` and by the program's prologue; arrays that the program allocates
-are plain. Results of external functions are unknown: kernels that read them keep their checks.
-
-A kernel also keeps its checks if one of its calls cannot be proved, if a kernel calls it, or if it
-asserts anything itself.
+Kernels from TVM check the number of arguments, and each argument's dtype, rank, extents, strides
+and offset, in every call. In a DLRM step those checks were half of the machine code and at least a
+third of LLVM's time. But every call is visible at compile time, so this pass compares the types of
+its arguments with the kernel's declaration, symbols included. `sparsetrain.compiler.arguments` and
+the program's prologue check arrays from outside; arrays that the program allocates are in C order
+without an offset. Results of external functions are unknown, so kernels that read them keep their
+checks. A kernel also keeps its checks if one of its calls cannot be proved, if a kernel calls it,
+or if it contains asserts.
 
 Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
 """
@@ -31,12 +30,12 @@ from sparsetrain.runtime.lowering import SKIP_ASSERTS
 
 @tvm.transform.module_pass(opt_level=0, name="ElideArgumentChecks")
 class ElideArgumentChecks:
-    """Mark kernels if all their calls fit."""
+    """Mark kernels if all their calls provably match their declarations."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Give them the attribute `SKIP_ASSERTS`."""
+        """Give such kernels the attribute `SKIP_ASSERTS`."""
         kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
         calls = [call for call in _calls(mod) if call.kernel in kernels]
         proved = {call.kernel for call in calls}
@@ -50,7 +49,7 @@ class ElideArgumentChecks:
 
 
 class _Call(NamedTuple):
-    """A call's arguments, and whether all arrays among them have a plain layout."""
+    """A call's arguments, and whether all arrays among them are in C order without an offset."""
 
     kernel: tvm.ir.GlobalVar
     given: Sequence[Any]
@@ -70,7 +69,7 @@ def _calls(mod: tvm.IRModule) -> Iterator[_Call]:
 
 
 class _Values:
-    """Where the values of a function come from; of those in branches nothing is known."""
+    """The definitions of a function's values; values in branches are unknown."""
 
     def __init__(self, function: relax.Function) -> None:
         self._params = set(function.params)
@@ -78,7 +77,7 @@ class _Values:
         self._bound = {b.var: b.value for block in blocks for b in block.bindings}
 
     def is_plain(self, value: Any) -> bool:
-        """Whether it is a number, or an array in C order and without an offset."""
+        """Whether a value is a number, or an array in C order without an offset."""
         value = self._made(value)
         if not isinstance(value, relax.Call):
             known = value in self._params or isinstance(value, tvm.ir.GenericConst)
@@ -87,7 +86,7 @@ class _Values:
         return name == _ALLOCATES or (name in _SHARES and self._shares_all(value))
 
     def _made(self, value: Any) -> Any:
-        """The value bound to a variable, or to a part of a tuple."""
+        """Return the value bound to a variable, or to a field of a tuple."""
         while value in self._bound or isinstance(value, relax.TupleGetItem):
             if not isinstance(value, relax.TupleGetItem):
                 value = self._bound[value]
@@ -99,7 +98,7 @@ class _Values:
         return value
 
     def _shares_all(self, call: relax.Call) -> bool:
-        """Whether an array begins where the array begins that it shares memory with."""
+        """Whether a view has no offset into the array whose memory it shares."""
         offset = call.args[_SHARES[call.op.name] :]
         return self.is_plain(call.args[0]) and all(
             isinstance(part, relax.Tuple) and not part.fields for part in offset
@@ -107,7 +106,7 @@ class _Values:
 
 
 _ALLOCATES = "relax.builtin.alloc_tensor"
-# Operator -> the place of its offset, which is an empty tuple if there is none.
+# Operator -> position of its offset argument, an empty tuple if there is no offset.
 _SHARES = {"relax.reshape": 2, "relax.memory.view": 3}
 
 
@@ -132,10 +131,10 @@ def _fits(kernel: tirx.PrimFunc, given: Sequence[Any]) -> bool:
         return False
     arrays = [(p.ty.shape, v.ty.shape) for p, v in pairs if isinstance(p.ty, BufferType)]
     extents = [pair for shapes in arrays for pair in zip(*shapes, strict=True)]
-    # A symbol gets its value where it is an extent by itself; then all extents must be equal.
+    # An extent that is a symbol by itself defines the symbol; then all extents must be equal.
     stands_for = {d: a for d, a in [*pairs, *extents] if _is_symbol(d) and d is not a}
     if not stands_for.keys().isdisjoint(_symbols([a for _, a in extents])):
-        return False  # the caller means something else by it
+        return False  # the caller uses the same symbol for something else
     analyzer = Analyzer()
     for symbol, extent in stands_for.items():
         analyzer.bind(symbol, extent)
@@ -149,7 +148,7 @@ def _symbols(extents: Sequence[Any]) -> set[tirx.Var]:
 
 
 def _is_of_kind(declared: Any, actual: Any) -> bool:
-    """All but the extents: a number of its dtype, or a plain array of its dtype and rank."""
+    """Whether everything but the extents matches: dtype, rank, and C order without an offset."""
     if not isinstance(declared, BufferType):
         return isinstance(actual, PrimType) and str(actual.dtype) == str(declared.dtype)
     begins = declared.elem_offset

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fallback rule: the loops as they are, parallel where that is provably safe.
+"""Fallback rule: keep the loops, and make them parallel where that is provably safe.
 
 Each block keeps its loops and their order. Leading axes that write disjoint elements run in
 parallel; the schedule primitives verify that, and leave a block serial if they cannot. The order of
-sums never changes, so neither do results. A sum over an extent that may be 0 begins with a loop of
-its own: with nothing to add, the result is 0 and not uninitialised.
+sums never changes, so neither do results. A sum over an extent that may be 0 is initialised in a
+separate loop, so that an empty sum gives 0 instead of uninitialised memory.
 """
 
 from contextlib import suppress

@@ -5,9 +5,9 @@ Attention permutes (B, length, heads, D) to (B, heads, length, D), multiplies, a
 result back; a gradient transposes every matrix of a batch. As operators these are copies, which
 take as long as the products. The pass permutes the index expressions of the product instead.
 
-Invariant: values are unchanged. An operand is read in place if its last axis is one of its
-matrices', a result is written in place if its columns stay last, as the schedule of a product
-requires. Products of two matrices are left to `transposes`.
+Invariant: values are unchanged. An operand is read in place if its last axis is an axis of its
+matrices, and a result is written in place if its columns stay last, as the schedule of a product
+requires. `transposes` handles products of two matrices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 
 class _View(NamedTuple):
-    """A permuted tensor: dimension n is dimension `axes[n]` of `source`."""
+    """A permuted tensor: its dimension n is dimension `axes[n]` of `source`."""
 
     source: relax.Expr
     axes: tuple[int, ...]
@@ -35,10 +35,10 @@ class _View(NamedTuple):
 
 @function_pass
 class FoldPermutationIntoMatmul(Rewriter):
-    """Replace products of batches and permutations around them."""
+    """Replace batched products, together with the permutations before and after them."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace a product of batches, or a permutation of one."""
+        """Replace a batched product, or a permutation of one."""
         result = self._result(call)
         if result is None:
             return super().visit_call_(call)
@@ -52,7 +52,7 @@ class FoldPermutationIntoMatmul(Rewriter):
         return self.builder_.call_te(compute, *sources, axes, primfunc_name_hint="matmul")
 
     def _result(self, call: relax.Call) -> _View | None:
-        """The product that `call` computes, possibly permuted."""
+        """Return the product that `call` computes, possibly permuted."""
         if is_batched_matmul(call):
             return _itself(call)
         if not is_call(call, "relax.permute_dims"):
@@ -63,14 +63,14 @@ class FoldPermutationIntoMatmul(Rewriter):
         return _View(product, view.axes) if is_batched_matmul(product) and is_last else None
 
     def _operand(self, operand: relax.Expr) -> _View:
-        """Layout of an operand, if it may be read in place."""
+        """Return the layout of an operand if it can be read in place."""
         view = self._unpermuted(operand, lambda var: True)
         rank = len(view.axes)
         last = view.axes.index(rank - 1)
         return view if last >= rank - 2 else _itself(operand)
 
     def _unpermuted(self, value: relax.Expr, may_follow: Callable[[relax.Expr], bool]) -> _View:
-        """`value` as a permuted view of its source, looking through variables."""
+        """Return `value` as a permuted view of its source, looking through variables."""
         view = _itself(value)
         while True:
             source = self.definitions.of(view.source)
@@ -92,7 +92,7 @@ def _axes_of(call: relax.Call) -> list[int]:
 
 
 def is_batched_matmul(value: relax.Expr | None) -> bool:
-    """A product of two equal batches of matrices, in one dtype."""
+    """Whether a call multiplies two batches of matrices of equal shape and dtype."""
     if not is_call(value, "relax.matmul"):
         return False
     operands = [operand.ty for operand in value.args]
@@ -105,14 +105,14 @@ def is_batched_matmul(value: relax.Expr | None) -> bool:
 
 
 def _product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
-    """The product of two views, in the order of a third one's axes."""
+    """Compute the product of two views, with axes in the order of a third view."""
     k = te.reduce_axis((0, a.shape[axes[0][-1]]), name="k")
     shape, term = _terms(a, b, axes)
     return te.compute(shape, lambda *index: te.sum(term(index, k), axis=k), name="matmul")
 
 
 def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) -> te.Tensor:
-    """The same where there is nothing to sum: an elementwise kernel, which fuses like one."""
+    """The same without a sum, as an elementwise kernel that can fuse with others."""
     shape, term = _terms(a, b, axes)
     return te.compute(shape, lambda *index: term(index, tirx.const(0, "int64")), name="outer")
 
@@ -120,7 +120,7 @@ def _outer_product(a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]) ->
 def _terms(
     a: te.Tensor, b: te.Tensor, axes: Sequence[Sequence[int]]
 ) -> tuple[list[Any], Callable[[Sequence[Any], Any], Any]]:
-    """The shape of a product, and the term added to an element in step k."""
+    """Return a product's shape, and the term that step k adds to an element."""
     of_left, of_right, of_result = axes
     *batch, rows, _ = (a.shape[axis] for axis in of_left)
     shape = [*batch, rows, b.shape[of_right[-1]]]

@@ -2,9 +2,9 @@
 """Pass that folds casts and transposes into half-precision products.
 
 `matmul(astype(x, bfloat16), permute_dims(astype(w, bfloat16)), out_dtype=float32)` reads x and w in
-place. An operand that is rounded here is never stored as bfloat16: the kernel rounds it while it
-packs. One that an earlier kernel stored as bfloat16 is read as it is. `half_products` has the
-loops.
+place. The kernel rounds such an operand while it packs it, and never stores it as bfloat16. An
+operand that an earlier kernel stored as bfloat16 is read without a conversion. `half_products` has
+the loops.
 """
 
 import tvm
@@ -19,16 +19,16 @@ from sparsetrain.compiler.schedule.transposes import (
 )
 from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
-_FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which Python does not name.
-_DROPOUT = "relax.sparsetrain.dropout"  # no hand-written kernel: it fuses behind a product
+_FUSES_WHAT_FOLLOWS = 4  # OpPatternKind.kOutEWiseFusable, which TVM's Python lacks
+_DROPOUT = "relax.sparsetrain.dropout"  # without a hand-written kernel: fuses after a product
 
 
 @function_pass
 class FoldIntoHalfMatmul(Rewriter):
-    """Replace 2-D products of halves with float32 results by kernels that round and transpose."""
+    """Replace 2-D half products with float32 results by kernels that round and transpose."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Multiply the sources of rounded and transposed operands."""
+        """Multiply the sources of rounded and transposed operands instead."""
         if not is_half_matmul(call):
             return super().visit_call_(call)
         (left, flip_left), (right, flip_right) = map(self._source, call.args)
@@ -49,7 +49,7 @@ class FoldIntoHalfMatmul(Rewriter):
         )
 
     def _source(self, operand: relax.Expr) -> tuple[relax.Expr, bool]:
-        """Source of an operand, and whether it is transposed on the way."""
+        """Return the source of an operand, and whether the operand is its transpose."""
         transposed = False
         while True:
             value = self.definitions.of(operand)
@@ -64,7 +64,7 @@ class FoldIntoHalfMatmul(Rewriter):
                 return operand, transposed
 
     def _is_fused(self, source: relax.Expr) -> bool:
-        """Whether a kernel computes `source` that can round it before it is ever stored."""
+        """Whether the kernel that computes `source` can round it before it is stored."""
         value = self.definitions.of(source)
         return (
             isinstance(value, relax.Call)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that keep kernels from fusing where TVM would make a wrong kernel of them.
+"""Passes that prevent fusion where TVM would generate a wrong kernel.
 
-Hand-written ones come with the module, or from operators that are legalized into them. Fusion would
-undo the schedule of a kernel marked `tirx.is_scheduled`, and fails on kernels without blocks or
-with 32-bit extents.
+Hand-written kernels are part of the module, or operators are legalized into them. Fusion would
+discard the schedule of a kernel marked `tirx.is_scheduled`, and it fails on kernels without blocks
+or with 32-bit extents.
 
-TVM takes a kernel for elementwise if it reads the element of its own index. One that pads an array
-at its end does too, but a kernel fused of a product and the padding would write the product alone,
-and leave the rest of the result uninitialised.
+TVM treats a kernel as elementwise if it reads the same index that it writes. So does a kernel that
+pads the end of an array, but a product fused with the padding would write only the product and
+leave the rest of the result uninitialised.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tvm.sym import Analyzer
 
 from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
 
-# OpPatternKind, which Python does not name; elementwise is 0.
+# OpPatternKind, which TVM's Python API does not expose; elementwise is 0.
 _BROADCAST, _INJECTIVE, _OPAQUE = 1, 2, 8
 
 
@@ -30,9 +30,9 @@ def keep_hand_written_kernels() -> tvm.transform.Pass:
 
 
 def mark_resizing() -> tvm.transform.Pass:
-    """Mark elementwise kernels injective if an axis is read with a different extent than written.
+    """Mark elementwise kernels injective if an axis has different extents in input and output.
 
-    Padding and slices do; an axis of one element that is broadcast is read at 0.
+    That is true for padding and slices; a broadcast axis is read at index 0 instead.
     """
     return _marking("MarkResizing", _INJECTIVE, _resizes)
 

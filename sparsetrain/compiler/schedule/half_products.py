@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Half-precision products: loops, matcher, and the first steps of every schedule of theirs.
+"""Half-precision products: their loops, matcher, and the first steps of all their schedules.
 
-Loops round to bits, widen and multiply. Inside kernels a bfloat16 is a `uint16`, its bits: TVM
-0.27 turns every intermediate of type bfloat16 into float32.
+The loops round to the bits of a half, widen these to float32, and multiply. Kernels hold a bfloat16
+as the `uint16` of its bits, because TVM 0.27 converts every intermediate of type bfloat16 to
+float32.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sparsetrain.compiler.schedule.product import Operand, Product, find_product
 def half_product(
     a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool, half: str = "bfloat16"
 ) -> te.Tensor:
-    """``a b`` with both rounded to `half`, either transposed first; accumulated in float32.
+    """Compute ``a b`` in float32 sums, both rounded to `half` and either one transposed.
 
     Parameters
     ----------
@@ -61,11 +62,11 @@ def _bits_of_half(x: tvm.ir.Expr) -> tvm.ir.Expr:
 
 
 def _rounded_to_bfloat16(x: tvm.ir.Expr) -> tvm.ir.Expr:
-    """The bits of the bfloat16 nearest to a float32 number, ties to even."""
+    """Return the bits of the bfloat16 nearest to a float32 number, ties to even."""
     bits = tirx.reinterpret("uint32", x)
     odd = (bits >> _u32(16)) & _u32(1)
     rounded = (bits + odd + _u32(0x7FFF)) >> _u32(16)
-    # Rounding would carry some NaNs over into zeros: they become the one quiet NaN.
+    # Rounding could overflow a NaN's bits into a zero, so every NaN becomes the quiet NaN.
     is_nan = (bits & _u32(0x7FFFFFFF)) > _u32(0x7F800000)
     return tirx.Select(is_nan, _u32(0x7FC0), rounded).astype("uint16")
 
@@ -101,16 +102,16 @@ def _u32(value: int) -> tirx.IntImm:
 
 
 class Half(NamedTuple):
-    """How kernels compute with a half.
+    """How kernels convert a half-precision dtype.
 
     Parameters
     ----------
     rounded : callable
-        From a float32 number to the bits of the nearest half.
+        Float32 number -> bits of the nearest half.
     widened : callable
-        From bits to the float32 number.
+        Bits -> float32 number.
     load : callable
-        From the result of `widened` back to the load; anything else unchanged.
+        Result of `widened` -> the load inside it; anything else unchanged.
     """
 
     rounded: Callable[[tvm.ir.Expr], tvm.ir.Expr]
@@ -125,7 +126,7 @@ HALVES = {
 
 
 class HalfProduct(NamedTuple):
-    """A product, the blocks that compute its operands' bits, and all other blocks."""
+    """A product, the blocks that compute the bits of its operands, and all other blocks."""
 
     product: Product
     stages: list[SBlockRV]
@@ -135,7 +136,7 @@ class HalfProduct(NamedTuple):
 def match_half_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], half: str = "bfloat16"
 ) -> HalfProduct | None:
-    """The one product of two matrices of a half, a key of `HALVES`, among `blocks`, or None."""
+    """Find the product of two half matrices (a key of `HALVES`) among `blocks`, or None."""
     product = find_product(sch, blocks, HALVES[half].load)
     if product is None or product.batch_axes:
         return None
@@ -147,7 +148,7 @@ def match_half_product(
 
 
 def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> list[SBlockInfo]:
-    """The blocks that compute the bits of the left and the right operand, in this order."""
+    """Return the blocks that compute the bits of the left and the right operand."""
     reads = sch.get(product.info.block_rv).reads
     writers = [
         next((i for i in blocks if sch.get(i.block_rv).writes[0].source.same_as(source)), None)
@@ -157,7 +158,7 @@ def _stages(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> 
 
 
 class Prepared(NamedTuple):
-    """Blocks that pack the left operand (None: read in place) and the right; that store."""
+    """Blocks that pack the left operand (None: read in place), pack the right one, and store."""
 
     left: SBlockRV | None
     right: SBlockRV
@@ -167,7 +168,7 @@ class Prepared(NamedTuple):
 def prepare(
     sch: s_tir.Schedule, found: HalfProduct, tile: Sequence[int], in_place: bool
 ) -> Prepared:
-    """Pad the product, and merge all other blocks into the remaining ones.
+    """Pad the product, and merge all other blocks into those that pack and store.
 
     Parameters
     ----------
@@ -176,9 +177,9 @@ def prepare(
     found : HalfProduct
         The blocks.
     tile : sequence of 3 int
-        Multiples that rows, columns and the length of a sum are padded to.
+        Rows, columns and the length of a sum are padded to multiples of these.
     in_place : bool
-        Whether memory holds the left operand just as the product wants it.
+        Whether the left operand in memory already has the layout of the product.
     """
     product, (left_stage, right_stage), others = found
     block = product.info.block_rv
@@ -197,7 +198,7 @@ def prepare(
 def _packing_block(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, stage: SBlockRV
 ) -> SBlockRV:
-    """The block that writes the product's operand: the padding, else the rounding."""
+    """Return the block that writes the product's operand: the padding, else the rounding."""
     padding = padding_block(sch, block, operand)
     if padding is None or sch.get(padding).same_as(sch.get(stage)):
         return stage

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that turns the intermediate arrays of a function into arguments.
+"""Pass that turns a function's intermediate arrays into arguments.
 
-Between two kernels the virtual machine runs on cold caches: creating a storage, a shape and a
-tensor for each result, and dropping them again, took 0.25 ms of a step on Criteo Kaggle. So arrays
-that do not leave a function become its last arguments. A second function describes them; the caller
-lays them out, once for each size of the inputs (`sparsetrain.runtime.workspace`).
+Between two kernels the virtual machine runs on cold caches: creating and freeing a storage, a shape
+and a tensor for each result took 0.25 ms of a step on Criteo Kaggle. So arrays that do not escape a
+function become its last arguments. A second function returns their sizes; the caller allocates them
+once for each size of the inputs (`sparsetrain.runtime.workspace`).
 
 Precondition: the module is as `CallTIRRewrite` leaves it.
 """
@@ -18,21 +18,21 @@ import tvm
 from tvm import DataType, relax, tirx
 
 NEEDS = "{}_needs"  # the name of the second function
-KINDS = ("int", "uint", "float", "bfloat")  # of numbers that arrays may hold
-OWN = -1  # in place of an array's number: memory of its own
+KINDS = ("int", "uint", "float", "bfloat")  # kinds of dtype that arrays may have
+OWN = -1  # instead of an array's number: the array owns its memory
 
 
 @tvm.transform.module_pass(opt_level=0, name="HoistAllocations")
 class HoistAllocations:
-    """Make arguments of the arrays that a function works in.
+    """Turn the intermediate arrays of a function into arguments.
 
     Parameters
     ----------
     function : str
-        Its name. A second function, named as in `NEEDS`, takes its old arguments and returns a
-        tuple of shapes, one for each new argument: the first and the last of the bindings that
-        mention it, the number of the argument whose memory it shows in another shape or `OWN`, the
-        kind (in `KINDS`) and bits of its numbers, and its extents.
+        Its name. A second function, named by `NEEDS`, takes its old arguments and returns a tuple
+        with a shape for each new argument. The shape's numbers are the first and the last binding
+        that use the array, the number of the new argument that it is a view of (or `OWN`), its
+        dtype's kind (in `KINDS`) and bits, and its extents.
     """
 
     def __init__(self, function: str) -> None:
@@ -43,15 +43,15 @@ class HoistAllocations:
     ) -> tvm.IRModule:
         """Rewrite the function and add a companion that returns its buffer sizes."""
         mod = mod.clone()
-        kept = _Kept(mod, mod[self.function])
-        mod[self.function] = kept.rewritten()
-        mod[NEEDS.format(self.function)] = kept.needs(NEEDS.format(self.function))
+        hoisted = _Hoisted(mod, mod[self.function])
+        mod[self.function] = hoisted.rewritten()
+        mod[NEEDS.format(self.function)] = hoisted.needs(NEEDS.format(self.function))
         return mod
 
 
 @dataclass
 class _Array:
-    """An array: its variable, the array it shares memory with, the bindings that mention it."""
+    """An array: its variable, the array it is a view of, and its first and last binding."""
 
     var: relax.Var
     within: int
@@ -59,15 +59,15 @@ class _Array:
     last: int
 
 
-class _Kept:
-    """The arrays of a function that do not leave it."""
+class _Hoisted:
+    """The intermediate arrays that do not escape a function."""
 
     def __init__(self, module: tvm.IRModule, function: relax.Function) -> None:
         self._module, self._function = module, function
         self._symbols = _input_symbols(function)
         self._arrays: list[_Array] = []
         self._numbers: dict[relax.Var, int] = {}
-        self._names: dict[relax.Var, Any] = {}  # the variable it is an alias of
+        self._names: dict[relax.Var, Any] = {}  # alias -> the value that it names
         self._given: dict[relax.Var, relax.Var] = {}
         self._bindings = [b for block in function.body.blocks for b in block.bindings]
         leaving = set[int]()
@@ -83,7 +83,7 @@ class _Kept:
         }
 
     def rewritten(self) -> relax.Function:
-        """The function, which takes them as its last arguments."""
+        """Return the function with these arrays as its last arguments."""
         old = self._function
         bindings = [
             relax.VarBinding(binding.var, self._resolved(binding.value))
@@ -97,12 +97,12 @@ class _Kept:
         return relax.Function(params, body, old.ret_ty, is_pure=False, attrs=old.attrs)
 
     def needs(self, name: str) -> relax.Function:
-        """The function that returns the sizes."""
+        """Return the function that returns the sizes."""
         old = self._function
         rows = [relax.ShapeExpr(self._row(self._arrays[number])) for number in self._place]
-        told = [relax.VarBinding(relax.Var("need", row.ty), row) for row in rows]
-        result = relax.Tuple([binding.var for binding in told])
-        body = relax.SeqExpr([relax.BindingBlock(told)], result)
+        sizes = [relax.VarBinding(relax.Var("need", row.ty), row) for row in rows]
+        result = relax.Tuple([binding.var for binding in sizes])
+        body = relax.SeqExpr([relax.BindingBlock(sizes)], result)
         function = relax.Function(old.params, body, result.ty, attrs=old.attrs)
         return relax.utils.copy_with_new_vars(function).with_attr("global_symbol", name)
 
@@ -117,7 +117,7 @@ class _Kept:
         value, mentioned = binding.value, self._mentioned(binding.value)
         for number in mentioned:
             self._arrays[number].last = place
-        if not isinstance(binding, relax.VarBinding):  # it checks, when the function runs
+        if not isinstance(binding, relax.VarBinding):  # a match_cast checks its value at run time
             return mentioned
         if isinstance(value, _NAMES):
             self._names[binding.var] = self._resolved(value)
@@ -135,12 +135,12 @@ class _Kept:
         self._arrays.append(_Array(var, within, place, place))
 
     def _root(self, number: int) -> int:
-        """The array that owns an array's memory."""
+        """Return the array that owns an array's memory."""
         within = self._arrays[number].within
         return number if within == OWN else within
 
     def _mentioned(self, value: Any) -> set[int]:
-        """Numbers of the arrays in an expression."""
+        """Return the numbers of the arrays in an expression."""
         variables = (
             inner
             for outer in relax.analysis.free_vars(value)
@@ -149,7 +149,7 @@ class _Kept:
         return {self._numbers[var] for var in variables if var in self._numbers}
 
     def _resolved(self, value: Any) -> Any:
-        """An expression with aliases resolved and arguments replaced."""
+        """Return an expression with aliases resolved and arrays replaced by arguments."""
         if isinstance(value, relax.Var):
             meant = self._names.get(value, value)
             return self._given.get(meant, meant) if meant.same_as(value) else self._resolved(meant)
@@ -163,24 +163,24 @@ class _Kept:
         return value
 
     def _names_given(self, var: relax.Var) -> bool:
-        """Whether a variable is an alias of an argument."""
+        """Whether a variable is an alias of a hoisted array."""
         return var in self._names and not self._place.keys().isdisjoint(self._mentioned(var))
 
     def _can_be_given(self, var: relax.Var) -> bool:
-        """Whether its size follows plainly from the inputs', its numbers are of a known kind."""
+        """Whether its size depends only on the sizes of inputs, and its dtype is in `KINDS`."""
         symbols = relax.analysis.tir_vars_in_type(var.ty)
         known = _number_type(var)[0] in KINDS and self._symbols.issuperset(symbols)
         return known and not _chooses(var.ty.shape)
 
     def _is_kernel(self, value: Any) -> bool:
-        """Whether it is a call of a kernel, which returns nothing."""
+        """Whether a value is a call of a kernel, which returns nothing."""
         callee = getattr(value, "op", None)
         return isinstance(callee, tvm.ir.GlobalVar) and isinstance(
             self._module[callee], tirx.PrimFunc
         )
 
 
-# Values that are aliases of their fields.
+# Values that only name other values.
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 
 
@@ -196,12 +196,12 @@ def _chooses(shape: relax.Expr) -> bool:
 
 
 def _number_type(var: relax.Var) -> tuple[str, int]:
-    """Kind and bits of an array's numbers."""
+    """Return the kind and the bits of an array's dtype."""
     dtype = DataType(str(var.ty.dtype))
     return str(dtype).rstrip("0123456789"), dtype.bits
 
 
 def _input_symbols(function: relax.Function) -> set[Any]:
-    """Symbols in the shapes of a function's inputs."""
+    """Return the symbols in the shapes of a function's inputs."""
     inputs = function.params[: int(function.attrs.get("num_input", len(function.params)))]
     return {symbol for param in inputs for symbol in relax.analysis.tir_vars_in_type(param.ty)}

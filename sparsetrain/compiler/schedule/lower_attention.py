@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that lowers attention to products and a softmax.
 
-A gradient computes the attention weights from the same arguments as the forward pass, so common
-subexpressions are eliminated in functions with attention.
+A gradient recomputes the attention weights from the same arguments as the forward pass, so the pass
+eliminates common subexpressions in functions with attention.
 """
 
 import tvm

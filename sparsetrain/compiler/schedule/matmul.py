@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: one schedule for NN, NT, TN, any extents, and whatever elementwise work follows.
+"""Matrix products: one schedule for NN, NT, TN, any extents, and any elementwise epilogue.
 
 - **Padded**: rows and columns to multiples of the register tile, so the inner loops have no guard.
-  Only the loads at the edge and the stores test bounds. So a symbolic batch costs nothing.
-- **Packed**: the right operand, and the left one of TN; `operands.py` says how and why. Of a batch
-  of small matrices each is packed by the task that multiplies it.
-- **In registers**: one tile of rows x columns accumulates over the whole of `k`. Columns are
+  Only loads at the edge and stores check bounds, so a symbolic batch costs nothing.
+- **Packed**: the right operand, and the left one of TN; `operands.py` explains how and why. In a
+  batch of small matrices, the task that multiplies a matrix packs it.
+- **In registers**: one tile of rows x columns accumulates over all of `k`. Columns are
   vectorised, rows unrolled. The epilogue (bias, activation, mask) is applied to the tile before
   it is stored.
-- **Parallel**: blocks of rows, times column panels where no thread packs rows for itself, or
-  whole matrices of a batch of small ones. A block is a few tiles high, for which a panel is fetched
-  once. Every element is summed over `k` in
+- **Parallel**: over blocks of rows, over column panels too if threads do not pack their own rows,
+  or over the matrices of a batch of small ones. A panel is fetched once for the few tiles of a
+  block. Every element is summed over `k` in
   order by one thread, so the result does not depend on the number of threads.
 """
 
@@ -39,20 +39,22 @@ from sparsetrain.compiler.schedule.rule import (
     vectorize_if_whole,
 )
 
-# Rows of a register tile -> tiles in a block of rows: a panel is fetched once for them. Batches are
-# powers of two, mostly, so blocks of 128 or 66 rows come out even; of 128 rows, blocks of 96 gave
-# one of two threads 36. Processors with tiles of 6 rows have smaller second-level caches.
+# Rows of a register tile -> tiles in a block of rows, for which a panel is fetched once. Most
+# batches are powers of two, which blocks of 128 or 66 rows divide evenly; blocks of 96 split 128
+# rows unevenly between two threads. Processors with tiles of 6 rows have smaller second-level
+# caches.
 _TILES_PER_ROW_BLOCK = {8: 16, 6: 11}
-# The same where each block's rows are packed over the whole of `k`, a batch: half of a second-level
-# cache at 2048 steps.
+# The same if each block packs its rows over all of `k` (a batch): half of a second-level cache at
+# 2048 steps.
 _PACKED_TILES = 8
-# Blocks of rows to aim for where few rows are known beforehand, so that every thread gets some.
+# Least number of row blocks if the rows are static, so that every thread gets work.
 _FEWEST_ROW_BLOCKS = 8
-# A matrix of a batch is small if it fits well into a core's second cache, and its product is soon
-# done: bytes of the right operand, and products of two numbers.
+# A batch's matrices are small below both limits: bytes of the right operand, which must fit into a
+# core's second-level cache, and multiplications.
 _SMALL_OPERAND = 2**17
 _SMALL_PRODUCT = 2**22
-# Below this, padding to a tile costs more than it saves; the reduction rule takes the product.
+# Below this, padding to a tile costs more than it saves, and the reduction rule schedules the
+# product.
 _FEWEST_ROWS = 4
 
 
@@ -78,7 +80,7 @@ class Matmul(CpuRule):
 
 
 def _feeds(sch: s_tir.Schedule, blocks: list[SBlockInfo], product: Product) -> bool:
-    """Whether a block computes an operand. Blocks that only feed the epilogue may."""
+    """Whether a block computes an operand of the product, rather than of its epilogue."""
     written = [sch.get(info.block_rv).writes[0].source for info in blocks]
     read = [region.source for region in sch.get(product.info.block_rv).reads]
     return any(w.same_as(r) for w in written for r in read)
@@ -124,7 +126,7 @@ def _apply_tile(
 
 
 def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
-    """Whether there is a right operand for each of a batch, and a task can do all of a product."""
+    """Whether each product of a batch has its own right operand and fits into one task."""
     rows, columns, steps = product.rows, product.columns, product.contracted
     if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(steps, int)):
         return False
@@ -135,7 +137,7 @@ def _is_small(sch: s_tir.Schedule, product: Product) -> bool:
 
 
 def _padding(product: Product, tile: RegisterTile) -> list[int]:
-    """For each axis of the product, the multiple that its extent is padded to."""
+    """Return for each axis of the product the multiple to which its extent is padded."""
     padding = [1] * len(product.info.dom())
     padding[product.row_axis], padding[-2] = tile.rows, tile.columns
     return padding
@@ -152,7 +154,7 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, product: Product, tile: RegisterTile, tiles: int, *, by_panel: bool
 ) -> _TileLoops:
-    """Nest: row block, column panel, tile of the block, k, row, column; the first are tasks."""
+    """Build the loops: row block, column panel, row tile, k, row, column; the first are tasks."""
     *batch, j, k = sch.get_loops(product.info.block_rv)
     i = batch.pop(product.row_axis)
     row_block, row_tile, row = sch.split(i, [None, tiles, tile.rows])
@@ -163,7 +165,7 @@ def _tile_loops(
 
 
 def _tiles(product: Product, tile: RegisterTile) -> int:
-    """Register tiles in a block of rows, which a task computes."""
+    """Return the number of register tiles in a task's block of rows."""
     in_place = product.left.contracted_is_contiguous
     most = _TILES_PER_ROW_BLOCK[tile.rows] if in_place else _PACKED_TILES
     if not isinstance(product.rows, int):
@@ -172,7 +174,7 @@ def _tiles(product: Product, tile: RegisterTile) -> int:
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
-    """Vectorise columns, unroll rows; a block of its own sets a tile's sums to zero."""
+    """Vectorise columns and unroll rows; zero a tile's sums in a separate block."""
     sch.vectorize(loops.column)
     sch.unroll(loops.row)
     init = sch.decompose_reduction(block, loops.contracted)

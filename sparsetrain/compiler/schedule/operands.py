@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of a product on their way to the registers, packed or read in place, and its epilogue.
+"""Operands of a product, packed or read in place, and its epilogue.
 
-A panel holds, for every step of `k`, as many neighbours as a register tile is wide, so that the
-inner loop reads it front to back. Rows a power of two apart would evict each other from the
-first-level cache; panels cannot.
+A panel holds the columns of one register tile for every step of `k`, so the inner loop reads it
+sequentially. Rows a power of two apart would evict each other from the first-level cache; panels
+cannot.
 
-- The right operand is packed once, by all threads, before the product starts, because every block
-  of rows reads it. If there are too few rows for several blocks, the thread that packs columns also
-  multiplies them. Small matrices of a batch are packed by the task that multiplies them.
+- The right operand is packed once by all threads before the product starts, because every block of
+  rows reads it. If there are too few rows for several blocks, the thread that packs columns also
+  multiplies them. The task that multiplies small matrices of a batch also packs them.
 - The left operand is read in place if `k` is contiguous in it (NN, NT). Otherwise (TN) each block
   of rows is packed by the thread that is about to use it, and stays in its second-level cache.
 
 Cost: one copy of the packed operand. Invariant: values are unchanged; padding is never stored. The
-blocks after a product are merged into one, its epilogue, which is applied before the store.
+blocks after a product are merged into one epilogue, which is applied before the store.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import parallel_over, static_extent
 
-# Columns of the source that a packing task copies side by side: four cache lines of float32.
+# Adjacent columns of the source that a packing task copies: four cache lines of float32.
 _PACKED_TOGETHER = 64
-# Rows of the source that are gathered side by side: lines a power of two apart share the ways of a
-# set of a first-level cache, and it has eight.
+# Rows of the source that are gathered together: cache lines a power of two apart fall into one set
+# of the first-level cache, which has eight ways.
 _GATHERED = 8
 # Steps of `k` in a packing task.
 _PACKED_STRETCH = 256
@@ -41,12 +41,12 @@ _PACKED_STRETCH = 256
 def pack_panels(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int
 ) -> None:
-    """Pack an operand in a parallel pass of its own.
+    """Pack an operand in a separate parallel pass.
 
-    A task copies a stretch of `k` for a few panels: it reads whole cache lines and writes few
-    streams. Vectors run along the panel. Where the source is contiguous in `k` instead, they are
-    gathered, and the next steps of `k` find the lines in cache. Tasks go through panels in the
-    product's order.
+    A task copies a range of `k` for a few panels, so it reads whole cache lines and writes few
+    streams. Vectors run along the panel. If the source is contiguous in `k` instead, vectors are
+    gathered, and the next steps of `k` find their lines in cache. Tasks are in the order in which
+    the product reads the panels.
     """
     vector_width = gcd(lanes, width)
     padding = padding_block(sch, block, operand)
@@ -73,7 +73,7 @@ def pack_panels(
 def pack_nearby(
     sch: s_tir.Schedule, block: SBlockRV, operand: Operand, width: int, lanes: int, task: LoopRV
 ) -> None:
-    """Pack a small operand inside the loop over tasks, which all of a task's tiles read."""
+    """Pack a small operand inside the loop over tasks; all tiles of a task read it."""
     packing = _lay_out_in_panels(sch, block, operand, width)
     # Before any split, as in `pack_row_blocks`.
     sch.compute_at(packing, task)
@@ -97,7 +97,7 @@ def pack_row_blocks(
 
 
 def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> None:
-    """Undo the padding of an operand: copying all rows to append zeros would be waste."""
+    """Remove the padding of an operand, so that rows are not copied just to append zeros."""
     padding = padding_block(sch, block, operand)
     if padding is not None:
         _repeat_last(sch, padding, operand)
@@ -105,10 +105,10 @@ def read_in_place(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> Non
 
 
 def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes: int = 1) -> None:
-    """Have a padding block repeat the last row, or column, where there is none.
+    """Make a padding block repeat the last row or column instead of writing zeros.
 
-    The result is never stored. `lanes` neighbours that exist are read as one vector; a test of each
-    would prevent that.
+    Results for the padding are never stored. `lanes` neighbours inside the bounds are read as one
+    vector, which a bounds check per element would prevent.
     """
     old = sch.get(padding)
     source = old.reads[0].source
@@ -130,7 +130,7 @@ def _repeat_last(sch: s_tir.Schedule, padding: SBlockRV, operand: Operand, lanes
 
 
 def padding_block(sch: s_tir.Schedule, block: SBlockRV, operand: Operand) -> SBlockRV | None:
-    """The block that writes the padded copy of an operand; None if it needed no padding."""
+    """Return the block that writes an operand's padded copy; None if it needed no padding."""
     buffer = sch.get(block).reads[operand.read].source
     for producer in sch.get_producers(block):
         if sch.get(producer).writes[0].source.same_as(buffer):
@@ -155,26 +155,26 @@ def _lay_out_in_panels(
 
 
 def _all_but(operand: Operand, dimensions: Sequence[Any]) -> list[Any]:
-    """The batch's entries, of a sequence with an entry for each dimension of an operand."""
+    """Return the entries for the batch axes, given one entry per dimension of an operand."""
     own = (operand.outer, operand.contracted)
     return [one for n, one in enumerate(dimensions) if n not in own]
 
 
 def _panels_per_task(extent: int | None, width: int) -> int:
-    """Panels copied side by side: a divisor of their number, so that the copy needs no guard."""
+    """Return how many panels to copy together: a divisor of their number, to avoid guards."""
     wanted = max(1, _PACKED_TOGETHER // width)
     return wanted if extent is None else gcd(wanted, extent // width)
 
 
 def inline_all_but_last(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> SBlockRV | None:
-    """Merge the elementwise blocks into the last one, and return that."""
+    """Merge the elementwise blocks into the last one, and return it."""
     for info in blocks[:-1]:
         sch.compute_inline(info.block_rv)
     return blocks[-1].block_rv if blocks else None
 
 
 def single_consumer(sch: s_tir.Schedule, block: SBlockRV, final: SBlockRV | None) -> SBlockRV:
-    """The one block that stores the product: epilogue, removal of the padding, or a plain copy."""
+    """Return the block that stores the product: epilogue, removal of padding, or a copy."""
     consumers = sch.get_consumers(block)
     if not consumers:
         return sch.cache_write(block, 0, "global")

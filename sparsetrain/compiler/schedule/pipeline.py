@@ -2,12 +2,12 @@
 """Pass pipeline from a Relax module to scheduled, lowered kernels, in order.
 
 It is TVM's own CPU pipeline with these differences. Attention becomes products and a softmax, which
-has a hand-written kernel. Transposes are cancelled or folded into products, of matrices and of
-batches of them. Operators that index have kernels with bounds checks (`sparsetrain.ops.indexing`).
-Kernels are scheduled by the rules of this package; TVM's pipeline schedules nothing on a CPU.
-Reshapes never become kernels, so `RewriteDataflowReshape`, which would undo that and aborts on
-hand-written kernels without a root block, is not needed. Generated shape functions are declared
-free of aliasing. Kernels do not check arguments that are proved to fit.
+has a hand-written kernel. Transposes are cancelled or folded into products of matrices and of
+batches. Operators that index have kernels with bounds checks (`sparsetrain.ops.indexing`). Kernels
+are scheduled by the rules of this package, whereas TVM's pipeline schedules nothing on a CPU.
+Reshapes never become kernels, so `RewriteDataflowReshape`, which aborts on hand-written kernels
+without a root block, is not needed. Generated shape functions are declared free of aliasing.
+Kernels do not check arguments that provably match.
 
 Cost: about 0.05 s per distinct kernel, once for all batch sizes.
 """
@@ -28,19 +28,19 @@ from sparsetrain.compiler.schedule.simplify_shapes import SimplifyShapes
 from sparsetrain.compiler.schedule.transposes import CancelTranspose
 from sparsetrain.ops import legalize
 
-# Operator -> how it is lowered, in place of TVM's way.
+# Operator -> lowering that replaces TVM's.
 LEGALIZE = {**legalize.LEGALIZE, **softmax.LEGALIZE}
 
 
-def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
-    """All passes between a Relax module and code generation.
+def pipeline(target: Target, hoisted: str | None = None) -> tvm.transform.Pass:
+    """Return the passes between a Relax module and code generation.
 
     Parameters
     ----------
     target : Target
-        Of a kind that has a backend.
-    kept : str, optional
-        A function that takes its scratch memory as arguments, see `HoistAllocations`.
+        The target; its kind must have a backend.
+    hoisted : str, optional
+        Name of a function that takes its buffers as arguments, see `HoistAllocations`.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     Raises
     ------
     ConfigError
-        If it has none.
+        If the target's kind has no backend.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     ... )  # doctest: +SKIP
 
     """
-    sequence = tvm.transform.Sequential(passes(backend_of(target).schedule(), kept))
+    sequence = tvm.transform.Sequential(passes(backend_of(target).schedule(), hoisted))
 
     @tvm.transform.module_pass(opt_level=0, name="SparsetrainPipeline")
     def run(module: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
@@ -71,8 +71,8 @@ def pipeline(target: Target, kept: str | None = None) -> tvm.transform.Pass:
     return run
 
 
-def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pass]:
-    """All passes, in order; the ones up to fusion decide the kernels."""
+def passes(schedule: Schedule, hoisted: str | None = None) -> list[tvm.transform.Pass]:
+    """Return all passes in order; the passes up to fusion decide the kernels."""
     return [
         # Which kernels there are.
         SimplifyShapes(),
@@ -82,7 +82,7 @@ def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pa
         LowerAttention(),
         CancelTranspose(),
         FoldIntoHalfMatmul(),
-        # Products replaced by their transposes are dead.
+        # Products that were replaced by their transposes are dead.
         relax.transform.DeadCodeElimination(),
         *schedule.products,
         relax.transform.DeadCodeElimination(),
@@ -97,12 +97,12 @@ def passes(schedule: Schedule, kept: str | None = None) -> list[tvm.transform.Pa
         relax.transform.DeadCodeElimination(),
         # How each one runs.
         *schedule.kernels,
-        # The calls: from a graph of values to code of the virtual machine.
+        # Lower the calls, from a graph of values to code for the virtual machine.
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         ElideArgumentChecks(),
-        *([] if kept is None else [HoistAllocations(kept), relax.transform.Normalize()]),
+        *([] if hoisted is None else [HoistAllocations(hoisted), relax.transform.Normalize()]),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),

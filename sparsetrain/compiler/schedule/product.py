@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matcher for matrix products in a loop nest, in any layout of the operands.
+"""Matcher for matrix products in a loop nest, with operands in any layout.
 
-A block is a product if it computes `C[..., i, j] += A * B` from zero over one axis `k`, where A is
-indexed by i and k, B by k and j, in any order. Batch axes may be before and between them, as heads
-do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last. Forms: NN, NT, TN, TT.
+A block is a product if it sums `C[..., i, j] += A * B` from zero over one axis `k`, where A is
+indexed by i and k, and B by k and j, in any order. Batch axes may come before and between these, as
+the heads do in `C[b, i, h, j] += A[b, i, h, k] * B[b, k, h, j]`, but not last. Forms: NN, NT, TN,
+TT.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,16 @@ from tvm.ir import TensorLoad
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm_ffi import structural_equal
 
-# Known when the function is scheduled (int), or only when it runs.
+# Static (int), or symbolic.
 Extent: TypeAlias = int | tirx.Expr
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One factor: its place among the block's reads, and the dimensions of two axes."""
+    """One factor: its position among the block's reads, and the dimensions of two of its axes."""
 
     read: int
-    outer: int  # dimension of i in the left operand, of j in the right one
+    outer: int  # dimension of i in the left operand, or of j in the right one
     contracted: int  # dimension of k
 
     @property
@@ -37,8 +38,8 @@ class Operand:
 class Product:
     """A matched product: the block, its operands and the extents of its axes.
 
-    `batch_axes` are the remaining dimensions, including those of length 1, which have no axis in
-    the block. `row_axis` is the rows' among the block's axes; the last two are columns and k.
+    `batch_axes` counts the other dimensions, including those of length 1, which have no axis in the
+    block. `row_axis` is the position of i among the block's axes; the last two are j and k.
     """
 
     info: SBlockInfo
@@ -58,14 +59,14 @@ def _itself(factor: tirx.Expr) -> tirx.Expr:
 def find_product(
     sch: s_tir.Schedule, blocks: list[SBlockInfo], load: Callable[[tirx.Expr], tirx.Expr] = _itself
 ) -> Product | None:
-    """The first product among `blocks`, or None; `load` finds the load in a factor."""
+    """Return the first product among `blocks`, or None; `load` finds the load in a factor."""
     return next(filter(None, (_match(sch, info, load) for info in blocks)), None)
 
 
 def _match(
     sch: s_tir.Schedule, info: SBlockInfo, load: Callable[[tirx.Expr], tirx.Expr]
 ) -> Product | None:
-    """The product that `info`'s block computes."""
+    """Return the product that the block of `info` computes, or None."""
     kinds = info.dom_kind()
     if len(kinds) < 3 or kinds != "S" * (len(kinds) - 1) + "R":
         return None
@@ -90,7 +91,7 @@ def _match(
 
 
 def _row_axis(factors: list[list[int | None]], column: int) -> int:
-    """The last axis that only the factor without columns has."""
+    """Return the last axis that only the factor without columns has."""
     with_columns, without = sorted(factors, key=lambda factor: column not in factor)
     alone = [a for a in without if a is not None and a != _FIXED and a not in with_columns]
     return max(alone, default=column - 1)
@@ -99,7 +100,7 @@ def _row_axis(factors: list[list[int | None]], column: int) -> int:
 def _factors(
     block: s_tir.SBlock, load: Callable[[tirx.Expr], tirx.Expr]
 ) -> list[TensorLoad] | None:
-    """The two loads of `C[...] = C[...] + a * b`, or None."""
+    """Return the two loads of `C[...] = C[...] + a * b`, or None."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, tirx.Add):
         return None
@@ -113,7 +114,7 @@ def _factors(
 
 
 def is_zero(init: tirx.Stmt | None) -> bool:
-    """Whether a block begins its sums with 0."""
+    """Whether a block initialises its sums with 0."""
     return (
         isinstance(init, tirx.BufferStore)
         and isinstance(init.value, tirx.FloatImm)
@@ -121,11 +122,11 @@ def is_zero(init: tirx.Stmt | None) -> bool:
     )
 
 
-_FIXED = -1  # in the place of an axis: the index of a dimension of length 1
+_FIXED = -1  # instead of an axis: the index into a dimension of length 1
 
 
 def _positions(indices: list, axes: list) -> list[int | None]:
-    """For every index, which axis it is; None for anything but a plain axis or 0."""
+    """Return which axis each index is; None for anything but an axis or 0."""
     return [
         _FIXED
         if isinstance(index, tirx.IntImm) and int(index) == 0
@@ -137,7 +138,7 @@ def _positions(indices: list, axes: list) -> list[int | None]:
 def _operand(
     block: s_tir.SBlock, load: TensorLoad, axes: list, i: int, j: int, k: int
 ) -> tuple[int, Operand] | None:
-    """Whether `load` is the left (i) or the right (j) operand, and its layout."""
+    """Return whether `load` is the left (i) or the right (j) operand, and its layout."""
     found = _positions(load.indices, axes)
     outer = [axis for axis in (i, j) if axis in found]
     moving = [axis for axis in found if axis != _FIXED]
@@ -146,7 +147,7 @@ def _operand(
     if found[-1] not in (outer[0], k):
         return None
     read = next((n for n, region in enumerate(block.reads) if _same_place(region, load)), None)
-    if read is None:  # a matrix times itself: its two regions are one read, the whole
+    if read is None:  # a matrix times itself: both regions are merged into one read
         return None
     return outer[0], Operand(read, found.index(outer[0]), found.index(k))
 

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reduction rules: sums, means, and products too thin for a register tile.
 
-Two shapes, told apart by the contiguous axis of the input:
+There are two shapes, which differ by the contiguous axis of the input:
 
-- **Columns** (bias gradients, one-row weight gradients): the contiguous axis survives. It is
-  vectorized, and the long axis is cut into chunks of fixed length; their partial results are
-  combined in order.
-- **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced. A vector of
-  partial results runs along it and is combined at the end. Rows run in parallel; a few long rows
-  are cut into chunks.
+- **Columns** (bias gradients, one-row weight gradients): the contiguous axis remains and is
+  vectorized. The long axis is cut into chunks of fixed length, with partial results combined in
+  order.
+- **Rows** (a one-column layer, norms, losses): the contiguous axis is reduced, in a vector of
+  partial results that is combined at the end. Rows run in parallel; a few long rows are cut into
+  chunks.
 
 Invariant: chunk lengths and vector widths depend on the target and the shape, never on the number
-of threads, so neither does the order of summation. Chunks also bound the rounding error of long
+of threads, so the order of summation does not either. Chunks also bound the rounding error of long
 sums.
 """
 
@@ -26,9 +26,9 @@ from sparsetrain.compiler.schedule.operands import inline_all_but_last
 from sparsetrain.compiler.schedule.register_tile import vector_unit
 from sparsetrain.compiler.schedule.rule import CpuRule, output_dtype, parallel_over, static_extent
 
-# Rows that one partial sum of the column shape covers.
+# Rows per partial sum in the column shape.
 _ROWS_PER_CHUNK = 256
-# Elements that one partial result of the row shape covers, where there are too few rows to share.
+# Elements per partial result in the row shape, if there are too few rows for the threads.
 _ELEMENTS_PER_CHUNK = 4096
 _FEW_ROWS = 16
 
@@ -39,7 +39,7 @@ class SingleReduction(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Choose the shape by the contiguous axis; None for several reductions."""
+        """Choose the shape by the contiguous axis; None if there are several reductions."""
         reductions = [n for n, info in enumerate(blocks) if not info.is_injective()]
         if len(reductions) != 1 or set(blocks[reductions[0]].dom_kind()) - {"S", "R"}:
             return None
@@ -67,7 +67,7 @@ class RowwiseReductions(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """All blocks of a row run together, so the row stays in cache."""
+        """Run all blocks of a row together, so that the row stays in cache."""
         del blocks
         return DlightReduction().apply(sch.mod["main"], target, False)
 
@@ -89,7 +89,7 @@ def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], Lo
 
 
 def _keeps_contiguous_axis(sch: s_tir.Schedule, block: SBlockRV, last: LoopRV) -> bool:
-    """Whether some operand is contiguous along the last spatial axis, and that axis has length."""
+    """Whether some operand is contiguous along the last spatial axis, and it is longer than 1."""
     stmt = sch.get(block)
     spatial = [axis.var for axis in stmt.iter_vars if axis.iter_type == axis.DataPar]
     contiguous = [region.region[-1].min for region in stmt.reads if len(region.region)]
@@ -117,7 +117,7 @@ def _accumulate_columns(
     reduced: LoopRV,
     lanes: int,
 ) -> None:
-    """Four vectors of columns per task (a page-friendly 256 bytes of AVX-512), row after row."""
+    """Sum four vectors of columns per task (256 bytes with AVX-512), row by row."""
     panel, vector, lane = sch.split(column, [None, 4, lanes])
     sch.reorder(*outer, panel, reduced, vector, lane)
     sch.vectorize(lane)
@@ -138,14 +138,14 @@ def _schedule_rows(
         *outer, chunk, within = sch.get_loops(partial)
         sch.reorder(chunk, *outer, within)
         _accumulate_rows(sch, partial, [chunk, *outer], within, lanes)
-        # Combine the few partial results, serially and in order.
+        # Combine the few partial results serially, in order.
         _start_from_zero(sch, block)
         return
     _accumulate_rows(sch, block, spatial or [sch.add_unit_loop(reduced)], reduced, lanes)
 
 
 def _start_from_zero(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Write the initial value by itself: within the reduced loop, a length of 0 never writes it."""
+    """Write the initial value in a separate block, so that an empty reduction writes it too."""
     sch.decompose_reduction(block, sch.get_loops(block)[-1])
 
 
@@ -159,11 +159,10 @@ def _has_few_rows(sch: s_tir.Schedule, spatial: list[LoopRV]) -> bool:
 def _accumulate_rows(
     sch: s_tir.Schedule, block: SBlockRV, outer: list[LoopRV], reduced: LoopRV, lanes: int
 ) -> None:
-    """One vector of partial results per row; a second pass combines it lane by lane.
+    """Compute one vector of partial results per row; a second pass combines its lanes.
 
-    The passes stay apart: moving the first under the second would drop the guard of a row with a
-    length that is not a multiple of the vector (`compute_at` of TVM 0.27 rebuilds the loops without
-    it).
+    The passes stay separate: moving the first one under the second would drop the guard of a row
+    that is not whole vectors long (`compute_at` of TVM 0.27 rebuilds the loops without it).
     """
     length = static_extent(sch, reduced)
     if length is None or length < 2 * lanes:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Register tile of a product: the innermost tile, by the registers of a CPU core.
+"""Register tile: the innermost tile of a product, sized by the registers of a CPU core.
 
 A product's tile of `rows` x `columns` accumulators must hide the latency of fused multiply-adds
 (about eight must be in flight) and leave registers for one row of the right operand. 8 x 2
 vectors of the 32 AVX-512 registers and 6 x 2 of the 16 older ones do both.
 
-The width comes from the target's features. `llvm_get_vector_width` is not used: in TVM 0.27 it
-answers 512 for every x86 CPU.
+The width comes from the target's features. `llvm_get_vector_width` is not used, because in TVM 0.27
+it returns 512 for every x86 CPU.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class VectorUnit(NamedTuple):
     registers: int
 
     def lanes(self, dtype: str) -> int:
-        """Numbers of `dtype` in one vector (at least one)."""
+        """Return how many numbers of `dtype` fit into one vector (at least one)."""
         return max(1, self.bits // DataType(dtype).bits)
 
 
@@ -44,14 +44,14 @@ _BASELINE = VectorUnit(128, 16)
 
 
 def vector_unit(target: Target) -> VectorUnit:
-    """The vector registers of a CPU target; plain `llvm` counts as 16 registers of 128 bits."""
+    """Return the vector registers of a CPU target; plain `llvm` has 16 registers of 128 bits."""
     return next((unit for name, unit in _UNITS if target_has_features(name, target)), _BASELINE)
 
 
 def register_tile(target: Target, dtype: str, columns: int | None) -> RegisterTile:
-    """The tile for a product of `columns` columns (None: known at run time only).
+    """Return the tile for a product of `columns` columns (None: symbolic).
 
-    Narrow results get one vector per row, so that at most one vector's width is wasted.
+    Narrow results get one vector per row, to waste less than one vector.
     """
     unit = vector_unit(target)
     lanes = unit.lanes(dtype)

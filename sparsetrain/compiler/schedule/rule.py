@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule rules: the base class of a CPU's, and the pass that tries them for each kernel.
+"""Schedule rules: the base class of CPU rules, and the pass that tries rules for each kernel.
 
 A rule receives one function of loops over blocks and returns a faster schedule of it, or None. A
-schedule primitive may also refuse half-way: schedules are built on a copy, so a rule that fails
-leaves nothing behind and the next one is tried. A function that every rule declines is compiled
-as it is.
+schedule primitive may also fail half-way. Each rule works on a copy, so a failed rule has no
+effect, and the next one is tried. A function that every rule declines is compiled unscheduled.
 
-Each distinct kernel is scheduled once per process: programs with and without updates, for
-prediction, and of different optimizers share most of their kernels, and the result of a rule
-depends on the kernel and the target alone. Scheduling a product takes 50 to 100 ms on one core of
-an EPYC (Zen 3), a lookup 1 ms.
+Each distinct kernel is scheduled once per process, because a rule's result depends only on the
+kernel and the target. Programs with and without updates, for prediction, and with different
+optimizers share most of their kernels. Scheduling a product takes 50 to 100 ms on one core of an
+EPYC (Zen 3), a lookup 1 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class CpuRule(ScheduleRule, ABC):
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         """Return a schedule of `func`, or None if this rule does not fit it."""
-        del tunable  # Nothing here is searched: one schedule per function.
+        del tunable  # There is no search: one schedule per function.
         if target.kind.name != "llvm" or not has_blocks(func) or not has_wide_extents(func):
             return None
         sch, blocks = _normalized(func)
@@ -48,7 +47,7 @@ class CpuRule(ScheduleRule, ABC):
         try:
             return self.schedule(sch.copy(), list(blocks), target)
         except (ScheduleError, InternalError):
-            # A primitive refuses a step that it cannot prove safe, or fails one of TVM's checks.
+            # A primitive refused a step that it cannot prove safe, or failed one of TVM's checks.
             return None
 
     @abstractmethod
@@ -60,9 +59,9 @@ class CpuRule(ScheduleRule, ABC):
 
 @lru_cache(maxsize=1)
 def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
-    """A schedule that no rule has touched, and its blocks, for all the rules that are asked.
+    """Return an unmodified schedule and its blocks; all rules for one kernel share them.
 
-    A schedule's random variables are valid in its copies.
+    A schedule's block references stay valid in its copies.
     """
     sch = s_tir.Schedule(func)
     return sch, normalize_prim_func(sch) or []
@@ -84,18 +83,18 @@ def has_wide_extents(func: tirx.PrimFunc) -> bool:
 
 
 def output_dtype(sch: s_tir.Schedule, block: SBlockRV) -> str:
-    """The dtype of `block`'s result, such as `float32`."""
+    """Return the dtype of a block's result, such as `float32`."""
     return dtype_of(sch.get(block).writes[0].source)
 
 
 def dtype_of(buffer: tirx.Var) -> str:
-    """A buffer's dtype, as in `float32`."""
+    """Return a buffer's dtype, such as `float32`."""
     dtype = buffer.dtype
     return str(dtype.dtype if isinstance(dtype, PrimType) else dtype)
 
 
 def static_extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
-    """The loop's number of iterations, or None if only known at run time."""
+    """Return a loop's number of iterations, or None if it is symbolic."""
     extent = sch.get(loop).extent
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
@@ -110,8 +109,8 @@ def parallel_over(sch: s_tir.Schedule, loops: list[LoopRV]) -> LoopRV:
 def vectorize_if_whole(sch: s_tir.Schedule, loop: LoopRV, lanes: int) -> None:
     """Vectorise `loop` by `lanes` if they divide it.
 
-    A remainder would become a guard on every lane. LLVM's own vectoriser masks such a loop
-    better, so it is left alone.
+    A remainder would put a guard on every lane. LLVM's own vectoriser masks such a loop better, so
+    this leaves it unchanged.
     """
     extent = static_extent(sch, loop)
     if extent is None or lanes < 2 or extent % lanes:
@@ -119,7 +118,7 @@ def vectorize_if_whole(sch: s_tir.Schedule, loop: LoopRV, lanes: int) -> None:
     sch.vectorize(sch.split(loop, [None, lanes])[-1])
 
 
-MOST_KERNELS = 500  # remembered, those used last
+MOST_KERNELS = 500  # most recently used kernels in the cache
 
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyRules")
@@ -129,7 +128,7 @@ class ApplyRules:
     Parameters
     ----------
     rules : ScheduleRule
-        Asked in this order.
+        Tried in this order.
     """
 
     def __init__(self, *rules: ScheduleRule) -> None:
@@ -138,7 +137,7 @@ class ApplyRules:
     def transform_module(
         self, module: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """The module with its kernels scheduled."""
+        """Return the module with its kernels scheduled."""
         target = Target.current(allow_none=False)
         result = module.clone()
         for var, function in module.functions_items():
@@ -152,17 +151,17 @@ def _is_scheduled(kernel: tirx.PrimFunc) -> bool:
 
 
 def _plainly_named(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with parameters named by their places.
+    """Rename a kernel's parameters by their positions.
 
-    Relax names them for layers and for values numbered within a program, and blocks that a schedule
-    adds are named after them: kernels that compute the same would differ by their names alone.
+    Relax names parameters after layers and numbered values of a program, and a schedule names
+    blocks after parameters, so kernels that compute the same would differ by names only.
     """
     new = {old: tirx.Var(f"p{place}", old.ty) for place, old in enumerate(kernel.params)}
     return tvm_ffi.structural_map(kernel, (tirx.Var, lambda var: new.get(var, var)))
 
 
 class _Known:
-    """Kernels by their text, and their schedules."""
+    """A cache of scheduled kernels, by the kernel's text and target."""
 
     def __init__(self, rules: Sequence[ScheduleRule]) -> None:
         self._apply = ApplyDefaultSchedule(*rules)
@@ -170,7 +169,7 @@ class _Known:
         self._lock = Lock()
 
     def scheduled(self, kernel: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-        """`kernel` as the rules would have it, which may be as it is."""
+        """Return `kernel` scheduled by the rules, or unchanged if none applies."""
         key = kernel_text(kernel), str(target)
         with self._lock:
             if key not in self._made:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass over generated shape functions: they are free of aliasing, and alike in every process.
+"""Pass that marks generated shape functions free of aliasing and makes them reproducible.
 
-They have one buffer. TVM 0.27 drops `noalias` from a whole LLVM module if one function lacks it and
-sorts last by name. Kernels then keep their accumulators in memory, at a third of the speed.
-Hand-written kernels should therefore carry `tirx.noalias` too.
+A shape function has only one buffer. TVM 0.27 drops `noalias` from a whole LLVM module if the
+function that sorts last by name lacks it. Kernels then keep their accumulators in memory, at a
+third of the speed. Hand-written kernels should therefore have `tirx.noalias` too.
 
-TVM writes a function's computed extents in the order of addresses, though they are independent.
-Here they are written in the order of their places, so equal programs have equal code.
+TVM stores a function's computed extents in the order of memory addresses, although they are
+independent. This pass sorts the stores by index, so equal programs have equal code.
 """
 
 import tvm

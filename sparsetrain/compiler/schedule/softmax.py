@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax and log-softmax of rows on a CPU: a hand-written kernel in whole vectors.
 
-A row is copied to a local array, padded with -inf to whole vectors, and stays there: its maximum,
-the exponentials and their sum are computed a vector at a time. TVM's kernel is a chain of dependent
-additions and comparisons.
-
-Invariant: elements are summed lane by lane, then the lanes in pairs: the same for any number of
-threads. Rows run in parallel.
+A row is copied to a local array and padded with -inf to whole vectors. There its maximum,
+exponentials and sum are computed a vector at a time, whereas TVM's kernel is a chain of dependent
+additions and comparisons. Invariant: elements are summed per lane, then the lanes in pairs, for any
+number of threads. Rows run in parallel.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.relax_op import call_kernel
 
 _DTYPES = ("float32", "float64")
-# A longer row than this, or of a length not known beforehand, is left to the schedule rules.
+# Rows that are longer, or of symbolic length, are left to the schedule rules.
 _LONGEST = 8192
 
 
@@ -57,7 +55,7 @@ def _fits(tensor: relax.TensorType, axis: int) -> bool:
 def softmax_kernel(
     rank: int, length: int, dtype: str, lanes: int, logarithm: bool
 ) -> tirx.PrimFunc:
-    """``kernel(x, out)`` for tensors of that rank with a last axis of `length`.
+    """Return ``kernel(x, out)`` for tensors of `rank` axes, the last one of `length`.
 
     Parameters
     ----------
@@ -66,7 +64,7 @@ def softmax_kernel(
     dtype : str
         A floating-point type.
     lanes : int
-        Numbers in a vector.
+        Numbers per vector.
     logarithm : bool
         Whether to write ``x - max - log(sum(exp(x - max)))``.
     """
@@ -81,7 +79,7 @@ def softmax_kernel(
 
 
 def wide(value: int) -> Any:
-    """The number as int64, which indices are."""
+    """Return the number as int64, the dtype of indices."""
     return tirx.const(value, "int64")
 
 
@@ -103,7 +101,7 @@ class _Row:
             self._put(n, x[row, n] if lane < self.rest else lowest)
 
     def write(self, out: Any, row: Any) -> None:
-        """Copy it to a row of `out`."""
+        """Copy the row to a row of `out`."""
         self._whole_vectors(lambda n: T.buffer_store(out, self._numbers[n], [row, n]))
         for lane in range(self.rest):
             n = wide(self.whole * self.lanes + lane)
@@ -114,7 +112,7 @@ class _Row:
         self._each(self.vectors, lambda n: self._put(n, by(self._numbers[n])))
 
     def total(self, combine: Callable[[Any, Any], Any], of: Callable[[Any], Any]) -> Any:
-        """All numbers combined: lane by lane, then lanes in pairs."""
+        """Combine all numbers: per lane, then the lanes in pairs."""
         lanes = T.alloc_buffer((self.lanes,), self.dtype)
         with self._vector() as lane:
             T.buffer_store(lanes, of(self._numbers[lane]), [lane])

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that cancel transposes, and fold them into matrix products, so that none is materialized.
+"""Passes that cancel transposes or fold them into matrix products, so that none is stored.
 
 A linear layer is `matmul(x, permute_dims(w))`. Its reverse pass contains
-`permute_dims(permute_dims(w))`, which is the weight, and computes the weight's gradient as
-`permute_dims(matmul(x', g))`, which is `matmul(g', x)`. Operator fusion never moves a transpose
-into a product, so each would cost one copy of the matrix per step. The passes transpose the index
+`permute_dims(permute_dims(w))`, which equals w, and computes the weight's gradient as
+`permute_dims(matmul(x', g))`, which equals `matmul(g', x)`. Operator fusion never moves a transpose
+into a product, so each would cost a copy of the matrix per step. These passes transpose the index
 expressions instead.
 
-Invariant: only 2-D tensors are touched, products of one dtype; values are unchanged. A later pass
+Invariant: only products of 2-D tensors of one dtype change, and values stay the same. A later pass
 removes dead code.
 """
 
@@ -25,10 +25,10 @@ from sparsetrain.kernels.rewrite import Rewriter, function_pass, is_call
 
 @function_pass
 class FoldTransposeIntoMatmul(Rewriter):
-    """Replace products of transposed operands by the form NT, TN or TT, outer ones by no sum."""
+    """Replace products of transposed operands by NT, TN or TT, and outer products by a map."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Multiply the sources of transposed operands."""
+        """Multiply the sources of transposed operands instead."""
         if not is_plain_matmul(call):
             return super().visit_call_(call)
         sources = [self._before_transpose(operand) for operand in call.args]
@@ -50,16 +50,16 @@ class FoldTransposeIntoMatmul(Rewriter):
         )
 
     def _before_transpose(self, operand: relax.Expr) -> relax.Expr | None:
-        """The matrix that `operand` transposes, or None."""
+        """Return the matrix that `operand` transposes, or None."""
         return transposed_source(self.definitions.of(operand))
 
 
 def whole_product(*_: Any) -> None:
-    """Cut no product into pieces, which is for targets that have more threads than tiles."""
+    """Never split a product's sum, which pays only where there are more threads than tiles."""
 
 
 def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
-    """The matrix that the call `value` transposes, or None if it does something else."""
+    """Return the matrix that the call `value` transposes, or None if it does something else."""
     if not is_call(value, "relax.permute_dims") or value.ty.ndim != 2:
         return None
     axes = value.attrs.axes
@@ -67,19 +67,19 @@ def transposed_source(value: relax.Expr | None) -> relax.Expr | None:
 
 
 def is_plain_matmul(call: relax.Call) -> bool:
-    """A product of two matrices of one dtype, which a transpose can be moved into."""
+    """Whether a call is a product of two matrices of one dtype, so that it can take a transpose."""
     dtypes = _dtypes_of_matrices(call)
     return bool(dtypes) and dtypes == {str(call.ty.dtype)}
 
 
 def is_half_matmul(call: relax.Call) -> bool:
-    """A product of two matrices of halves that is accumulated in float32."""
+    """Whether a call is a product of two half matrices with float32 sums."""
     dtypes = _dtypes_of_matrices(call)
     return len(dtypes) == 1 and dtypes <= HALVES.keys() and str(call.ty.dtype) == "float32"
 
 
 def _dtypes_of_matrices(call: relax.Call) -> set[str]:
-    """The transposed operands of a product of two matrices; none if `call` is no such product."""
+    """Return the operands' dtypes of a product of two matrices, or an empty set."""
     types = [operand.ty for operand in call.args] if is_call(call, "relax.matmul") else []
     shaped = [t for t in types if isinstance(t, relax.TensorType) and t.shape is not None]
     return {str(t.dtype) for t in shaped} if [t.ndim for t in shaped] == [2, 2] else set()
@@ -98,7 +98,7 @@ def _product(a: te.Tensor, b: te.Tensor, transpose_a: bool, transpose_b: bool) -
     def term(i: tvm.tirx.Var, j: tvm.tirx.Var, k: tvm.ir.Expr) -> tvm.ir.Expr:
         return (a[k, i] if transpose_a else a[i, k]) * (b[j, k] if transpose_b else b[k, j])
 
-    # Over one element there is nothing to sum: an elementwise kernel, which fuses like one.
+    # A sum over one element is an elementwise kernel, which can fuse with others.
     if isinstance(inner, tvm.tirx.IntImm) and int(inner) == 1:
         return te.compute(shape, lambda i, j: term(i, j, tvm.tirx.const(0, "int64")), name="outer")
     k = te.reduce_axis((0, inner), name="k")
@@ -111,7 +111,7 @@ class CancelTranspose(Rewriter):
     """Rewrite transposes of transposes and of products; run before `FoldTransposeIntoMatmul`."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Replace a transpose of a transpose, or of a product that nothing else reads."""
+        """Replace a transpose of a transpose, or of a product without other readers."""
         source = transposed_source(call)
         if source is None:
             return super().visit_call_(call)

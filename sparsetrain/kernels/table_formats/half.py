@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between float32 and the bits of a half, inside kernels: exact one way, stochastic the other.
+"""Conversions inside kernels: half bits to float32, exact; float32 to half, stochastic.
 
 `narrowed` adds random bits below the last bit that is kept and truncates: a number becomes one of
 its two neighbours, the nearer one more often, so that the mean is the number. Numbers that the
@@ -19,17 +19,17 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.table_formats.noise import uint, word
 
-BITS = "uint16"  # how kernels see a half
+BITS = "uint16"  # dtype of a half inside kernels
 MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
 
 
 def widened(bits: Any, dtype: str) -> Any:
-    """The float32 with the value of 16 bits of `dtype`."""
+    """Convert the 16 bits of a `dtype` number to float32."""
     return _WIDENED[dtype](word(bits))
 
 
 def narrowed(value: Any, random: Any, dtype: str) -> Any:
-    """The 16 bits of `dtype` that a float32 is rounded to, by 32 random bits."""
+    """Round a float32 to the 16 bits of a `dtype` number, by 32 random bits."""
     bits = T.reinterpret("uint32", T.Bind(value))
     size = bits & MAGNITUDE
     rounded, largest, infinite, nan = _NARROWED[dtype](size, random)
@@ -43,7 +43,7 @@ def _widened_bfloat16(bits: Any) -> Any:
 
 
 def _widened_float16(bits: Any) -> Any:
-    """Its exponent is biased by 15, float32's by 127."""
+    """Convert float16 bits; their exponent has a bias of 15, float32's of 127."""
     size = T.Bind((bits & 0x7FFF) << 13)
     # A denormal with the exponent of the smallest normal number is 2**-14 too large.
     tiny = T.reinterpret("float32", size + uint(0x3880_0000)) - tirx.const(2.0**-14, "float32")
@@ -62,7 +62,7 @@ def _narrowed_float16(size: Any, random: Any) -> tuple[Any, int, int, Any]:
     smallest = uint(0x3880_0000)  # 2**-14, the smallest normal number
     rebiased = tirx.max(size, smallest) - uint(112 << 23)
     normal = (rebiased + (random >> 19)) >> 13
-    # 2**-24 is the step of denormals: 20 bits more are kept for the random ones.
+    # Denormals are multiples of 2**-24; 20 more bits are kept to add the random ones.
     near = T.reinterpret("float32", tirx.min(size, smallest)) * tirx.const(2.0**44, "float32")
     fixed = word(tirx.Cast("int32", near))
     tiny = (fixed + (random >> 12)) >> 20
@@ -74,7 +74,8 @@ _WIDENED: dict[str, Callable[[Any], Any]] = {
     "bfloat16": _widened_bfloat16,
     "float16": _widened_float16,
 }
-# (size, random) -> rounded size; the largest finite one as a float32; infinity; the NaN of a NaN.
+# (magnitude bits, random bits) -> rounded bits, float32 bits of the largest finite half, bits of
+# infinity, bits of NaN.
 _NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, Any]]] = {
     "bfloat16": _narrowed_bfloat16,
     "float16": _narrowed_float16,

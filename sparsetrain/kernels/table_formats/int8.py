@@ -28,24 +28,24 @@ FRACTION = 23  # fraction bits that decide the rounding
 
 
 def scale_bits(largest: Any) -> Any:
-    """The bits of a row's scale (uint32), from the bits of its largest magnitude."""
+    """Return the bits of a row's scale (uint32), given the bits of its largest magnitude."""
     exponent = T.Bind((largest + uint(CARRY)) & uint(INFINITE))
     scale = tirx.max(exponent, uint(LEAST)) - uint(6 << 23)
     return T.Bind(tirx.Select(exponent == uint(INFINITE), uint(QUIET_NAN), scale))
 
 
 def inverse_bits(scale: Any) -> Any:
-    """The bits of ``1 / scale``, or of 0 for NaN."""
+    """Return the bits of ``1 / scale``; of 0 for NaN."""
     return T.Bind(tirx.Select(scale == uint(QUIET_NAN), uint(0), uint(254 << 23) - scale))
 
 
 def magnitude(value: Any) -> Any:
-    """The bits of ``|value|``, ordered as the numbers are; NaN comes last."""
+    """Return the bits of ``|value|``, which sort like the numbers; NaN sorts last."""
     return T.reinterpret("uint32", value) & uint(MAGNITUDE)
 
 
 def narrowed(value: Any, inverse: Any, random: Any) -> Any:
-    """The int8 value of a weight, rounded stochastically by the top 23 of 32 random bits.
+    """Round a weight to int8 stochastically, by the top 23 of 32 random bits.
 
     The bits are added as a fraction before rounding down, so the mean is the weight.
     """
@@ -56,7 +56,7 @@ def narrowed(value: Any, inverse: Any, random: Any) -> Any:
 
 
 def rows_of_floats(rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32, rounded to nearest -> (n, D + 4) int8."""
+    """Round (n, D) float32 rows to nearest, to (n, D + 4) int8."""
     largest = np.abs(rows).max(axis=1, keepdims=True).astype(np.float32).view(np.uint32)
     exponent = (largest + np.uint32(CARRY)) & np.uint32(INFINITE)
     bits = np.maximum(exponent, LEAST) - np.uint32(6 << 23)
@@ -67,10 +67,10 @@ def rows_of_floats(rows: np.ndarray) -> np.ndarray:
 
 
 def floats_of_rows(rows: np.ndarray) -> np.ndarray:
-    """(n, D + 4) int8 -> (n, D) float32."""
+    """Convert (n, D + 4) int8 rows to (n, D) float32."""
     return rows[:, :-SCALE].astype(np.float32) * scales_of(rows)
 
 
 def scales_of(rows: np.ndarray) -> np.ndarray:
-    """(n, D + 4) int8 -> (n, 1) float32."""
+    """Return the scales of (n, D + 4) int8 rows as (n, 1) float32."""
     return np.ascontiguousarray(rows[:, -SCALE:]).view("<f4").astype(np.float32)

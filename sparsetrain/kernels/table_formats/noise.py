@@ -27,12 +27,12 @@ def uint(number: int) -> Any:
 
 
 def word(value: Any) -> Any:
-    """The lowest 32 bits of an integer."""
+    """Return the lowest 32 bits of an integer."""
     return tirx.Cast("uint32", value)
 
 
 def times(bits: Any, factor: int) -> Any:
-    """The lowest 32 bits of the product of a word, or of an index below 2**32, and a constant.
+    """Return the low 32 bits of a constant times a word, or times an index below 2**32.
 
     TVM 0.27 assumes that unsigned products do not wrap and that a cast keeps bounds even if the
     type cannot, so it would fold a 32-bit product into a wrong constant. In 64 bits the product
@@ -61,25 +61,25 @@ def holding(words: Any, place: Any) -> Hold:
 Keys = tuple[int, int]
 
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B
-GOLDEN = 0x9E3779B9  # 2**32 over the golden ratio: neighbouring columns start far apart
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads neighbouring columns
 
 
 def keys_of(seed: int, parameter: str, step: int) -> Keys:
-    """Two numbers below 2**32 for one step of one parameter."""
+    """Return two numbers below 2**32 for one step of one parameter."""
     digest = blake2b(f"{seed}/{step}/{parameter}".encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def row_bits(keys: Sequence[Any], row: Any, hold: Hold) -> Any:
-    """Inside a kernel: the hash (uint32) of a row (int64), in the word of `hold`."""
+    """Emit the hash (uint32) of a row (int64), stored in the word of `hold`."""
     low, high = word(row & tirx.const(0xFFFFFFFF, "int64")), word(row >> tirx.const(32, "int64"))
     return hold(_mixed(low ^ word(keys[0]), hold) ^ high ^ word(keys[1]))
 
 
 def element_bits(shared: Any, column: Any, hold: Hold) -> Any:
-    """Inside a kernel: the 32 random bits of an element, from `row_bits` and its column.
+    """Emit the 32 random bits of an element, from `row_bits` and its column.
 
-    They are valid until the next call; `hold` must not be the row's own word.
+    They are valid until the next call; `hold` must use a different word than the row.
     """
     return _mixed(shared ^ times(column, GOLDEN), hold)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dtypes of stored tables, the dtypes they are computed in, and how kernels read them.
+"""Dtypes of stored tables, the dtypes of computations with them, and how kernels read them.
 
 A half-precision table is read into float32 and rounded when a row is written; gradients, slots and
 activations are float32. Kernels see its numbers as 16-bit integers and convert them with integer
@@ -37,7 +37,7 @@ TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "uint8
 HALVES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
 INT8, FOR_PREDICTION = "int8", "uint8"
 TABLE_DTYPES = ("float32", *HALVES, INT8)  # trainable
-EXTRA = 8  # bytes of a row for prediction beside its numbers
+EXTRA = 8  # additional bytes per row of a table for prediction
 _BESIDE = {INT8: SCALE, FOR_PREDICTION: EXTRA}
 
 
@@ -57,62 +57,62 @@ def has_scales(dtype: str) -> bool:
 
 
 def computed_in(dtype: str) -> str:
-    """The dtype that a table's numbers are computed in: float32, or its own if that is wider."""
+    """Return the dtype of computations with a table: float32, or its own if that is wider."""
     return "float32" if dtype in (*HALVES, *_BESIDE) else dtype
 
 
 def seen_as(dtype: str) -> str:
-    """The dtype that kernels declare for an array of some dtype."""
+    """Return the dtype that kernels declare for an array of `dtype`."""
     return BITS if dtype in HALVES else dtype
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
-    """NumPy's dtype of a name, bfloat16 included."""
+    """Return NumPy's dtype of a name, bfloat16 included."""
     return HALVES[dtype] if dtype in HALVES else np.dtype(dtype)
 
 
 def check_target(dtype: str, target: Any) -> None:
-    """Refuse a dtype of tables that a target has no kernels for.
+    """Refuse a table dtype for which a target has no kernels.
 
     Raises
     ------
     ConfigError
-        Names both and the way out.
+        Names both, and the fix.
     """
     backend = backend_of(target)
     if dtype not in backend.row_formats:
         raise ConfigError(
-            f"target {backend.kind!r} has no kernels for tables in {dtype}: take target 'cpu', or "
+            f"target {backend.kind!r} has no kernels for tables in {dtype}: use target 'cpu', or "
             "float32 tables"
         )
 
 
 def check_trainable(dtype: str) -> None:
-    """Refuse to train tables that can only be read.
+    """Refuse to train tables that are read-only.
 
     Raises
     ------
     ConfigError
-        Advice for the message.
+        Names the alternatives.
     """
     if dtype == FOR_PREDICTION:
         raise ConfigError(
-            "tables in uint8 are for prediction alone: train the model that they were made from, "
+            "tables in uint8 are for prediction only: train the model that they were made from, "
             "or one with table_dtype='int8'"
         )
 
 
 def check_table_dtype(dtype: object, place: str) -> None:
-    """Refuse dtypes that no table is stored in.
+    """Refuse dtypes in which no table can be stored.
 
     Raises
     ------
     ConfigError
-        Names the place, the value and the dtypes that there are.
+        Names the place, the value and the supported dtypes.
     """
     if dtype not in (*TABLE_DTYPES, FOR_PREDICTION):
         known = ", ".join(repr(name) for name in TABLE_DTYPES)
-        raise ConfigError(f"{place}: table_dtype is one of {known}, not {dtype!r}")
+        raise ConfigError(f"{place}: table_dtype must be one of {known}, not {dtype!r}")
 
 
 Read = Callable[[Any, Any, Any], Any]
@@ -134,12 +134,12 @@ def stored_rows(rows: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def floats_of(rows: np.ndarray) -> np.ndarray:
-    """A copy of rows of a table that trains, (n, D) float32."""
+    """Return a copy of rows of a trainable table as (n, D) float32."""
     return floats_of_rows(rows) if str(rows.dtype) == INT8 else rows.astype(np.float32)
 
 
 def read_element(table: Any, row: Any, column: Any) -> Any:
-    """The number at (row, column) of a table of any dtype."""
+    """Read the number at (row, column) of a table of any dtype."""
     dtype = str(table.dtype)
     return _READ.get(dtype, _read_plain)(table, row, column)
 
@@ -164,7 +164,7 @@ def _read_int8(table: Any, row: Any, column: Any) -> Any:
 
 
 def read_float(table: Any, row: Any, first: int) -> Any:
-    """A float32 of four bytes, the lowest first; LLVM makes one load of it."""
+    """Read a little-endian float32 from four bytes, which LLVM turns into one load."""
     parts = [_unsigned(table[row, first + n]) << (8 * n) for n in range(4)]
     return T.reinterpret("float32", parts[0] | parts[1] | parts[2] | parts[3])
 
@@ -187,13 +187,13 @@ LARGEST = 1e38  # largest magnitude in a row: the row's range must fit float32
 
 
 class NoScale(NamedTuple):
-    """The first row that holds NaN, infinity or a number beyond `LARGEST`."""
+    """The number of the first row with NaN, infinity or a number beyond `LARGEST`."""
 
     row: int
 
 
 def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
-    """Fill `out` with the rows of a table, or say which row has no scale.
+    """Fill `out` with the quantized rows of a table; return `NoScale` if a row has no scale.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
 
 
 def _quantized(rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32 -> (n, D + 8) uint8."""
+    """Quantize (n, D) float32 to (n, D + 8) uint8."""
     low = rows.min(axis=1, keepdims=True).astype(np.float64)
     span = rows.max(axis=1, keepdims=True) - low
     scale = (span / STEPS).astype(np.float32)

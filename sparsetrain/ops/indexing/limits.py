@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the ids of each operator, for the check of arguments.
+"""Upper bounds of the ids of each operator, for the check of arguments.
 
-Kernels stay in bounds without it. An extent known only in a call is a symbol.
+Kernels stay in bounds without this check. Extents may be symbolic.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sparsetrain.ops.operand_shapes import name_of, shape_of
 
 
 class Limit(NamedTuple):
-    """A tensor of ids and its upper limits.
+    """A tensor of ids and its upper bounds.
 
     Parameters
     ----------
     ids : relax.Expr
     extents : tuple of expression
-        One for all, or one for each place of the last axis.
+        One bound for all ids, or one per index of the last axis.
     operator : str
     from_end : bool
-        Whether those below 0 count from the end.
+        Whether negative ids count from the end.
     """
 
     ids: relax.Expr
@@ -53,17 +53,17 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
     Raises
     ------
     DataError
-        Naming the first of them, its place and the length of the axis.
+        Names the first such id, its position and the length of the axis.
     """
     sizes = np.array(extents, "int64")
-    rows = ids.reshape(-1, len(sizes))  # the ids' shape may differ, their order is the same
+    rows = ids.reshape(-1, len(sizes))  # the ids may have another shape, in the same order
     outside = (rows < (-sizes if limit.from_end else 0)) | (rows >= sizes)
     if outside.any():
         row, column = np.argwhere(outside)[0]
         place = np.unravel_index(row * len(sizes) + column, ids.shape)
         raise DataError(
             f"argument {name!r}: id {int(ids[place])} at {tuple(map(int, place))} is outside the "
-            f"axis of {int(sizes[column])} that {limit.operator} goes by"
+            f"axis of length {int(sizes[column])} that {limit.operator} indexes"
         )
 
 

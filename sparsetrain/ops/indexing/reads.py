@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that read by ids: the meaning of an id, the kernel, and the rows read.
+"""Operators that read by ids: the meaning of an id, the kernel, and the rows that are read.
 
 All have the form ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes of
 x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
@@ -23,7 +23,7 @@ from sparsetrain.ops.operand_shapes import is_one, is_zero, size_of
 
 
 class Place(NamedTuple):
-    """An index along an axis, and whether it may be used."""
+    """An index along an axis, and whether it is inside."""
 
     index: Any
     inside: Any
@@ -46,12 +46,12 @@ def _wrap(index: Any, extent: Any) -> Any:
     return tirx.floormod(index, tirx.max(extent, 1))  # 0 for an axis without rows, as in `_clip`
 
 
-# Mode of `take` -> the place of an id.
+# Mode of `take` -> index of an id along the axis.
 PLACES = {"fast": from_end, "clip": _clip, "wrap": _wrap}
 
 
 def _place(ids: te.Tensor, where: Sequence[Any], extent: Any, mode: str = "fast") -> Place:
-    """The place of ``ids[where]`` along an axis."""
+    """Return the place of ``ids[where]`` along an axis."""
     extent = tirx.Cast("int64", extent)
     index = PLACES[mode](tirx.Cast("int64", ids(*where)), extent)
     if mode != "fast":
@@ -67,14 +67,14 @@ class Read(NamedTuple):
     ids : list of relax.Expr
         The tensors of ids.
     chosen : list of list of expression
-        For each tensor of ids their upper limits: one for all, or one for each place of the last
-        axis. Empty where ids outside are moved inside.
+        For each tensor of ids its upper bounds: one for all ids, or one per index of the last axis.
+        Empty if the mode moves invalid ids inside.
     axes : int
-        Leading axes of the tensor along which they choose.
+        Number of leading axes of the tensor that ids index.
     extents : callable
-        From the shapes of the tensor and the ids to the extents of the index.
+        Shapes of the tensor and the ids -> extents of the index.
     places : callable
-        From the tensor's shape, the ids and an index to a place for each of the axes.
+        Shape of the tensor, ids and an index -> a place for each of the axes.
     """
 
     ids: list[relax.Expr]
@@ -87,13 +87,13 @@ class Read(NamedTuple):
 def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
     """How a call of an operator of `READS` reads by ids.
 
-    Without a builder the fields of a tuple variable are not found.
+    Without a builder, a tuple variable counts as having no fields.
     """
     return READS[call.op.name](builder, call)
 
 
 def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id for each leading axis of x."""
+    """Read ``y[b, i] = x[b, *ids[b, i]]``: the last axis of ids has an id per leading axis of x."""
     ids, reads = call.args[1], call.op.name == "relax.gather_nd"
     batch = int(call.attrs["batch_dims"]) if reads else 0
     depth = int(ids.ty.shape[-1])
@@ -107,7 +107,7 @@ def _tuples(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i, j] = x[i, ids[i, j]]`` along an axis; ids may be shorter than x along the rest."""
+    """Read ``y[i, j] = x[i, ids[i, j]]`` along an axis; ids may be shorter along other axes."""
     x, ids = call.args[:2]
     axis = _front(call.attrs["axis"], x)
 
@@ -120,7 +120,7 @@ def _elements(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """``y[i] = x[ids[0][i], ids[1][i], ...]``, ids broadcast together."""
+    """Read ``y[i] = x[ids[0][i], ids[1][i], ...]``, with ids broadcast against each other."""
     ids = _fields(builder, call.args[1])
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -132,7 +132,7 @@ def _tensors(builder: relax.BlockBuilder | None, call: Any) -> Read:
 
 
 def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") -> Read:
-    """``y[i, n, j] = x[i, ids[n], j]``."""
+    """Return the read ``y[i, n, j] = x[i, ids[n], j]``."""
     axis = _front(axis, x)
 
     def places(shape: Sequence[Any], ids: Sequence[te.Tensor], at: Sequence[Any]) -> list[Place]:
@@ -150,7 +150,7 @@ def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """The place in a tensor of `shape` that is broadcast to `index`."""
+    """Return the index into a tensor of `shape` that broadcasts to `index`."""
     own = index[len(index) - len(shape) :]
     return [0 if is_one(n) else i for i, n in zip(own, shape, strict=True)]
 
@@ -172,10 +172,10 @@ def _front(axis: Any, x: relax.Expr) -> int:
 
 
 class Rows(NamedTuple):
-    """A tensor as rows (height, width), and the row of each id (count,); `height` for none.
+    """A tensor as rows (height, width), and the row of each id (count,); `height` if invalid.
 
-    A row covers the axes that are not indexed, if their lengths are known when compiling; otherwise
-    each element is a row.
+    A row covers the axes that are not indexed if their lengths are static; otherwise each element
+    is a row.
     """
 
     height: Any
@@ -185,12 +185,12 @@ class Rows(NamedTuple):
 
 
 def extents_of(x: relax.Expr, read: Read) -> list[Any]:
-    """The extents of the index of a read of `x`."""
+    """Return the extents of the index of a read of `x`."""
     return read.extents([*x.ty.shape], [[*ids.ty.shape] for ids in read.ids])
 
 
 def rows_read(builder: relax.BlockBuilder, x: relax.Expr, read: Read) -> Rows:
-    """The row numbers of a read of `x`, bound in the block being built."""
+    """Return the row numbers of a read of `x`, bound in the current block."""
     shape = list(x.ty.shape)
     rest = shape[read.axes :]
     by_row = all(isinstance(n, tirx.IntImm) for n in rest)
@@ -257,9 +257,9 @@ READS: dict[str, Callable[[relax.BlockBuilder | None, Any], Read]] = {
     ),
 }
 
-# Operator -> how it is lowered, in place of TVM's way.
+# Operator -> lowering that replaces TVM's.
 LEGALIZE = dict.fromkeys(READS, _legalized)
-# A write uses ids as a read does.
+# A write uses ids like a read.
 READS |= {
     "relax.scatter_nd": _tuples,
     "relax.scatter_elements": _elements,

@@ -21,7 +21,7 @@ from sparsetrain.kernels.relax_op import call_kernel
 from sparsetrain.ops.indexing import reads
 from sparsetrain.ops.operand_shapes import is_one
 
-Combine = Callable[[Any, Any], Any]  # from the old value and the written one to the new value
+Combine = Callable[[Any, Any], Any]  # (old value, written value) -> new value
 
 REDUCTIONS: dict[str, Combine] = {
     "update": lambda old, new: new,
@@ -34,7 +34,7 @@ REDUCTIONS: dict[str, Combine] = {
 
 
 def write_kernel(width: int, dtype: str, combine: Combine) -> PrimFunc:
-    """``out = x``, then ``out[ids[n]] = combine(out[ids[n]], new[n])`` in order."""
+    """Copy ``out = x``, then set ``out[ids[n]] = combine(out[ids[n]], new[n])`` in order."""
     with kernel("write") as built:
         height, count = extents(2)
         x, ids = buffer("x", (height, width), dtype), buffer("ids", (count,), "int64")
@@ -87,7 +87,7 @@ def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) ->
     return builder.emit_te(repeated, new)
 
 
-# Operator -> how it is lowered, in place of TVM's way.
+# Operator -> lowering that replaces TVM's.
 LEGALIZE = dict.fromkeys(
     ("relax.scatter_nd", "relax.scatter_elements", "relax.index_put"), _legalized
 )

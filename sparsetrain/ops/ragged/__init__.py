@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on ragged sequences: the tokens of B rows in one array, without padding.
+"""Operators on ragged sequences: tokens of B rows in one array, without padding.
 
 Tokens are (N, D), and row b ends before token ``ends[b]``, (B,) int64; the last end is N.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks of keys, over which kernels of attention within ragged rows loop.
 
-A block's keys are transposed into a local array, so the products of a query with a block are a
+A block's keys are transposed into a local array, so that the products of a query and a block form a
 vector.
 """
 
@@ -22,7 +22,7 @@ BLOCK = 8  # tokens
 
 
 class Attention(NamedTuple):
-    """Attention of tokens (N, width); each head has its share of the columns."""
+    """Attention of tokens (N, width), with the columns divided between the heads."""
 
     width: int
     heads: int
@@ -40,19 +40,19 @@ class Attention(NamedTuple):
         return tirx.const(value, self.dtype)
 
     def local(self, *shape: int) -> Any:
-        """An array of one thread."""
+        """Allocate an array that is local to a thread."""
         return T.alloc_buffer(shape, self.dtype, scope="local")
 
 
 class Query(NamedTuple):
-    """A query: its number among all, and its place within its row."""
+    """A query: its index among all queries, and its place within its row."""
 
     number: Any
     place: Any
 
 
 class Row(NamedTuple):
-    """A row: its tokens, which are keys, and its queries: the same tokens, or those at `places`."""
+    """A row: its tokens, which are the keys, and its queries: all tokens, or those at `places`."""
 
     first: Any  # token
     count: Any  # tokens
@@ -81,10 +81,10 @@ class Block(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The first arguments of a kernel of attention."""
+    """The first arguments of an attention kernel."""
 
     tokens: Any
-    asked: Any  # queries: the tokens, unless some were chosen
+    num_queries: Any  # number of queries: of tokens, unless queries are selected
     qkv: tuple[Any, Any, Any]
     bias: Any
     ends: Any
@@ -105,14 +105,14 @@ class Arguments(NamedTuple):
 def arguments_of(of: Attention, chosen: bool, distances: int | None = None) -> Arguments:
     """Declare q, k, v, perhaps a bias, ends and, for chosen queries, places and their ends."""
     tokens, rows = extents(2)
-    asked = extents(1)[0] if chosen else tokens
-    lengths = zip("qkv", (asked, tokens, tokens), strict=True)
+    num_queries = extents(1)[0] if chosen else tokens
+    lengths = zip("qkv", (num_queries, tokens, tokens), strict=True)
     q, k, v = (buffer(name, (n, of.width), of.dtype) for name, n in lengths)
-    bias = None if distances is None else buffer("bias", (asked, distances), of.dtype)
+    bias = None if distances is None else buffer("bias", (num_queries, distances), of.dtype)
     ends = buffer("ends", (rows,), "int64")
-    places = buffer("places", (asked,), "int64") if chosen else None
+    places = buffer("places", (num_queries,), "int64") if chosen else None
     place_ends = buffer("place_ends", (rows,), "int64") if chosen else None
-    return Arguments(tokens, asked, (q, k, v), bias, ends, places, place_ends)
+    return Arguments(tokens, num_queries, (q, k, v), bias, ends, places, place_ends)
 
 
 def each_block(
@@ -132,7 +132,7 @@ def each_block(
 
 
 def queries(of: Attention, block: Block, do: Callable[[Query], None]) -> None:
-    """For each query of the row that sees a block."""
+    """Loop over the queries of the row that attend to a block."""
     row = block.row
     if row.places is None:
         begin = block.start if of.causal else wide(0)
@@ -189,8 +189,8 @@ def attend_back_(
 ) -> None:
     """Add a block's share to the cotangents of q, k and v.
 
-    `weigh` returns the weights of a query, and the derivatives of the loss by its products with the
-    keys. `inputs` are q, k and the cotangent of the output.
+    `weigh` returns a query's weights, and the loss's derivatives by its products with the keys.
+    `inputs` are q, k and the cotangent of the output.
     """
     q, k, cotangent = inputs
     dq, dk, dv = into
@@ -232,7 +232,7 @@ def _token(block: Block, j: int) -> Any:
 
 
 def each_column(of: Attention, h: Any, do: Callable[[Any, Any], None]) -> None:
-    """For each column of a head, and its number within the head; in vectors."""
+    """Loop over the columns of a head in vectors, with their numbers within the head."""
     columns(of.size, lambda d: do(h * of.size + d, d))
 
 
@@ -258,5 +258,5 @@ def clear_cotangents_(of: Attention, row: Row, h: Any, arrays: tuple[Any, Any, A
 
 
 def wide(value: int) -> Any:
-    """The number as int64, which indices are."""
+    """Return the number as int64, the dtype of indices."""
     return tirx.const(value, "int64")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels of attention within ragged rows, and its derivative.
+"""CPU kernels for attention within ragged rows, and its derivative.
 
 The largest score so far and the sum of exponentials are carried from block to block of keys
 (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass computes the
@@ -42,19 +42,20 @@ from sparsetrain.ops.ragged.row_kernels import put
 
 @cache
 def attention_kernel(of: Attention, places: int | None = None, chosen: bool = False) -> PrimFunc:
-    """``out[i] = sum over j of f[i, j] softmax_j(scale q[i] . k[j]) v[j]``; also writes `stats`.
+    """Compute ``out[i] = sum over j of f[i, j] softmax_j(scale q[i] . k[j]) v[j]``, and `stats`.
 
-    Arguments: q, k, v (N, width), ends (B,) int64, with `places` the factors f (N, heads places),
-    out (N, width), stats (N, 2 heads): the largest score of each token and head, and the sum of the
-    exponentials. With chosen queries, q, f, out and stats have M rows, and after `ends` follow
-    their places within rows (M,) and their ends by row (B,); a row without tokens gives 0.
+    Arguments: q, k, v (N, width), ends (B,) int64, factors f (N, heads places) if there are
+    `places`, out (N, width), stats (N, 2 heads): the largest score of each token and head, and the
+    sum of exponentials. With selected queries, q, f, out and stats have M rows, and `ends` is
+    followed by the queries' places within rows (M,) and their ends by row (B,); a row without
+    tokens gives 0.
     """
     with kernel("ragged_attention") as built:
         given = arguments_of(of, chosen)
         q, k, v = given.qkv
-        factors = factors_of(of, given.asked, places)
-        out = buffer("out", (given.asked, of.width), of.dtype)
-        stats = buffer("stats", (given.asked, 2 * of.heads), of.dtype)
+        factors = factors_of(of, given.num_queries, places)
+        out = buffer("out", (given.num_queries, of.width), of.dtype)
+        stats = buffer("stats", (given.num_queries, 2 * of.heads), of.dtype)
 
         def head(row: Row, h: Any) -> None:
             clear_(of, row.first_query, row.queries, h, (out,))
@@ -85,17 +86,23 @@ def attention_cotangent_kernel(
     with kernel("ragged_attention_cotangent") as built:
         given = arguments_of(of, chosen)
         q, k, v = given.qkv
-        factors = factors_of(of, given.asked, places)
-        lengths = {"out": given.asked, "cotangent": given.asked, "dq": given.asked}
+        factors = factors_of(of, given.num_queries, places)
+        lengths = {
+            "out": given.num_queries,
+            "cotangent": given.num_queries,
+            "dq": given.num_queries,
+        }
         lengths |= dict.fromkeys(("dk", "dv"), given.tokens)
         arrays = (buffer(name, (n, of.width), of.dtype) for name, n in lengths.items())
         out, cotangent, dq, dk, dv = arrays
-        stats = buffer("stats", (given.asked, 2 * of.heads), of.dtype)
+        stats = buffer("stats", (given.num_queries, 2 * of.heads), of.dtype)
 
         def head(row: Row, h: Any) -> None:
             clear_cotangents_(of, row, h, (dq, dk, dv))
             each_block(of, row, h, (k,), lambda block: _measure_(of, block, q, stats))
-            with T.serial(0, row.queries) as i:  # from here on: log of the sum, cotangent . out
+            with T.serial(
+                0, row.queries
+            ) as i:  # from here on, stats hold the log of the sum, and cotangent . out
                 n = T.Bind(row.first_query + i)
                 put(stats, n, h, stats[n, h] + tirx.log(stats[n, of.heads + h]))
                 put(stats, n, of.heads + h, _dot(of, h, cotangent, out, n))
@@ -128,7 +135,7 @@ def _each_row(
 
 
 def _scores_(of: Attention, block: Block, q: Any, query: Query) -> Any:
-    """Return the scores of a query and a block, -inf where it does not see a key."""
+    """Return the scores of a query and a block, -inf for keys that it does not attend to."""
     scores = products_(of, block, q, query, block.transposed[0])
     last = T.Bind(query.place if of.causal else block.count - 1)
     with T.vectorized(0, wide(BLOCK)) as j:
@@ -139,7 +146,7 @@ def _scores_(of: Attention, block: Block, q: Any, query: Query) -> Any:
 
 
 def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, query: Query) -> Any:
-    """Turn scores into weights and store them; return the factor of the sums so far."""
+    """Turn scores into weights and store them; return the factor that rescales earlier sums."""
     n = T.Bind(query.number)
     state = of.local(2)
     before = stats[n, block.head]
@@ -154,12 +161,12 @@ def _weigh_(of: Attention, block: Block, stats: Any, scores: Any, query: Query) 
 
 
 def factors_of(of: Attention, tokens: Any, places: int | None) -> Any:
-    """The argument of the factors, if there are any."""
+    """Declare the argument of the factors, if there are any."""
     return None if places is None else buffer("factors", (tokens, of.heads * places), of.dtype)
 
 
 def _multiply_(of: Attention, block: Block, array: Any, factors: Any, query: Query) -> None:
-    """Multiply a query's value for each key of a block."""
+    """Multiply a query's values for the keys of a block by their factors."""
     if factors is None:
         return
     places = int(factors.shape[1]) // of.heads
@@ -171,7 +178,7 @@ def _multiply_(of: Attention, block: Block, array: Any, factors: Any, query: Que
 def _slopes_(
     of: Attention, block: Block, q: Any, cotangent: Any, factors: Any, stats: Any, query: Query
 ) -> tuple[Any, Any]:
-    """Return a query's factors of the values, and the loss's derivatives by the products."""
+    """Return a query's weights of the values, and the loss's derivatives by the products."""
     n = T.Bind(query.number)
     weights = _scores_(of, block, q, query)
     slopes = products_(of, block, cotangent, query, block.transposed[1])
@@ -214,7 +221,7 @@ def _dot(of: Attention, h: Any, left: Any, right: Any, n: Any) -> Any:
 
 
 def _pairs(combine: Callable[[Any, Any], Any], numbers: Any) -> Any:
-    """All numbers of a block, combined in pairs."""
+    """Combine all numbers of a block in pairs."""
     parts = [numbers[j] for j in range(BLOCK)]
     while len(parts) > 1:
         parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]

@@ -34,7 +34,7 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
-    """The type with one argument's columns and another's length."""
+    """Return the type with the columns of one argument and the length of a second."""
 
     def infer(call: Any) -> relax.Type:
         name = call.op.name.rpartition(".")[-1]
@@ -66,9 +66,9 @@ def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr
 ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _legalize)
-# Rows (B, D) and ends (B,) -> the same, 0 for a row without tokens.
+# Rows (B, D) and ends (B,) -> the same rows, 0 for a row without tokens.
 ragged_nonempty = define_op("ragged_nonempty", ("rows", "ends"), _like(0, 1), _legalize)
-# Rows (B, D), ends (B,) and tokens (N, ...) to count -> the row of each token, (N, D).
+# Rows (B, D), ends (B,) and tokens (N, ...), used for N only -> each token's row (N, D).
 ragged_expand = define_op("ragged_expand", ("rows", "ends", "like"), _like(0, 2), _expand_kernel)
 max_cotangent = define_op(
     "ragged_max_cotangent",
@@ -103,7 +103,7 @@ def _positions_type(call: Any) -> relax.Type:
     return relax.TensorType((call.args[0].ty.shape[0],), "int64")
 
 
-# Tokens (N, D) and ends (B,) -> how many of its row are before, and behind, each: (N,) int64.
+# Tokens (N, D) and ends (B,) -> how many tokens of its row come before, or after, each: (N,) int64.
 ragged_positions = define_op("ragged_positions", ("tokens", "ends"), _positions_type, _legalize)
 ragged_distances = define_op("ragged_distances", ("tokens", "ends"), _positions_type, _legalize)
 
@@ -119,7 +119,7 @@ def _attention_of(call: Any) -> Attention:
     )
 
 
-_AT = "_at"  # suffix of operators with chosen queries
+_AT = "_at"  # suffix of operators with selected queries
 
 
 def _given(call: Any) -> int:
@@ -128,7 +128,7 @@ def _given(call: Any) -> int:
 
 
 def _kernel_of(name: str, host: Any, call: Any, *variant: Any) -> Any:
-    """The kernel for all tokens as queries, or for chosen ones."""
+    """Return the kernel for all tokens as queries, or for selected queries."""
     chosen = _given(call) == 6
     name = f"{name}{_AT}" if chosen else name
     return current().kernel(name, partial(host, chosen=True) if chosen else host)(*variant)
@@ -161,7 +161,7 @@ def _check_attention(call: Any, q: Any, k: Any, v: Any, ends: Any) -> None:
         _check(name, tokens, ends)
     alike = (k, v) if _given(call) == 6 else (q, k, v)
     if len({str(tokens.ty) for tokens in alike}) > 1 or _width(q) != _width(k):
-        raise ConfigError(f"{name}: q, k and v have one shape, not {q.ty}, {k.ty}, {v.ty}")
+        raise ConfigError(f"{name}: q, k and v must have one shape, not {q.ty}, {k.ty}, {v.ty}")
 
 
 def _stats(of: Attention, call: Any) -> relax.Type:
@@ -203,7 +203,7 @@ def ragged_attention(
     heads: int = 1,
     causal: bool = False,
 ) -> relax.Expr:
-    """Attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
+    """Compute attention among the tokens of each row (Vaswani et al. 2017, arXiv:1706.03762).
 
     ``out[i] = sum over j of f[i, j] softmax_j(q[i] . k[j] / sqrt(D / heads)) v[j]`` for each head.
 
@@ -302,7 +302,7 @@ def ragged_silu_attention(
     heads: int = 1,
     scale: float = 1.0,
 ) -> relax.Expr:
-    """Causal attention without a softmax, as in HSTU (Zhai et al. 2024, arXiv:2402.17152).
+    """Compute causal attention with SiLU as in HSTU (Zhai et al. 2024, arXiv:2402.17152).
 
     ``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]`` for each head.
 
@@ -311,7 +311,7 @@ def ragged_silu_attention(
     q, k, v : (N, D) float
         Head h has the columns from ``h D / heads`` on.
     bias : (N, distances) float
-        Of all heads; larger distances use the last.
+        Shared by all heads; larger distances use the last column.
     ends : (B,) int64
         Where each row ends.
     heads : int

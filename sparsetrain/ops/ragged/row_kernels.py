@@ -4,9 +4,9 @@
 Preconditions (checked where data enters): `ends` rises, and its last entry is N. There is no
 padding.
 
-What is parallel: rows, and on a device their columns. Every element has one writer, and sums run
-from the first token to the last, so the bits do not depend on the number of threads. What is
-vectorised: the columns of a token.
+Rows run in parallel, on a device their columns too. Every element has one writer, and sums run from
+the first token to the last, so the bits do not depend on the number of threads. The columns of a
+token are vectorised.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sparsetrain.kernels.loops import HOST_LOOPS, Columns, Loops
 
 
 def first_of(ends: Any, b: Any) -> Any:
-    """The first token of a row."""
+    """Return the first token of a row."""
     zero = const(0, "int64")
     return T.Bind(tirx.if_then_else(b > 0, ends[tirx.max(b - 1, zero)], zero))
 
 
 @contextmanager
 def each_row(ends: Any, loops: Loops = HOST_LOOPS) -> Iterator[tuple[Any, Any, Any]]:
-    """For each row its number, first token and number of tokens, in parallel."""
+    """Loop over rows in parallel; yields a row's number, first token and number of tokens."""
     with loops.each(ends.shape[0]) as b:
         first = first_of(ends, b)
         yield b, first, T.Bind(ends[b] - first)
@@ -40,7 +40,7 @@ def each_row(ends: Any, loops: Loops = HOST_LOOPS) -> Iterator[tuple[Any, Any, A
 
 @contextmanager
 def _each_row_of(values: Any, ends: Any, loops: Loops) -> Iterator[tuple[Any, Any, Any, Columns]]:
-    """As `each_row`; also yields the loop over the columns of `values`."""
+    """As `each_row`, but also yield the loop over the columns of `values`."""
     with loops.each_row(ends.shape[0], int(values.shape[1])) as (b, columns):
         first = first_of(ends, b)
         yield b, first, T.Bind(ends[b] - first), columns
@@ -62,7 +62,7 @@ def _kernel(name: str, width: int, dtype: str) -> Iterator[tuple[Any, Any, Any]]
 
 @cache
 def sum_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """``out[b] = sum of values[n]`` over the tokens of row b."""
+    """Return the kernel ``out[b] = sum of values[n]`` over the tokens of row b."""
     with _kernel("ragged_sum", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
         with _each_row_of(values, ends, loops) as (b, first, count, columns):
@@ -76,11 +76,11 @@ def sum_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
 def expand_kernel(
     width: int, dtype: str, like_width: int, like_dtype: str, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
-    """``out[n] = rows[b]`` for each token n of row b."""
+    """Return the kernel ``out[n] = rows[b]`` for each token n of row b."""
     with kernel("ragged_expand") as built:
         tokens, count = extents(2)
         rows, ends = buffer("rows", (count, width), dtype), buffer("ends", (count,), "int64")
-        buffer("like", (tokens, like_width), like_dtype)  # only its length is read
+        buffer("like", (tokens, like_width), like_dtype)  # only its length is used
         out = buffer("out", (tokens, width), dtype)
         each = _each_row_of(rows, ends, loops)
         with each as (b, first, length, columns), T.serial(0, length) as n:
@@ -90,7 +90,7 @@ def expand_kernel(
 
 @cache
 def positions_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """For each token of `width` numbers, its number within its row, from 0."""
+    """Return the kernel that writes each token's place within its row, from 0."""
     with _kernel("ragged_positions", width, dtype) as (built, values, ends):
         out = buffer("out", (values.shape[0],), "int64")
         with each_row(ends, loops) as (_, first, count), T.serial(0, count) as n:
@@ -100,7 +100,7 @@ def positions_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimF
 
 @cache
 def distances_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """For each token of `width` numbers, how many are behind it in its row."""
+    """Return the kernel that writes how many tokens of its row come after each token."""
     with _kernel("ragged_distances", width, dtype) as (built, values, ends):
         out = buffer("out", (values.shape[0],), "int64")
         with each_row(ends, loops) as (_, first, count), T.serial(0, count) as n:
@@ -110,7 +110,7 @@ def distances_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimF
 
 @cache
 def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """``out[b] = max of values[n]`` over the tokens of row b, column by column; 0 without any."""
+    """Return the kernel ``out[b] = max of values[n]`` over row b per column; 0 if it is empty."""
     with _kernel("ragged_max", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
 
@@ -131,7 +131,7 @@ def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
 
 @cache
 def max_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """The cotangent of `max_kernel`'s values: all of it goes to the first largest token."""
+    """Return the reverse kernel of `max_kernel`: the first largest token gets the cotangent."""
     with _kernel("ragged_max_cotangent", width, dtype) as (built, values, ends):
         top, cotangent = (buffer(n, (ends.shape[0], width), dtype) for n in ("top", "cotangent"))
         out = buffer("out", values.shape, dtype)
@@ -149,7 +149,7 @@ def max_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> P
 
 @cache
 def last_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """``out[b] =`` the last token of row b; 0 without any."""
+    """Return the kernel that copies the last token of each row; 0 if it is empty."""
     with _kernel("ragged_last", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
         with _each_row_of(values, ends, loops) as (b, _, count, columns):
@@ -160,7 +160,7 @@ def last_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
 
 @cache
 def nonempty_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """``out[b] = values[b]``, one for each row; 0 for a row without tokens."""
+    """Return the kernel ``out[b] = values[b]``, with 0 for a row without tokens."""
     with _kernel("ragged_nonempty", width, dtype) as (built, values, ends):
         out = buffer("out", (ends.shape[0], width), dtype)
         with _each_row_of(values, ends, loops) as (b, _, count, columns):
@@ -171,7 +171,7 @@ def nonempty_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFu
 
 @cache
 def last_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """The cotangent of `last_kernel`'s values."""
+    """Return the reverse kernel of `last_kernel`."""
     with _kernel("ragged_last_cotangent", width, dtype) as (built, values, ends):
         cotangent = buffer("cotangent", (ends.shape[0], width), dtype)
         out = buffer("out", values.shape, dtype)
@@ -193,7 +193,7 @@ def _each_place(places: Any, place_ends: Any, b: Any) -> Iterator[tuple[Any, Any
 
 @cache
 def take_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """``out[m] = values[first token of the row + places[m]]``; NaN for a place outside the row."""
+    """Return the kernel ``out[m] = values[row start + places[m]]``; NaN outside the row."""
     with _kernel("ragged_take", width, dtype) as (built, values, ends):
         (taken,) = extents(1)
         places = buffer("places", (taken,), "int64")
@@ -210,7 +210,7 @@ def take_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
 
 @cache
 def take_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
-    """The cotangent of `take_kernel`'s values; a token taken twice gets the sum."""
+    """Return the reverse kernel of `take_kernel`; a token taken twice gets the sum."""
     with _kernel("ragged_take_cotangent", width, dtype) as (built, values, ends):
         (taken,) = extents(1)
         places = buffer("places", (taken,), "int64")
@@ -230,7 +230,7 @@ def take_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> 
     return built.get()
 
 
-# By the names of the operators.
+# Kernels by operator name.
 KERNELS = {
     "ragged_sum": sum_kernel,
     "ragged_max": max_kernel,

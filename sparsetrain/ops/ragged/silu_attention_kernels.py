@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels of causal attention with SiLU in place of the softmax, and its derivative.
+"""CPU kernels for causal attention with SiLU instead of a softmax, and its derivative.
 
-A token's `bias` has a column for each distance to a key; larger ones use the last. What is
-parallel: rows. Blocks of keys, heads and sums are serial.
+A token's `bias` has a column for each distance to a key; larger distances use the last. Rows run in
+parallel; blocks of keys, heads and sums are serial.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from sparsetrain.ops.ragged.row_kernels import put
 def silu_attention_kernel(of: Attention, distances: int, chosen: bool = False) -> PrimFunc:
     """``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]``.
 
-    Arguments: q, k, v (N, width), bias (N, distances), ends (B,) int64, out (N, width). With chosen
-    queries, q, bias and out have M rows, and after `ends` follow their places within rows (M,) and
-    their ends by row (B,).
+    Arguments: q, k, v (N, width), bias (N, distances), ends (B,) int64, out (N, width). With
+    selected queries, q, bias and out have M rows, and `ends` is followed by the queries' places
+    within rows (M,) and their ends by row (B,).
     """
     with kernel("ragged_silu_attention") as built:
         given = arguments_of(of, chosen, distances)
         q, k, v = given.qkv
         bias = given.bias
-        out = buffer("out", (given.asked, of.width), of.dtype)
+        out = buffer("out", (given.num_queries, of.width), of.dtype)
 
         def attend(block: Block, query: Query) -> None:
             scores, gates = _scores_(of, block, q, bias, query)
@@ -73,11 +73,11 @@ def silu_attention_cotangent_kernel(
         given = arguments_of(of, chosen, distances)
         q, k, v = given.qkv
         bias = given.bias
-        lengths = {"cotangent": given.asked, "dq": given.asked}
+        lengths = {"cotangent": given.num_queries, "dq": given.num_queries}
         lengths |= dict.fromkeys(("dk", "dv"), given.tokens)
         arrays = (buffer(name, (n, of.width), of.dtype) for name, n in lengths.items())
         cotangent, *into = arrays
-        dbias = buffer("dbias", (given.asked, distances), of.dtype)
+        dbias = buffer("dbias", (given.num_queries, distances), of.dtype)
 
         def weigh(block: Block, query: Query) -> tuple[Any, Any]:
             weights, gates = _scores_(of, block, q, bias, query)
@@ -111,13 +111,13 @@ def _each_query(of: Attention, do: Callable[[Block, Query], None]) -> Callable[[
 
 
 def _bias_of(block: Block, bias: Any, query: Query, j: Any) -> tuple[Any, Any]:
-    """Token and column of the bias of a query and a key: the distance back to it, at least 0."""
+    """Return the index into the bias: the query, and the distance back to the key, at least 0."""
     distance = tirx.max(query.place - block.start - j, wide(0))
     return query.number, tirx.min(distance, bias.shape[1] - 1)
 
 
 def _scores_(of: Attention, block: Block, q: Any, bias: Any, query: Query) -> tuple[Any, Any]:
-    """Return the scores s of a query and a block, and ``scale sigmoid(s)``, 0 for an unseen key."""
+    """Return the scores s of a query and a block, and ``scale sigmoid(s)``, 0 for later keys."""
     scores, gates = products_(of, block, q, query, block.transposed[0]), of.local(BLOCK)
     with T.serial(0, wide(BLOCK)) as j:
         T.buffer_store(scores, scores[j] + bias[_bias_of(block, bias, query, j)], [j])

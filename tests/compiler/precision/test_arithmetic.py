@@ -63,5 +63,5 @@ def test_the_norm_is_limited_without_the_scale():
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("inf"), float("nan"), "8", None])
 def test_a_scale_that_is_none_is_refused(wrong):
-    with pytest.raises(st.errors.ConfigError, match="scale is finite and above 0"):
+    with pytest.raises(st.errors.ConfigError, match="scale must be finite and above 0"):
         Scale.undoing(wrong, may_overflow=False)

@@ -167,14 +167,14 @@ def test_a_saved_scale_goes_on_in_its_precision_alone(tmp_path):
 def test_loading_refuses_a_scale_that_is_none(tmp_path):
     trainer(loss_scale=512).save(tmp_path / "run")
     for wrong in (0, False, ""):
-        with pytest.raises(CheckpointError, match="loss_scale is a number from"):
+        with pytest.raises(CheckpointError, match="loss_scale must be from"):
             st.load(tmp_path / "run", loss_scale=wrong)
 
 
 def test_a_kept_scale_that_is_none_is_refused():
     kept = Scaling(LossScale()).to_dict()
     for wrong in (0, float("nan"), "1"):
-        with pytest.raises(ConfigError, match="loss scale: value is from"):
+        with pytest.raises(ConfigError, match="loss scale: value must be from"):
             Scaling.from_dict({**kept, "value": wrong})
 
 
@@ -214,7 +214,7 @@ def test_only_float16_is_scaled_unasked():
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), True, "static", 1e38])
 def test_a_scale_that_is_none_is_refused(wrong):
-    with pytest.raises(ConfigError, match="loss_scale is a number from"):
+    with pytest.raises(ConfigError, match="loss_scale must be from"):
         trainer(loss_scale=wrong)
 
 

@@ -61,7 +61,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
         stats = buffer("stats", (tokens, 2 * of.heads), of.dtype)
 
         def slope(token: Token, i: Any, j: Any) -> tuple[Any, Any]:
-            """Return the loss's derivative by a product, and the factor of the key's value."""
+            """Return the loss's derivative by a product, and the weight of the key's value."""
             logarithm, mean = stats[i, token.head], stats[i, of.heads + token.head]
             score = token.dot(q, i, k, j) * of.number(of.scale)
             weight = T.Bind(tirx.exp(score - logarithm))
@@ -75,7 +75,9 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
             put(stats, n, token.head, top + tirx.log(total))
             put(stats, n, of.heads + token.head, token.dot(cotangent, n, out, n))
             write_by_query(token, slope, k, dq)
-        with each_token(of, ends, tokens) as token:  # reads all of stats: a launch of its own
+        with each_token(
+            of, ends, tokens
+        ) as token:  # a separate launch, because it reads all of stats
             write_by_key(token, slope, q, cotangent, dk, dv)
     return built.get()
 
@@ -83,7 +85,7 @@ def attention_cotangent_kernel(of: Attention, places: int | None = None) -> Prim
 def _weigh(token: Token, q: Any, k: Any, use: Callable[[Any, Any, Any], None]) -> tuple[Any, Any]:
     """Return the largest score of a query and the sum of the exponentials.
 
-    `use` is given each key, its weight so far and the factor of all that was summed before.
+    `use` is called with each key, its weight, and the factor that rescales all earlier sums.
     """
     top, total = Number(token.of.dtype), Number(token.of.dtype)
     top.set(token.of.number(float("-inf")))
@@ -98,7 +100,7 @@ def _weigh(token: Token, q: Any, k: Any, use: Callable[[Any, Any, Any], None]) -
 
 
 def _scaled(token: Token, factors: Any, i: Any, j: Any, value: Any) -> Any:
-    """Multiply a query's value for a key by their factor, if factors are used."""
+    """Multiply a value by the factor of the query and the key, if factors are used."""
     if factors is None:
         return value
     places = int(factors.shape[1]) // token.of.heads

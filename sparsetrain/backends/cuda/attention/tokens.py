@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thread for each token and head, over the tokens of its row.
+"""Attention with a thread for each token and head, which loops over the tokens of its row.
 
-The CPU's kernels process a row's blocks serially; a device with one thread for each row would be
-idle. Here a thread has its own query, or its own key in a second launch, so every element has one
-writer and its sum is taken from the first token to the last. Cost: a reverse pass computes the
-products of queries and keys three times.
+The CPU's kernels process a row's blocks serially; with one thread per row, a device would be idle.
+Here each thread has its own query or, in a second launch, its own key. So every element has one
+writer, which sums from the first token to the last. Cost: a reverse pass computes the products of
+queries and keys three times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.ops.ragged.row_kernels import first_of
 
 
 class Token(NamedTuple):
-    """A token, a head, and the tokens `first` to before `end` of its row."""
+    """A token, a head, and the range [first, end) of the tokens in the token's row."""
 
     of: Attention
     number: Any
@@ -33,14 +33,14 @@ class Token(NamedTuple):
 
     @contextmanager
     def keys(self) -> Iterator[Any]:
-        """For each token that this one sees."""
+        """Loop over the tokens that this token attends to."""
         end = self.number + 1 if self.of.causal else self.end
         with T.serial(0, end - self.first) as place:
             yield T.Bind(self.first + place)
 
     @contextmanager
     def queries(self) -> Iterator[Any]:
-        """For each token that sees this one."""
+        """Loop over the tokens that attend to this token."""
         first = self.number if self.of.causal else self.first
         with T.serial(0, self.end - first) as place:
             yield T.Bind(first + place)
@@ -56,7 +56,7 @@ class Token(NamedTuple):
 
 @contextmanager
 def each_token(of: Attention, ends: Any, tokens: Any) -> Iterator[Token]:
-    """For each token and head, in parallel."""
+    """Run a thread for each token and head."""
     with each_of(tokens * of.heads) as thread:
         n = T.Bind(tirx.floordiv(thread, wide(of.heads)))
         row = row_of(ends, n)
@@ -65,7 +65,7 @@ def each_token(of: Attention, ends: Any, tokens: Any) -> Iterator[Token]:
 
 
 def row_of(ends: Any, n: Any) -> Any:
-    """Search for the row of a token: the first that ends behind it."""
+    """Find the row of a token by a binary search: the first row that ends after it."""
     low, high = Number("int64"), Number("int64")
     high.set(ends.shape[0] - 1)
     with T.While(low.now < high.now):
@@ -78,11 +78,11 @@ def row_of(ends: Any, n: Any) -> Any:
     return T.Bind(low.now)
 
 
-Slope = Callable[[Token, Any, Any], tuple[Any, Any]]  # by a score, and the factor of a value
+Slope = Callable[[Token, Any, Any], tuple[Any, Any]]  # -> derivative by a score, weight of a value
 
 
 def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
-    """Write the derivative by the query of a token."""
+    """Write the derivative by a token's query."""
     total = Sum(token)
     with token.keys() as j:
         total.add(slope(token, token.number, j)[0], k, j)
@@ -90,7 +90,7 @@ def write_by_query(token: Token, slope: Slope, k: Any, dq: Any) -> None:
 
 
 def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv: Any) -> None:
-    """Write the derivatives by the key and the value of a token."""
+    """Write the derivatives by a token's key and value."""
     by_key, by_value = Sum(token), Sum(token)
     with token.queries() as i:
         by_score, weight = slope(token, i, token.number)
@@ -101,14 +101,14 @@ def write_by_key(token: Token, slope: Slope, q: Any, cotangent: Any, dk: Any, dv
 
 
 class Sum:
-    """A row of a head's columns in one thread, 0 at first."""
+    """A thread's sum of the columns of one head, initially 0."""
 
     def __init__(self, token: Token) -> None:
         self._token, self._numbers = token, token.of.local(token.of.size)
         self._store(lambda _c, _d: token.of.number(0))
 
     def add(self, factor: Any, array: Any, n: Any, kept: Any = None) -> None:
-        """Add a factor times a token of an array to it, or to its part that is kept."""
+        """Add a factor times a token's columns; with `kept`, first multiply the sum by it."""
 
         def sum_of(c: Any, d: Any) -> Any:
             before = self._numbers[d] if kept is None else self._numbers[d] * kept
@@ -117,7 +117,7 @@ class Sum:
         self._store(sum_of)
 
     def write(self, array: Any, divisor: Any = None) -> None:
-        """Write it to the token of an array."""
+        """Write the sum to the token's columns of an array."""
         with self._columns() as (c, d):
             number = self._numbers[d] if divisor is None else self._numbers[d] / divisor
             T.buffer_store(array, number, [self._token.number, c])

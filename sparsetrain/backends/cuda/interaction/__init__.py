@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot interaction of DLRM on CUDA."""
+"""DLRM's dot interaction on CUDA."""

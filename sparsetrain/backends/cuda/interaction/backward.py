@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernel of the dot interaction's cotangents; `operator` has the formula.
+"""CUDA kernel for the dot interaction's reverse pass; `operator` has the formula.
 
 A sample's cotangents are the symmetric matrix of its pairs' cotangents times its vectors. The
-matrix is in shared memory; the vectors are not: a thread owns a few columns of all results, so it
-reads just those columns of each vector, from global memory, a few vectors ahead, and adds each to
-all rows in registers. Sums run first to last.
-
-Cost: inputs and results pass memory once, 1.95 GB for 65,536 samples with F = 26 and D = 128.
+matrix is in shared memory. A thread owns a few columns of all results, so it reads only these
+columns of each vector from global memory, a few vectors ahead, and adds each vector to all rows in
+registers. Sums run first to last. Cost: inputs are read and results written once, 1.95 GB for
+65,536 samples with F = 26 and D = 128.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.loops import store_vector
 from sparsetrain.models.interaction.result_layout import output_width, pair_column
 
-MAX_ROWS = 28  # rows of results that a thread holds in registers, some columns of each
+MAX_ROWS = 28  # most rows of results that a thread holds in registers, a few columns of each
 AHEAD = 3  # vectors in flight while one is used
-TEAM = 32  # threads of a sample, if it has as many vectors of columns
+TEAM = 32  # threads per sample, if its columns are at least as many vectors
 THREADS = 128
 BLOCKS = 3  # on a multiprocessor
 QUAD = 4  # factors read at once
@@ -35,17 +34,17 @@ QUAD = 4  # factors read at once
 class Cut(NamedTuple):
     """Partition of the work among threads."""
 
-    lanes: int  # columns of a thread at a time
+    lanes: int  # columns per thread and pass
     members: int  # threads of a sample
     turns: int  # passes of these threads over the columns
     samples: int  # of a block
-    rows: int  # of results that a thread sums at a time
-    pitch: int  # of the matrix in shared memory
+    rows: int  # rows of results that a thread sums at a time
+    pitch: int  # row pitch of the matrix in shared memory
     staged: bool  # whether the matrix is in shared memory
 
 
 def select_cut(vectors: int, width: int, dtype: str) -> Cut:
-    """Select threads for all columns of a sample, and so few samples that their matrices fit."""
+    """Choose threads for all columns of a sample, and as many samples as shared memory holds."""
     itemsize = {"float32": 4, "float64": 8}[dtype]
     widest = vector_lanes(width, dtype)
     lanes = next(n for n in (widest, widest // 2, 1) if n == 1 or n and width // n >= TEAM)
@@ -61,7 +60,7 @@ def select_cut(vectors: int, width: int, dtype: str) -> Cut:
 
 
 def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Cotangent (B, D + F (F + 1) / 2) -> cotangents of dense (B, D) and embeddings (B, F, D)."""
+    """Map the cotangent (B, D + F (F + 1) / 2) to those of dense (B, D), embeddings (B, F, D)."""
     cut = select_cut(features + 1, width, dtype)
     with kernel("interaction_backward") as built:
         inputs = Inputs(features, width, dtype)
@@ -74,7 +73,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
         blocks = tirx.ceildiv(inputs.batch, cut.samples)
         with (
             blocks_of_threads(blocks, cut.samples * cut.members, "int32") as (block, thread),
-            # Else the compiler unrolls until loads of one block fill all registers.
+            # Otherwise the compiler unrolls loops until the loads of one block fill all registers.
             T.attr(block, "tirx.launch_bounds_min_blocks_per_sm", BLOCKS),
         ):
             place = T.Bind(tirx.floordiv(thread, cut.members))
@@ -95,7 +94,7 @@ def backward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 class _Factors:
-    """The symmetric matrix of a sample's pairs' cotangents, zeros on its diagonal."""
+    """The symmetric matrix of the cotangents of a sample's pairs, with a zero diagonal."""
 
     def __init__(self, inputs: Inputs, cut: Cut, cotangent: Any, where: tuple[Any, Any]) -> None:
         self.inputs, self.cut, self.cotangent = inputs, cut, cotangent
@@ -107,7 +106,7 @@ class _Factors:
             self._matrix = T.alloc_buffer((cut.samples * size,), inputs.dtype, scope="shared")
 
     def stage(self, member: Any) -> None:
-        """Write the matrix to shared memory, row by row, by the threads of the sample."""
+        """Write the matrix to shared memory row by row, with all threads of the sample."""
         vectors, members = self.inputs.vectors, self.cut.members
         for turn in range(-(-vectors // members)):
             column = T.Bind(turn * members + member)
@@ -128,7 +127,7 @@ class _Factors:
         return self.cotangent[self.sample, pair_column(self.inputs.width, row, column)]
 
     def load(self, into: Any, row: Any, column: Any) -> None:
-        """Load `QUAD` factors of a row, from a column on; those beyond the last are undefined."""
+        """Load `QUAD` factors of a row, from a column on; past the last they are undefined."""
         if self.cut.staged:
             first = self._place(row, column)
             store_vector(into, [0], QUAD, lambda lane: self._matrix[first + lane])
@@ -145,7 +144,7 @@ def _element(array: Any, first: int, lane: Any) -> Any:
 
 
 def _rows(vectors: int) -> Any:
-    """Loop over the rows of a triangle, unrolled where all loads can be in flight at once."""
+    """Loop over the rows of a triangle, unrolled if all loads can be in flight at once."""
     return T.unroll(1, vectors) if vectors <= MAX_ROWS else T.serial(1, vectors)
 
 
@@ -180,7 +179,7 @@ class _Sums:
                     self._add(factors, j)
 
     def _fetch(self, place: int, vector: Any) -> None:
-        """Begin to load a vector, or the last one again."""
+        """Start loading a vector; past the end, the last one again."""
         lanes, column = self.cut.lanes, self.column
         row = T.Bind(tirx.min(vector, self.inputs.features) - 1)
         embeddings = self.inputs.embeddings
@@ -205,7 +204,7 @@ class _Sums:
                 store_vector(self._total, [place], lanes, added)
 
     def write(self, cotangent: Any, dense: Any, embeddings: Any) -> None:
-        """Write the sums; the dense vector's gets its own columns of the cotangent added."""
+        """Write the sums; add the cotangent's own dense columns to the dense vector's."""
         lanes, column, sample = self.cut.lanes, self.column, self.sample
         with T.unroll(0, self.cut.rows) as r:
             vector = T.Bind(self.first + r)

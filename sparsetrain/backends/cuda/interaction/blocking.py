@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocking of the CUDA interaction kernels, and their loads into shared memory.
 
-A block takes a few samples. Their vectors come through shared memory, a stretch of columns at a
-time, loaded by all its threads, 16 bytes each where the width allows it.
+A thread block computes a few samples. All its threads load the samples' vectors into shared memory,
+a range of columns at a time, with 16-byte loads if the width allows it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sparsetrain.backends.cuda.sparse.parts import THREADS, blocks_of_threads, v
 from sparsetrain.kernels.builder import buffer
 from sparsetrain.kernels.loops import store_vector
 
-SIDE = 4  # of the tile of results that a thread owns
-SHARED = 46 * 1024  # bytes; without an opt-in a block has 48 KiB
+SIDE = 4  # rows and columns of the square of results that a thread owns
+SHARED = 46 * 1024  # bytes; a block has 48 KiB without an opt-in
 MAX_SAMPLES = 32
 
 
@@ -29,11 +29,11 @@ Store = Callable[[Any, Any, Any, Any], None]
 
 
 class Blocking(NamedTuple):
-    """Samples of a block, and the columns that it holds at a time."""
+    """A block's number of samples, and how many columns it holds at a time."""
 
     samples: int
     columns: int
-    staged: bool  # whether the triangle of pairs fits into shared memory too
+    staged: bool  # whether shared memory also holds the triangle of pairs
 
 
 def _divisors(width: int) -> list[int]:
@@ -41,7 +41,7 @@ def _divisors(width: int) -> list[int]:
 
 
 def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
-    """Select as many samples as threads allow, and as many columns as fit."""
+    """Choose as many samples as the threads allow, and as many columns as fit."""
     tiles = -(-vectors // SIDE)
     pairs = vectors * (vectors - 1) // 2
     staged = pairs * itemsize <= SHARED // 2
@@ -54,7 +54,7 @@ def forward_blocking(vectors: int, width: int, itemsize: int) -> Blocking:
 
 
 class Inputs:
-    """The arguments that both kernels begin with: dense (B, D) and embeddings (B, F, D)."""
+    """The first arguments of both kernels: dense (B, D) and embeddings (B, F, D)."""
 
     def __init__(self, features: int, width: int, dtype: str) -> None:
         self.batch = T.int64()
@@ -65,20 +65,20 @@ class Inputs:
 
 
 class Block:
-    """Indices of a block and its thread, and their loops."""
+    """The indices of a thread block and a thread, and loops over their work."""
 
     def __init__(self, inputs: Inputs, cut: Blocking, number: Any, thread: Any) -> None:
         self.inputs, self.cut, self.number, self.thread = inputs, cut, number, thread
         self.lanes = vector_lanes(cut.columns, inputs.dtype)
-        self.across = cut.columns // self.lanes  # vectors of lanes in a stretch
+        self.across = cut.columns // self.lanes  # vectors of `lanes` columns in a range of columns
 
     def sample(self, member: Any) -> Any:
-        """Its number in the batch."""
+        """Return a sample's number in the batch."""
         return self.number * self.cut.samples + member
 
     @contextmanager
     def each(self, count: int) -> Iterator[Any]:
-        """Distribute numbers below `count` over the threads; yields a thread's."""
+        """Distribute numbers below `count` over the threads; yields the thread's numbers."""
         with T.serial(0, -(-count // THREADS)) as turn:
             number = T.Bind(turn * THREADS + self.thread)
             with T.If(number < count), T.Then():
@@ -87,8 +87,9 @@ class Block:
     def load(self, stretch: Any, store: Store) -> None:
         """Load some columns of all vectors of the block's samples.
 
-        ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample
-        within the block, `column` the first within the stretch. None are beyond the batch.
+        ``store(member, vector, column, loaded)`` stores `lanes` columns: `member` is the sample's
+        number in the block, and `column` the first column within the range. Samples past the end of
+        the batch are skipped.
         """
         x = self.inputs
         loaded = T.alloc_local((self.lanes,), x.dtype)
@@ -111,8 +112,8 @@ class Block:
 
 @contextmanager
 def blocks_of_samples(inputs: Inputs, cut: Blocking) -> Iterator[Block]:
-    """Launch a block for every few samples."""
+    """Launch a thread block for every few samples."""
     count = tirx.ceildiv(inputs.batch, cut.samples)
-    # Within a block 32 bits are enough, and quicker to divide.
+    # Within a block 32-bit indices suffice, and their division is faster.
     with blocks_of_threads(count, dtype="int32") as (block, thread):
         yield Block(inputs, cut, block, thread)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of the dot interaction; `operator` has the formula.
+"""CUDA kernels for the dot interaction; `operator` has the formula.
 
-The backward kernel is in `backward`; forward, common widths have a kernel of their own in
-`registers`. Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so that one value
-read serves `SIDE` products; the pairs leave through shared memory, because a sample's results are
-contiguous. Sums run first to last.
-
-Cost, forward: inputs and results pass memory once, 1 GB for 65,536 samples with F = 26, D = 128.
+The backward kernel is in `backward`, and a faster forward kernel for common widths in `registers`.
+Here a thread owns a square of `SIDE` x `SIDE` pairs in registers, so each loaded value is used in
+`SIDE` products. Pairs are collected in shared memory, because a sample's results are contiguous.
+Sums run first to last. Cost: inputs are read and results written once, 1 GB for 65,536 samples with
+F = 26, D = 128.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
-    """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2)."""
+    """Map dense (B, D) and embeddings (B, F, D) to (B, D + F (F + 1) / 2)."""
     if registers.fits(features, width, dtype):
         return registers.forward_kernel(features, width)
     cut = forward_blocking(features + 1, width, _ITEMSIZE[dtype])
@@ -65,17 +64,17 @@ def forward_kernel(features: int, width: int, dtype: str) -> PrimFunc:
 
 
 def _touched(shape: tuple[int, ...], dtype: str) -> Any:
-    """Allocate an array of the block and write one element: TVM refuses an unused array."""
+    """Allocate a shared array and write one element, because TVM refuses an unused array."""
     array = T.alloc_buffer(shape, dtype, scope="shared")
     T.buffer_store(array, tirx.const(0, dtype), [0] * len(shape))
     return array
 
 
 class _PitchedRows:
-    """Some columns of the block's vectors in shared memory, read one number at a time.
+    """A range of columns of the block's vectors, in shared memory.
 
-    An odd pitch spreads rows over the banks. The array has one axis, since TVM would remove the
-    padding of two.
+    An odd pitch spreads rows over the banks. The array has one axis, because TVM would remove the
+    padding between the rows of a 2-D array.
     """
 
     def __init__(self, block: Block) -> None:
@@ -108,7 +107,7 @@ class _Square:
     """The pairs of `SIDE` by `SIDE` vectors that a thread computes."""
 
     def __init__(self, number: Any, tiles: int, dtype: str) -> None:
-        """Begin square `number`, row by row of a triangle of squares."""
+        """Start square `number`, counted row by row in a triangle of squares."""
         self.gram, self.dtype = T.alloc_local((SIDE, SIDE), dtype), dtype
         row = Number()
         for below in range(1, tiles):
@@ -120,7 +119,7 @@ class _Square:
             T.buffer_store(self.gram, tirx.const(0, dtype), [r, c])
 
     def multiply(self, rows: _PitchedRows, member: Any, works: Any) -> None:
-        """Sum the products over all columns, some at a time; all threads must call this."""
+        """Sum the products over all columns, a range at a time; all threads must call this."""
         x, columns = rows.block.inputs, rows.block.cut.columns
         left, right = (T.alloc_local((SIDE,), self.dtype) for _ in range(2))
         with T.serial(0, x.width // columns) as stretch:
@@ -135,7 +134,7 @@ class _Square:
                     T.buffer_store(self.gram, total, [r, c])
 
     def store(self, block: Block, member: Any, stage: Any, out: Any) -> None:
-        """Store the pairs below the diagonal into `stage`, or without one into `out`."""
+        """Store the pairs below the diagonal to `stage`, or to `out` if `stage` is None."""
         x = block.inputs
         with self._each_pair() as (r, c):
             i, j = self.upper + r, self.lower + c
@@ -153,7 +152,7 @@ class _Square:
 
 
 def _write_results(block: Block, stage: Any, out: Any) -> None:
-    """Write the dense vectors, and the pairs that were put away, side by side."""
+    """Write the dense vectors, and the staged pairs beside them."""
     x, across = block.inputs, int(out.shape[1])
     with block.each(block.cut.samples * across) as place:
         member = tirx.floordiv(place, across)

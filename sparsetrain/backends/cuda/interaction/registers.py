@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernel of the dot interaction for samples that fit the registers of a few threads.
+"""CUDA kernel for the dot interaction of samples that fit into the registers of a few threads.
 
 A thread holds four columns of every vector, read once by coalesced loads that are all in flight
-together. It multiplies its columns for every pair; sums of the threads of a sample are added by
-recursive halving: of as many pairs as threads, each thread keeps half and passes on half, until it
-has one pair, which it writes. So a pair costs four products, one shuffle, one sum and two selects,
-without shared memory.
-
-Sums are taken in a fixed order: four columns, then threads by halves.
+together. It multiplies its columns for every pair, and recursive halving adds the sums of a
+sample's threads: for a group of as many pairs as threads, each thread keeps half of the pairs and
+passes on the other half, until it has one pair, which it writes. So a pair costs four products, one
+shuffle, one addition and two selects, without shared memory. Sums have a fixed order: four columns,
+then threads by halves.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from sparsetrain.kernels.builder import buffer, kernel
 from sparsetrain.kernels.loops import store_vector
 
 LANES = 4  # columns of a thread
-MEMBERS = (4, 8, 16, 32)  # threads of a sample: widths of 16 to 128
+MEMBERS = (4, 8, 16, 32)  # threads per sample, for widths from 16 to 128
 MAX_VECTORS = 28
 THREADS = 128
 BLOCKS = 3  # on a multiprocessor
 
-# A text for each halving: the compiler keeps arrays in registers where it can unroll all loops.
+# One text per halving: the compiler keeps arrays in registers only if it can unroll all loops.
 _SUM_APART = """
 __forceinline__ __device__ float sparsetrain_sum_apart_{members}(float* sums) {{{halvings}
   return sums[0];
@@ -46,12 +45,12 @@ _HALVING = """
 
 
 def fits(features: int, width: int, dtype: str) -> bool:
-    """Whether this kernel can be had for such inputs."""
+    """Whether this kernel supports such inputs."""
     return dtype == "float32" and width in {LANES * m for m in MEMBERS} and features < MAX_VECTORS
 
 
 def forward_kernel(features: int, width: int) -> PrimFunc:
-    """Dense (B, D), embeddings (B, F, D) -> (B, D + F (F + 1) / 2), float32."""
+    """Map dense (B, D) and embeddings (B, F, D) to (B, D + F (F + 1) / 2), all float32."""
     members = width // LANES
     pairs = [(i, j) for i in range(1, features + 1) for j in range(i)]
     with kernel("interaction") as built:
@@ -69,7 +68,7 @@ def forward_kernel(features: int, width: int) -> PrimFunc:
         ):
             member = T.Bind(tirx.floormod(thread, members))
             sample = T.Bind(block * samples + tirx.floordiv(thread, members))
-            # Threads without a sample work on the last one: all must come to each exchange.
+            # Threads without a sample recompute the last one, because all must reach each exchange.
             known = T.Bind(tirx.min(sample, inputs.batch - 1))
             vectors = _read(inputs, known, T.Bind(member * LANES))
             sums = T.alloc_local((members,), "float32")
@@ -92,7 +91,7 @@ _ZERO = tirx.const(0, "float32")
 
 
 def _read(inputs: Inputs, sample: Any, column: Any) -> Any:
-    """A thread's columns of all vectors of a sample."""
+    """Load a thread's columns of all vectors of a sample."""
     vectors = T.alloc_local((inputs.vectors * LANES,), inputs.dtype)
     store_vector(vectors, [0], LANES, lambda lane: inputs.dense[sample, column + lane])
     with T.unroll(0, inputs.features) as feature:
@@ -106,7 +105,7 @@ def _read(inputs: Inputs, sample: Any, column: Any) -> Any:
 
 
 def _product(vectors: Any, i: int, j: int) -> Any:
-    """The part of a pair's product that a thread's columns make."""
+    """Return the part of a pair's product that comes from a thread's columns."""
     total = vectors[i * LANES] * vectors[j * LANES]
     for lane in range(1, LANES):
         total = total + vectors[i * LANES + lane] * vectors[j * LANES + lane]
@@ -114,7 +113,7 @@ def _product(vectors: Any, i: int, j: int) -> Any:
 
 
 def _sum_apart(members: int, sums: Any) -> Any:
-    """Add `members` numbers over as many threads: thread k of them gets the total of the k-th."""
+    """Add `members` numbers over `members` threads; thread k gets the total of number k."""
     halves = [members >> step for step in range(1, members.bit_length())]
     halvings = "".join(_HALVING.format(half=half) for half in halves)
     text = _SUM_APART.format(members=members, halvings=halvings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedule of a CUDA device: kernels written by hand, and rules for the rest."""
+"""Schedule for a CUDA device: hand-written kernels, and rules for the rest."""
 
 from sparsetrain.backend import Schedule
 from sparsetrain.backends.cuda.schedule.checks import NameForC, RequireThreads
@@ -12,7 +12,7 @@ from sparsetrain.compiler.schedule.transposes import FoldTransposeIntoMatmul
 
 
 def schedule() -> Schedule:
-    """The passes of a device."""
+    """Return the passes for a CUDA device."""
     return Schedule(
         graph=[TakeRunningSums()],
         products=[FoldTransposeIntoMatmul()],

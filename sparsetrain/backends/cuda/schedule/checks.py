@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requirements of CUDA on kernels: names that are identifiers of C++, and threads of the device.
+"""What CUDA requires of kernels: names that are C++ identifiers, and device threads.
 
 The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
 function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
-where it would write device memory and end the process; a kernel of a user's own without blocks, or
-one that no rule could spread, is refused by name. Cost: a look at each kernel at compile time.
+where it would write to device memory and crash the process. So a user's kernel without blocks, or a
+kernel that no rule could parallelise, is refused with its name. Cost: a check of each kernel at
+compile time.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @tvm.transform.module_pass(opt_level=0, name="NameForC")
 class NameForC:
-    """Rename kernels with names that are no C++ identifiers."""
+    """Rename kernels with names that are not C++ identifiers."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave valid names as they are."""
+        """Rename kernels with invalid names."""
         renamed = _renamed(mod)
         if not renamed:
             return mod
@@ -49,7 +50,7 @@ class NameForC:
 
 
 def _renamed(mod: tvm.IRModule) -> dict[str, GlobalVar]:
-    """Old name -> the variable that takes its place."""
+    """Return a map from old names to new variables."""
     taken = {var.name_hint for var in mod.get_global_vars()}
     renamed: dict[str, GlobalVar] = {}
     for var, function in mod.functions_items():
@@ -72,12 +73,12 @@ class RequireThreads:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """The module as it is.
+        """Return the module unchanged.
 
         Raises
         ------
         ConfigError
-            If a kernel writes something that no thread of the device writes.
+            If a kernel writes outside of device threads.
         """
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc) and writes_on_the_host(function):
@@ -90,7 +91,7 @@ class RequireThreads:
 
 
 def writes_on_the_host(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel stores anything outside of the loops that are bound to threads."""
+    """Whether a kernel stores anything outside of loops that are bound to threads."""
     stores: list[tirx.BufferStore] = []
 
     def loop(statement: tirx.For) -> WalkResult | None:

@@ -4,8 +4,8 @@
 Columns are few and the batch is long, so one thread per column would leave most of a device idle.
 The batch is cut into pieces: a block sums one piece of some columns and writes one row, and a
 second launch adds these rows. Within a block, neighbouring threads take neighbouring columns, four
-each where the width allows it, and the remaining threads share the rows. The cut depends on the
-number of columns alone, and with it the order of every sum.
+each where the width allows it, and the remaining threads share the rows. The cut, and with it the
+order of every sum, depends on the number of columns only.
 
 Cost: one read of the input; the partial sums are less than 2 % of it at usual batch sizes.
 """
@@ -25,18 +25,18 @@ from sparsetrain.compiler.schedule.product import is_zero
 from sparsetrain.kernels.builder import kernel
 
 THREADS = 256
-_BLOCKS = 1056  # eight for each multiprocessor of a large device
+_BLOCKS = 1056  # eight per multiprocessor of a large device
 _MOST_PIECES = 264
-_AHEAD = 8  # rows that a thread reads before it adds the first
-_LANES = 4  # columns of a thread, where their number allows it
-_WIDE, _NARROW = 128, 32  # columns of a block: of the batch, and of the partial sums
+_AHEAD = 8  # rows that a thread loads before it adds the first
+_LANES = 4  # columns per thread, if they divide the number of columns
+_WIDE, _NARROW = 128, 32  # columns per block: over the batch, over the partial sums
 
 Term = Callable[[Any, Any], Any]  # (row, column) -> term
-Store = Callable[[Any, Any, Any], None]  # (piece, column, sum) -> writes it
+Store = Callable[[Any, Any, Any], None]  # (piece, column, sum): writes the sum
 
 
 class Columns(NamedTuple):
-    """A sum of `term` over `rows` (known only in a call) for each column."""
+    """For each column, a sum of `term` over `rows` (symbolic)."""
 
     term: Term
     rows: Any
@@ -49,14 +49,14 @@ class Columns(NamedTuple):
 
 
 def column_sums(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernels of a function that sums columns over the batch, else None."""
+    """Return the function as column-sum kernels if it sums columns over the batch, else None."""
     sch = s_tir.Schedule(function)
     found = _match(sch, normalize_prim_func(sch) or [])
     return None if found is None else function.with_body(_body(*found))
 
 
 def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Store] | None:
-    """The sums and where they go; None if the last block is none, or there is more to do."""
+    """Return the sums and their store, or None if the function is not one column sum."""
     if not blocks or not all(info.is_injective() for info in blocks[:-1]):
         return None
     axes, extents = blocks[-1].dom_kind(), blocks[-1].dom()
@@ -64,7 +64,7 @@ def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Stor
     known = all(isinstance(extent, int) for extent in extents[:-1])
     if axes != "S" * (len(axes) - 1) + "R" or not known or len(spatial) > 1:
         return None
-    if isinstance(extents[-1], int):  # over something else than a batch
+    if isinstance(extents[-1], int):  # a static extent is not the batch
         return None
     block = sch.get(inline_all_but_last(sch, blocks))
     if not _adds_from_zero(block):
@@ -75,7 +75,7 @@ def _match(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> tuple[Columns, Stor
 
 
 def _adds_from_zero(block: s_tir.SBlock) -> bool:
-    """Whether a block is `out[...] = out[...] + term`, from zero."""
+    """Whether a block is `out[...] = out[...] + term`, starting from zero."""
     store = block.body
     return (
         isinstance(store, tirx.BufferStore)
@@ -87,18 +87,18 @@ def _adds_from_zero(block: s_tir.SBlock) -> bool:
 
 
 class _Places:
-    """A block's term and result at given rows and columns."""
+    """Access to a block's term and result at given rows and columns."""
 
     def __init__(self, block: s_tir.SBlock, column: int | None) -> None:
         self._axes = [axis.var for axis in block.iter_vars]
         self._body, self._column = block.body, column
 
     def term(self, row: Any, column: Any) -> Any:
-        """The term of a row and a column."""
+        """Return the term of a row and a column."""
         return self._moved(self._body.value.b, row, column)
 
     def store(self, _piece: Any, column: Any, total: Any) -> None:
-        """Write a sum to its place in the result."""
+        """Write a column's sum to the result."""
         places = [self._moved(index, None, column) for index in self._body.indices]
         T.buffer_store(self._body.buffer, total, places)
 
@@ -109,7 +109,7 @@ class _Places:
 
 
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
-    """Two launches: partial sums, then theirs."""
+    """Build two launches: partial sums, then the sums of these."""
     pieces = max(1, min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE)))
     with kernel("column_sums") as built:
         parts = T.alloc_buffer((pieces, sums.columns), "float32")
@@ -126,9 +126,9 @@ def _body(sums: Columns, store: Store) -> tirx.Stmt:
 
 
 def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
-    """Sum pieces of the rows side by side, `width` columns in a block of 256 threads.
+    """Sum pieces of the rows in parallel, with `width` columns per block of 256 threads.
 
-    `width` is a power of two, at most the columns that so many threads own.
+    `width` is a power of two, at most the number of columns that the threads own.
     """
     zero, count = tirx.const(0, "int64"), tirx.const(pieces, "int64")
     blocks = tirx.const(-(-sums.columns // width), "int64")
@@ -163,7 +163,7 @@ def launch(sums: Columns, store: Store, width: int, pieces: int) -> None:
 
 
 def _threads_across(sums: Columns, width: int) -> int:
-    """Threads side by side: a power of two, no more than it takes for the columns of a block."""
+    """Return how many threads cover a block's columns: a power of two, no larger than needed."""
     most = width // sums.lanes
     needed = -(-min(sums.columns, width) // sums.lanes)
     return min(most, 1 << (needed - 1).bit_length())
@@ -172,8 +172,8 @@ def _threads_across(sums: Columns, width: int) -> int:
 def _sum_rows(sums: Columns, into: Any, first: Any, rows: tuple[Any, Any, int]) -> None:
     """Add every `step`-th row, reading some ahead so that loads overlap.
 
-    Past the end the last row is read again, and zero is added: a read behind a branch would wait
-    for its turn.
+    Past the end, the last row is loaded again and zero is added, because loads inside a branch
+    would not overlap.
     """
     begin, end, step = rows
     known = isinstance(sums.rows, tirx.IntImm)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementwise work on matrices, four neighbours per thread: masks and casts outside products.
 
-TVM's rule gives one element to a thread, which reads and writes two or four bytes at a time.
+TVM's rule assigns one element to a thread, which then reads and writes two or four bytes at a time.
 
 Cost: one read and one write, 16 bytes at a time in float32.
 """
@@ -22,7 +22,7 @@ _DTYPES = ("float32", "bfloat16", "float16")  # a vector of four is one access
 
 
 def elementwise(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that computes a matrix element by element, else None."""
+    """Return the kernel of a function that computes a matrix elementwise, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     if not blocks or not all(info.is_injective() for info in blocks):

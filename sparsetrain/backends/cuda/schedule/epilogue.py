@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epilogue of a product: elementwise work on a sum while it is in a register.
+"""Epilogue of a product: elementwise work on sums in registers.
 
-If it keeps only the first rows and columns of a product, the kernel computes only those. If it
-writes more elements than the product has, as padding does, no thread would own them, and later
-rules handle the product.
+If it keeps only the first rows and columns of a product, the kernel computes only these. If it
+writes more elements than the product has, as padding does, no thread would own the additional ones,
+so later rules handle such a product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparsetrain.compiler.schedule.product import Extent, Product
 
 
 class Kept(NamedTuple):
-    """The work on a product's sums, and how many it keeps: its first rows and columns."""
+    """The function that stores a product's sums, and how many rows and columns it keeps."""
 
     store: Store
     rows: Extent
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 class Epilogue:
-    """A block's result from the sum at its place, and the place it is stored to."""
+    """An elementwise block that computes its result from the sum at the same row and column."""
 
     def __init__(self, block: s_tir.SBlock, sums: Any) -> None:
         self._axes = [axis.var for axis in block.iter_vars]
@@ -43,15 +43,15 @@ class Epilogue:
         T.buffer_store(self._store.buffer, self._value(row, column, value), [row, column])
 
     def _at_its_own_place(self) -> bool:
-        """Whether the block stores at (row, column), and reads the sums there and nowhere else."""
+        """Whether the block stores at (row, column), and reads no sum from elsewhere."""
         places = [list(self._store.indices)]
 
-        def note(load: TensorLoad) -> TensorLoad:
+        def record(load: TensorLoad) -> TensorLoad:
             if load.source.same_as(self._sums):
                 places.append(list(load.indices))
             return load
 
-        tvm_ffi.structural_map(self._store.value, (TensorLoad, note))
+        tvm_ffi.structural_map(self._store.value, (TensorLoad, record))
         return len(self._axes) == 2 and all(
             len(place) == 2 and all(i.same_as(a) for i, a in zip(place, self._axes, strict=True))
             for place in places
@@ -66,7 +66,7 @@ class Epilogue:
 
 
 def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
-    """A block's `expression` with its axes replaced."""
+    """Return a block's `expression` with its axes replaced by `places`."""
 
     def at(var: tirx.Var) -> Any:
         pairs = zip(axes, places, strict=True)
@@ -76,7 +76,7 @@ def moved(expression: Any, axes: list[tirx.Var], places: list[Any]) -> Any:
 
 
 def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> Kept | None:
-    """The epilogue of `product` in the blocks around it; None if it cannot be fused."""
+    """Return the epilogue of `product` from the other blocks; None if it cannot be fused."""
     out = sch.get(product.info.block_rv).writes[0].source
     final = inline_all_but_last(sch, others)
     if final is None:
@@ -92,7 +92,7 @@ def stored(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> K
 
 
 def _within(kept: Extent, computed: Extent) -> bool:
-    """Whether so many places are surely computed: all of them, or fewer by a known number."""
+    """Whether the kept extent is provably at most the computed one."""
     if isinstance(kept, int) and isinstance(computed, int):
         return kept <= computed
     return bool(Analyzer().can_prove_equal(kept, computed))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operand of a float32 product: from global memory, by registers, to shared memory.
+"""One operand of a float32 product: from global memory, via registers, to shared memory.
 
-A tile is `length` neighbours of the operand's own axis times `DEPTH` steps of `k`. In shared memory
-the places of one step are contiguous for any layout of the matrix, so a thread reads four at a
-time. A row has 4 places more than it needs: 16-byte reads stay aligned, and where neighbours in
-memory are neighbours in `k`, no more than two stores of a warp meet in a bank.
+A tile is `length` neighbours along the operand's own axis times `DEPTH` steps of `k`. In shared
+memory the numbers of one step are contiguous for any layout of the matrix, so a thread reads four
+at a time. A row is padded by 4 numbers: 16-byte reads stay aligned, and if `k` is contiguous in
+memory, at most two stores of a warp conflict in a bank.
 
-Tiles are read ahead into registers, 16 bytes at a time where the rows of the matrix allow it.
-Elements beyond an edge are zero.
+Tiles are read ahead into registers, 16 bytes at a time if the rows of the matrix allow it. Elements
+past an edge are zero.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ DEPTH = 16  # steps of `k` in a tile
 
 @dataclass(frozen=True)
 class FloatOperand:
-    """Layout of a factor, and of a block's tile of it.
+    """Layout of an operand in memory, and of a block's tile of it.
 
     Parameters
     ----------
     source : buffer
         A matrix of float32.
     axis, inner : int
-        Dimension of the operand's own axis (rows of the left, columns of the right), and of `k`.
+        Dimensions of the operand's own axis (rows of the left, columns of the right) and of `k`.
     length : int
-        Places of the own axis in a tile.
+        Extent of a tile along the own axis.
     """
 
     source: Any
@@ -57,22 +57,22 @@ class FloatOperand:
 
     @property
     def lanes(self) -> int:
-        """Numbers that one access reads: neighbours in memory that start a whole access."""
+        """Numbers per memory access: 4, 2 or 1, as the rows' length allows."""
         contiguous = int(self.source.shape[1])
         return next(n for n in (4, 2, 1) if contiguous % n == 0)
 
 
 class FloatReader:
-    """A tile on its way; made inside a kernel, once."""
+    """Moves tiles to shared memory; constructed once inside a kernel."""
 
     def __init__(self, operand: FloatOperand, thread: Any, threads: int, first: Any) -> None:
         self.operand, self._thread, self._threads = operand, thread, threads
-        self._first = first  # of the own axis, in the matrix; int64
+        self._first = first  # first index along the own axis, int64
         self._accesses = operand.length * DEPTH // operand.lanes // threads
         self._ahead = T.alloc_local((self._accesses * operand.lanes,), "float32")
 
     def read(self, k: Any, end: Any) -> None:
-        """Take the tile that begins at step `k` into registers; steps from `end` on are zero."""
+        """Read the tile that begins at step `k` into registers; steps from `end` on are zero."""
         operand, lanes = self.operand, self.operand.lanes
         with T.unroll(0, self._accesses) as access:
             place, step = self._where(access)
@@ -102,7 +102,7 @@ class FloatReader:
                     T.buffer_store(shared, self._ahead[access * lanes + lane], [first + lane])
 
     def _where(self, access: Any) -> tuple[Any, Any]:
-        """First place and step of an access, in the tile; neighbouring threads read neighbours."""
+        """Return an access's first index and step in the tile; adjacent threads read neighbours."""
         number = access * self._threads + self._thread
         if self.operand.steps_lie_together:
             in_row = DEPTH // self.operand.lanes

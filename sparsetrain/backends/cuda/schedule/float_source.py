@@ -33,15 +33,16 @@ __forceinline__ __device__ void sparsetrain_multiply_{length}x{depth}(
 
 
 def multiply(length: int, depth: int, pitch: int, pointers: tuple[Any, Any, Any]) -> Any:
-    """8 x 8 sums of a thread += the products of its rows and columns, for each step of a tile.
+    """Add the products of a thread's 8 rows and 8 columns to its sums, for each step of a tile.
 
     Parameters
     ----------
     length, depth, pitch : int
-        Places and steps of a tile; from one step to the next in shared memory.
+        Extent of a tile along the own axis, its steps, and the distance between steps in shared
+        memory.
     pointers : tuple
-        The sums, a row for each 8; the thread's first 4 places of the left and of the right tile.
-        The remaining 4 are half a tile further on.
+        The sums, in rows of 8, and the thread's first 4 rows or columns in the left and the right
+        tile. The other 4 are half a tile further on.
     """
     text = _MULTIPLY.format(length=length, depth=depth, pitch=pitch, half=length // 2)
     return cuda_func_call(f"sparsetrain_multiply_{length}x{depth}", *pointers, source_code=text)

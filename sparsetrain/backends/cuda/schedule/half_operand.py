@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One operand of a tensor-core product: from global memory, by registers, to shared memory.
+"""One operand of a tensor-core product: from global memory, via registers, to shared memory.
 
-A tile is `length` neighbours of the operand's own axis times `DEPTH` steps of `k`. In shared memory
-it is made of words, each a pair of neighbours in `k`, laid out so that neither the stores nor the
-loads of fragments meet in a bank:
+A tile is `length` neighbours along the operand's own axis times `DEPTH` steps of `k`. In shared
+memory it consists of words, each a pair of neighbours in `k`, laid out so that neither stores nor
+loads of fragments have bank conflicts:
 
-- `k` contiguous in memory: a row for each place, `DEPTH / 2` words and 4 more;
-- otherwise: a row for each pair of `k`, `length` words and 8 more.
+- `k` contiguous in memory: a row per index of the own axis, `DEPTH / 2` words plus 4;
+- otherwise: a row per pair of `k`, `length` words plus 8.
 
-Tiles are read ahead into registers in memory order, 16 bytes at a time where the rows of the matrix
-allow it, and rounded when they are stored. Elements beyond an edge are zero.
+Tiles are read ahead into registers in memory order, 16 bytes at a time if the rows of the matrix
+allow it, and rounded when they are stored. Elements past an edge are zero.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PAIRS = DEPTH // 2
 
 @dataclass(frozen=True)
 class HalfOperand:
-    """Layout of a factor, and of a block's tile of it.
+    """Layout of an operand in memory, and of a block's tile of it.
 
     Parameters
     ----------
     source : buffer
         A matrix of float32, bfloat16 or float16.
     axis, inner : int
-        Dimension of the operand's own axis (rows of the left, columns of the right), and of `k`.
+        Dimensions of the operand's own axis (rows of the left, columns of the right) and of `k`.
     half : str
-        Dtype that float32 is rounded to.
+        Dtype to which float32 is rounded.
     length : int
-        Places of the own axis in a tile.
+        Extent of a tile along the own axis.
     """
 
     source: Any
@@ -56,7 +56,7 @@ class HalfOperand:
 
     @property
     def is_wide(self) -> bool:
-        """Whether memory holds float32, to be rounded on the way."""
+        """Whether memory holds float32, which must be rounded."""
         return str(self.source.dtype) == "float32"
 
     @property
@@ -71,34 +71,34 @@ class HalfOperand:
 
     @property
     def lanes(self) -> int:
-        """Numbers that one access reads: neighbours in memory that start a whole access."""
+        """Numbers per memory access, as the rows' length allows."""
         contiguous = int(self.source.shape[1])
         most = 8 if not self.is_wide and self.pairs_lie_together else 4
         return next(n for n in (8, 4, 2, 1) if n <= most and contiguous % n == 0)
 
     @property
     def unit(self) -> tuple[int, int]:
-        """Places and steps of `k` that a thread handles at once."""
+        """Indices of the own axis and steps of `k` that a thread handles at once."""
         return (1, max(self.lanes, 2)) if self.pairs_lie_together else (self.lanes, 2)
 
     @property
     def units(self) -> int:
-        """Units of a tile for each thread."""
+        """How many units of a tile each thread handles."""
         places, steps = self.unit
         return self.length * DEPTH // (places * steps) // THREADS
 
     def place(self, own: Any, pair: Any) -> Any:
-        """Where the word of a place and a pair is."""
+        """Return the offset in shared memory of the word of an own index and a pair of `k`."""
         along, across = (own, pair) if self.pairs_lie_together else (pair, own)
         return along * self.pitch + across
 
 
 class Reader:
-    """A tile on its way; made inside a kernel, once."""
+    """Moves tiles to shared memory; constructed once inside a kernel."""
 
     def __init__(self, operand: HalfOperand, thread: Any, first: Any) -> None:
         self.operand, self._thread = operand, thread
-        self._first = first  # of the own axis, in the matrix; int64
+        self._first = first  # first index along the own axis, int64
         places, steps = operand.unit
         size = places * steps * operand.units
         self._size = size // operand.units
@@ -110,7 +110,7 @@ class Reader:
         self._words = T.alloc_local((self._size // 2,), "uint32")
 
     def read(self, k: Any, end: Any) -> None:
-        """Take the tile that begins at step `k` into registers; steps from `end` on are zero."""
+        """Read the tile that begins at step `k` into registers; steps from `end` on are zero."""
         operand = self.operand
         zero = tirx.const(0, self._ahead.dtype)
         with T.unroll(0, int(self._ahead.shape[0])) as n:
@@ -125,12 +125,12 @@ class Reader:
                     self._access(unit, number, own, inner + shift)
 
     def _accesses(self) -> range:
-        """Steps of `k` at which an access begins: one where they are contiguous, else two."""
+        """Return the steps of `k` at which accesses begin: one if `k` is contiguous, else two."""
         whole = self.operand.pairs_lie_together and self.operand.lanes > 1
         return range(1 if whole else 2)
 
     def _where(self, unit: Any) -> tuple[Any, Any]:
-        """Place and step of `k` of a unit, in the tile; neighbouring threads read neighbours."""
+        """Return a unit's own index and step in the tile; adjacent threads read neighbours."""
         places, steps = self.operand.unit
         number = unit * THREADS + self._thread
         if self.operand.pairs_lie_together:
@@ -156,7 +156,7 @@ class Reader:
         T.evaluate(half_source.copy(lanes // 2, tirx.address_of(self._ahead[start]), address))
 
     def store(self, tile: Any) -> None:
-        """Round the elements read and store them in `tile`, in shared memory."""
+        """Round the elements in registers and store them in `tile`, in shared memory."""
         operand = self.operand
         words = self._size // 2
         with T.unroll(0, operand.units) as unit:
@@ -168,7 +168,7 @@ class Reader:
                 T.buffer_store(tile, self._words[lane], [first + lane])
 
     def _word(self, unit: Any, word: int) -> Any:
-        """The pair that is word number `word` of a unit."""
+        """Return the pair that is word number `word` of a unit."""
         operand, ahead, lanes = self.operand, self._ahead, self.operand.lanes
         together = operand.pairs_lie_together
         if operand.is_wide:

@@ -2,7 +2,7 @@
 """CUDA source of four helpers for tensor-core products that TIR cannot express.
 
 TVM writes the text of a helper once into each module that calls it. A pair of neighbours in `k` is
-one word of 32 bits, the lower neighbour in the lower half.
+one 32-bit word, with the lower neighbour in the lower half.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _WORDS = {1: "unsigned", 2: "uint2", 4: "uint4"}
 
 
 def multiply(half: str, sums: Any, a: list[Any], b: list[Any]) -> Any:
-    """16 x 8 sums of a warp += 16 x 16 of `a` times 16 x 8 of `b`; four sums a thread at `sums`."""
+    """Add 16 x 16 of `a` times 16 x 8 of `b` to a warp's sums, four of each thread at `sums`."""
     name = INSTRUCTION_NAMES[half]
     source = _MULTIPLY.format(name=name)
     return cuda_func_call(f"sparsetrain_multiply_{name}", sums, *a, *b, source_code=source)
 
 
 def pair(half: str, low: Any, high: Any) -> Any:
-    """Two float32 numbers, each rounded to the nearest half, ties to even."""
+    """Round two float32 numbers to the nearest halves, ties to even."""
     name = INSTRUCTION_NAMES[half]
     return cuda_func_call(
         f"sparsetrain_pair_{name}",
@@ -70,5 +70,5 @@ def copy(words: int, to: Any, source: Any) -> Any:
 
 
 def bits(half: Any) -> Any:
-    """The bits of the one half at an address."""
+    """Return the bits of the half at an address."""
     return cuda_func_call("sparsetrain_bits", half, source_code=_BITS, return_type="uint32")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that are replaced by hand-written CUDA kernels, before the schedule rules.
+"""Replacement of functions by hand-written CUDA kernels, before the schedule rules.
 
-Each writer in a table returns a kernel for a function, or None; the first kernel wins. Products of
-two matrices, of float32 or of halves that are summed in float32, with the elementwise work after
-them, become one kernel (`float_tile.py`, `half_tile.py`) that applies that work to a sum before it
-is stored. Later rules handle a product with rows of unknown length.
+Each writer in a table returns a kernel for a function, or None; the first kernel is used. A product
+of two matrices (float32, or halves with float32 sums) and the elementwise work after it become one
+kernel (`float_tile.py`, `half_tile.py`) that applies that work before it stores a sum. Later rules
+handle products with rows of symbolic length.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sparsetrain.compiler.schedule.rule import has_blocks, has_wide_extents
 
 @tvm.transform.module_pass(opt_level=0, name="WriteByHand")
 class WriteByHand:
-    """Replace the bodies of functions for which a CUDA kernel is written by hand."""
+    """Replace the bodies of functions for which there is a hand-written CUDA kernel."""
 
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave functions that no writer knows as they are."""
+        """Replace what some writer supports; leave other functions unchanged."""
         for name, function in mod.functions_items():
             kernel = _written(function) if isinstance(function, tirx.PrimFunc) else None
             if kernel is not None:
@@ -53,12 +53,12 @@ def _written(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 def _tried(writer, function: tirx.PrimFunc) -> tirx.PrimFunc | None:
     try:
         return writer(function)
-    except (ScheduleError, InternalError):  # a primitive refuses steps that it cannot prove safe
+    except (ScheduleError, InternalError):  # a primitive refused a step that it cannot prove safe
         return None
 
 
 def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that is a product in float32, else None."""
+    """Return the kernel of a function that is a float32 product, else None."""
     sch = s_tir.Schedule(function)
     blocks = normalize_prim_func(sch) or []
     product = find_product(sch, blocks)
@@ -78,7 +78,7 @@ def in_float_tiles(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) -> list[Any] | None:
-    """The matrices, or None where one is computed here, or its rows have no known length."""
+    """Return both matrices, or None if one is computed here or has rows of symbolic length."""
     block = sch.get(product.info.block_rv)
     sources = [block.reads[operand.read].source for operand in (product.left, product.right)]
     matrices = [*sources, block.writes[0].source]
@@ -93,7 +93,7 @@ def _sources(sch: s_tir.Schedule, product: Product, others: list[SBlockInfo]) ->
 
 
 def on_tensor_cores(function: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The kernel of a function that is a product of halves, else None."""
+    """Return the kernel of a function that is a product of halves, else None."""
     if not has_tensor_cores(Target.current(allow_none=True)):
         return None
     sch = s_tir.Schedule(function)

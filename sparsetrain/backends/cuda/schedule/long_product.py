@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products contracted over the batch, in pieces: weight gradients on a CUDA device.
+"""Products summed over the batch in pieces (split-K): weight gradients on a CUDA device.
 
-Each element of a weight's gradient is a sum over the batch. One block per tile would leave most of
-the device idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces; their products are
-computed in parallel and added in order. The number of pieces depends on the layer's shape alone. In
-their sum each element is a column of the sums in `column_sums.py`, each piece a row. The more
-pieces, the more threads share an element: one thread would wait for memory a hundred times.
+Each element of a weight's gradient is a sum over the batch. With one block per tile, most of the
+device would be idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, which are
+multiplied in parallel and added in order. The number of pieces depends only on the layer's shape.
+The final addition is a column sum (`column_sums.py`): each element is a column, each piece a row.
+If there are many pieces, several threads share an element, since a single thread would wait for
+memory a hundred times.
 
-Cost: the partial products are written and read once, 17 MB at most; a layer of more than 264 tiles
+Cost: the partial products are written and read once, at most 17 MB; a layer of more than 264 tiles
 has one piece, as large as its gradient.
 """
 
@@ -25,11 +26,11 @@ from sparsetrain.backends.cuda.schedule.tile_kinds import kind_of, scheduled
 from sparsetrain.backends.cuda.schedule.tiles import Store, TiledProduct, wide
 from sparsetrain.kernels.builder import buffer, extents, kernel
 
-_THREADS = 264 * 256  # two blocks of 256 for each multiprocessor of a large device
+_THREADS = 264 * 256  # two blocks of 256 per multiprocessor of a large device
 _MOST_PIECES = 132
 _LONG = 1024  # terms
-_ALONE = 8  # pieces that a thread adds by itself
-_MOST_TOGETHER = 32  # threads that share an element
+_ALONE = 8  # most pieces that one thread adds alone
+_MOST_TOGETHER = 32  # most threads that share an element
 
 
 def long_product(
@@ -38,21 +39,21 @@ def long_product(
     b: relax.Expr,
     half: str | None = None,
 ) -> relax.Expr | None:
-    """The product of the transpose of `a` (K, M) with `b` (K, N), K cut into pieces.
+    """Multiply the transpose of `a` (K, M) by `b` (K, N), with K cut into pieces.
 
     Parameters
     ----------
     builder : relax.BlockBuilder
-        Where the kernels are added and called.
+        Receives the kernels and their calls.
     a, b : relax.Expr
-        Matrices with a K known only in a call.
+        Matrices with a symbolic K.
     half : str, optional
         Dtype of the factors: a half, or float32 by default.
 
     Returns
     -------
     relax.Expr or None
-        None where the target cannot do it, or the product is better left whole.
+        None if the target does not support it, or cutting does not pay.
     """
     if not _fits(a.ty, b.ty, half):
         return None
@@ -72,7 +73,7 @@ def _fits(a: Any, b: Any, half: str | None) -> bool:
         return False
     if half:
         return has_tensor_cores(Target.current())
-    # A sum of columns has a better rule, and one that is short has nothing to cut.
+    # Column sums have a better rule, and a short sum is not worth cutting.
     is_float = str(a.dtype) == str(b.dtype) == "float32"
     is_short = isinstance(a.shape[0], tirx.IntImm) and int(a.shape[0]) < _LONG
     return is_float and 1 not in map(int, shape) and not is_short
@@ -81,7 +82,7 @@ def _fits(a: Any, b: Any, half: str | None) -> bool:
 def _kernel(
     types: tuple[Any, Any], shape: tuple[int, int], half: str | None, name: str
 ) -> tuple[tirx.PrimFunc, int]:
-    """``parts[p] = a[p].T @ b[p]`` for each piece p of the rows of both; how many pieces."""
+    """Return the kernel ``parts[p] = a[p].T @ b[p]`` for pieces p of rows, and their number."""
     with kernel(name) as built:
         (terms,) = extents(1)
         matrices = [
@@ -103,7 +104,7 @@ def _into(parts: Any, piece: Any) -> Store:
 
 
 def sum_kernel(shape: tuple[int, int], pieces: int) -> tirx.PrimFunc:
-    """Add the pieces (P, rows, columns) of each element, in float32."""
+    """Return the kernel that adds pieces (P, rows, columns) of each element, in float32."""
     rows, columns = shape
     with kernel("sum_of_pieces") as built:
         parts = buffer("parts", (pieces, rows, columns), "float32")

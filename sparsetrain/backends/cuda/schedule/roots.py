@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reciprocal square roots as on the CPU: CUDA's own function is approximate, by two units.
+"""Exact reciprocal square roots: CUDA's own function is off by up to two units.
 
-A root and a division are each rounded once. Cost: a look at each kernel at compile time.
+A square root and a division are each correctly rounded, as on the CPU. Cost: a check of each kernel
+at compile time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class DivideByRoots:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        """Leave functions without any as they are."""
+        """Rewrite functions that contain reciprocal square roots."""
         for name, function in mod.functions_items():
             if isinstance(function, tirx.PrimFunc):
                 mod[name] = tvm_ffi.structural_map(function, (Call, _divided))

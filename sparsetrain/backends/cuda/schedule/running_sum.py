@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running sums along an axis, in a fixed order.
 
-TVM's CUDA kernel reads sums of neighbours in shared memory while they are written, without a
-barrier: its result depends on timing. Here a block of threads owns a series: each thread sums a
-part of it, and starts again from the sum of all earlier parts.
+TVM's CUDA kernel reads neighbours' sums in shared memory while they are being written, without a
+barrier, so its result depends on timing. Here a thread block owns a series: each thread sums a part
+of it, then computes the part's running sums, starting from the sum of all earlier parts.
 
 Cost: a series is read twice and written once. Short series leave most of a block's threads idle.
 """
@@ -24,10 +24,10 @@ _THREADS = 128
 
 @function_pass
 class TakeRunningSums(Rewriter):
-    """Replace `cumsum` by a kernel written by hand; run before `DispatchSortScan`."""
+    """Replace `cumsum` by a hand-written kernel; run before `DispatchSortScan`."""
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Sum along the middle axis of three."""
+        """Reshape to three axes and sum along the middle one."""
         call = super().visit_call_(call)
         if not is_call(call, "relax.cumsum") or call.args[0].ty.shape is None:
             return call
@@ -45,7 +45,7 @@ class TakeRunningSums(Rewriter):
 
 
 def _series(shape: list[Any], axis: int | None) -> list[Any]:
-    """(outer, length, inner): extents before the axis, along it, and after."""
+    """Return (outer, length, inner): the extents before, along and after the axis."""
     one = tirx.const(1, "int64")
     if axis is None:
         return [one, prod(shape, start=one), one]
@@ -54,9 +54,9 @@ def _series(shape: list[Any], axis: int | None) -> list[Any]:
 
 
 def running_sum_kernel(dtype: str, out_dtype: str, exclusive: bool) -> tirx.PrimFunc:
-    """Arguments: ``a`` and ``out`` (outer, length, inner), ``out[:, i] = sum(a[:, : i + 1])``.
+    """Return the kernel ``out[:, i] = sum(a[:, : i + 1])`` for arrays (outer, length, inner).
 
-    With `exclusive` the sum is of ``a[:, :i]``.
+    With `exclusive`, sum ``a[:, :i]``.
     """
     with kernel("running_sum") as built:
         outer, length, inner = extents(3)

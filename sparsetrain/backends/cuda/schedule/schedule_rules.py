@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule rules of CUDA kernels, in the order in which they are asked.
+"""The schedule rules for CUDA kernels, in the order in which they are tried.
 
-Most are TVM's own, each on a copy of the function, so that one which fails half-way declines.
-Every kernel gets a thread binding: the last rule never declines. Sums are taken in an order that
-the shapes decide, so results have the same bits in every run. `Total`, for reductions to one number
-such as the mean loss of a batch, is ours: TVM's rules fail on such a function or launch one thread
-per term. One block of threads: each adds every 1024th term, then their sums are added in a tree.
+Most are TVM's own. Each works on a copy of the function, so a rule that fails half-way declines.
+Every kernel gets a thread binding, because the last rule never declines. Shapes decide the order of
+sums, so results have the same bits in every run. `Total` is for reductions to one number, such as
+the mean loss of a batch, where TVM's rules fail or launch one thread per term. In one thread block,
+each thread adds every 1024th term, and then a tree adds the threads' sums.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _THREADS = 1024
 
 
 class Total(ScheduleRule):
-    """Schedule a function with one reduction, of all axes, maps before and numbers after it."""
+    """Schedule one reduction over all axes, with maps before it and scalar work after it."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        """Return a schedule of `func`, or None if it is no such function."""
+        """Return a schedule of `func`, or None if it is not such a function."""
         del target, tunable
         sch = s_tir.Schedule(func)
         blocks = normalize_prim_func(sch) or []
@@ -71,7 +71,7 @@ def _one_thread(sch: s_tir.Schedule, block: SBlockRV) -> None:
 
 
 class Guarded(ScheduleRule):
-    """A wrapped rule; its failures are refusals."""
+    """A rule that declines wherever the wrapped rule fails."""
 
     def __init__(self, rule: ScheduleRule) -> None:
         self.rule = rule
@@ -82,7 +82,7 @@ class Guarded(ScheduleRule):
             return None
         try:
             return self.rule.apply(func, target, tunable)
-        except Exception:  # TVM's rules raise all kinds of errors on unusual functions
+        except Exception:  # TVM's rules raise errors of many types on unusual functions
             return None
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grid of a product: each block computes a tile of the result over one piece of `k` (split-K).
 
-The kernel around a tile, its place in the grid and its part of `k` are the same for all kinds of
+The kernel around a tile, its position in the grid and its part of `k` are the same for all kinds of
 tiles.
 """
 
@@ -15,14 +15,14 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import SCHEDULED, kernel
 
-_WIDE, _NARROW = 128, 64  # of a tile, along rows and columns
+_WIDE, _NARROW = 128, 64  # extents of a tile along rows and columns
 
-# (row, column, value) -> writes it if both are inside the matrix.
+# (row, column, value): writes a sum of the matrix.
 Store = Callable[[Any, Any, Any], None]
 
 
 class TileOperand(Protocol):
-    """A factor: a matrix, the dimensions of its own axis and of `k`, and places of a tile."""
+    """An operand: a matrix, the dimensions of its own axis and of `k`, and a tile's length."""
 
     source: Any
     axis: int
@@ -31,16 +31,16 @@ class TileOperand(Protocol):
 
 
 class TiledProduct(NamedTuple):
-    """A product, and how its result is cut into the tiles of blocks.
+    """A product, and how its result is cut into tiles, one per thread block.
 
     Parameters
     ----------
     left, right : TileOperand
         Their lengths are the rows and columns of a tile.
     rows, columns : int or Expr
-        Computed part of the result, from its first place on.
+        The number of computed rows and columns of the result.
     pieces : int
-        Parts into which `k` is cut, side by side; a block computes one.
+        Parts into which `k` is cut; different blocks compute them in parallel.
     """
 
     left: Any
@@ -55,7 +55,7 @@ class TiledProduct(NamedTuple):
         return self.left.source.shape[self.left.inner]
 
     def span(self, piece: Any, turn: int) -> tuple[Any, Any]:
-        """Begin and end of a piece's part of `k`, in whole turns of a loop."""
+        """Return the begin and end of a piece of `k`, in whole iterations of `turn` steps."""
         if self.pieces == 1:
             return tirx.const(0, "int64"), self.steps
         turns = tirx.ceildiv(tirx.ceildiv(self.steps, self.pieces), turn)
@@ -64,7 +64,7 @@ class TiledProduct(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a thread is: its block's tile and piece, its number in the block."""
+    """A thread's position: its block's tile and piece, and its number in the block."""
 
     row: Any
     column: Any
@@ -73,25 +73,25 @@ class Place(NamedTuple):
 
 
 def tile_length(rows: Any, columns: Any) -> int:
-    """Places of a tile along rows and columns: large tiles read less, small ones are more."""
+    """Return a tile's length: large tiles read less memory, small tiles occupy more blocks."""
     known = [int(extent) for extent in (rows, columns) if isinstance(extent, (int, tirx.IntImm))]
     return _NARROW if min(known, default=_WIDE) <= _NARROW else _WIDE
 
 
 def wide(extent: Any) -> Any:
-    """An extent as an expression of 64 bits."""
+    """Return an extent as a 64-bit expression."""
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def kernel_of(
     function: tirx.PrimFunc, product: TiledProduct, threads: int, run: Callable[[Place], None]
 ) -> tirx.PrimFunc:
-    """`function` with a product as its body; `run` emits a thread's work."""
+    """Replace a function's body with a product; `run` emits the work of a thread."""
     return marked(function.with_body(_body(product, threads, run)))
 
 
 def marked(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A kernel that no fusion and no rule touches."""
+    """Mark a kernel so that fusion and schedule rules skip it."""
     for key, value in SCHEDULED.items():
         kernel = kernel.with_attr(key, value)
     return kernel

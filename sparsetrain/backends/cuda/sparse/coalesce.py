@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coalescing on a CUDA device; see `sparse_tensor.coalesce`, which calls it.
 
-The ids never leave the device. Two numbers come back: the number of rows, which decides the shapes
-of the plan, and the number of ids outside the table. Scratch comes from the pool of the virtual
-machine, so a step of a known size allocates nothing.
+The ids never leave the device. Only two numbers are copied back: the number of rows, which decides
+the shapes of the plan, and the number of ids outside the table. Scratch memory comes from the
+virtual machine's pool, so repeated steps of one size allocate nothing.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Arrays = tuple[NDArray, NDArray, NDArray]
 class DeviceSort:
     """The sort of N ids on a device, with the memory of its plan and scratch.
 
-    It may begin again with new ids: the plan then replaces the last one, after all launches that
-    read it, and nothing is allocated.
+    It can sort new ids again. The new plan then overwrites the previous one, after all launches
+    that read it, and nothing is allocated.
 
     Parameters
     ----------
     indices : Tensor (N,) int32 or int64
-        Ids of the shape and dtype to be sorted.
+        Ids with the shape and dtype of those that will be sorted.
     num_rows : int
-        Rows of their table.
+        Number of rows of the table.
     """
 
     def __init__(self, indices: NDArray, num_rows: int) -> None:
@@ -71,15 +71,15 @@ class DeviceSort:
             self._numbers += (share,)
 
     def fits(self, indices: NDArray, num_rows: int) -> bool:
-        """Whether these can be sorted here."""
+        """Whether these ids have the size, dtype and table for which this sort was made."""
         return (indices.shape, indices.dtype, num_rows) == self._kind
 
     def begin(self, indices: NDArray) -> None:
-        """Begin to sort. Launches and reads before `wait` do not wait for it."""
+        """Start the sort. Launches and reads before `wait` do not wait for it."""
         self._run(indices, *self._arrays, *self._numbers)
 
     def wait(self) -> Arrays:
-        """Rows, order and offsets of the `CoalescePlan`.
+        """Return rows, order and offsets of the `CoalescePlan`.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class DeviceSort:
 
 
 def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
-    """Sort the ids on the device, whoever calls."""
+    """Sort the ids on the device."""
     sort = DeviceSort(indices, num_rows)
     sort.begin(indices)
     return CoalescePlan(*sort.wait())
@@ -104,7 +104,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
 def chunk_sums(
     plan: CoalescePlan, values: NDArray, source: NDArray | None
 ) -> tuple[NDArray, NDArray]:
-    """Sums of the chunks of 32 and of 1024 entries of `plan` that are within one run."""
+    """Return the sums of chunks of 32 and 1024 entries of `plan` that are within one run."""
     count, (_, width) = int(plan.order.shape[0]), map(int, values.shape)
     dtype = str(values.dtype)
     chunks = scratch_tensor((_chunks(count, CHUNK), width), dtype, values)
@@ -115,9 +115,9 @@ def chunk_sums(
 
 
 def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> NDArray:
-    """Sum value rows (M, D) into (U, D), each run in a fixed order."""
+    """Sum value rows (M, D) into (U, D), each run of equal ids in a fixed order."""
     width, dtype = int(values.shape[1]), str(values.dtype)
-    # As long as it can get: the pool keeps a block for every size that it has seen.
+    # The largest possible length, because the pool keeps a block for every size that it has seen.
     most = scratch_tensor((int(plan.order.shape[0]), width), dtype, values)
     out = leading_rows(most, plan.num_unique)
     run = _segment_sum(target_of(values), width, dtype, source is not None)
@@ -127,7 +127,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def row_squares(values: NDArray) -> np.ndarray:
-    """Sum of squares of each row of (U, D), in float64."""
+    """Return the sums of squares of rows (U, D), in float64."""
     partial = scratch_tensor((int(values.shape[0]),), "float64", values)
     target = target_of(values)
     _row_squares(target, int(values.shape[1]), str(values.dtype))(values, partial)
@@ -135,7 +135,7 @@ def row_squares(values: NDArray) -> np.ndarray:
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """Find edges on the device; as many numbers are read as there are edges."""
+    """Search on the device; copies one number per edge to the host."""
     rows, given = plan.arrays[0], to_device(_as_tensor(tuple(edges)), plan.order.device)
     below = scratch_tensor((len(edges),), "int64", rows)
     _rows_below(target_of(rows), str(rows.dtype))(rows, given, below, plan.num_unique)
@@ -143,7 +143,7 @@ def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
 
 
 def same_ids(known: NDArray, ids: NDArray) -> bool:
-    """Compare them on the device, unless they are the same memory; one number is read."""
+    """Compare on the device, unless both are the same memory; copies one number to the host."""
     if (known.shape, known.dtype) != (ids.shape, ids.dtype):
         return False
     if known.data_ptr() == ids.data_ptr():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of a `CoalescePlan` on a CUDA device: one launch for few ids, some eight for many."""
+"""Kernels for a `CoalescePlan` on a CUDA device: one launch for few ids, about 8 for many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 
 
 class _Arguments:
-    """First arguments of both kernels: ids, keys and positions (2, N), and the plan."""
+    """The first arguments of both kernels: ids, keys and positions (2, N), and the plan."""
 
     def __init__(self, index_dtype: str) -> None:
         (self.count,) = extents(1)
@@ -36,19 +36,19 @@ class _Arguments:
         self._given = ids, keys, positions
 
     def numbers(self) -> tuple[Ids, Sorted]:
-        """The scalar arguments, which come last: passes, bits of a digit, rows of the table."""
+        """Declare the last arguments, all scalars: passes, bits of a digit, rows of the table."""
         passes, digit_bits = T.arg("passes", T.int32()), T.arg("digit_bits", T.int32())
         num_rows = T.arg("num_rows", T.int64())
         return Ids(*self._given, passes, digit_bits), Sorted(self._given[1], num_rows)
 
 
 def short_plan_kernel(index_dtype: str) -> PrimFunc:
-    """Plan of at most `TILE` ids by one block.
+    """Return the kernel that plans at most `TILE` ids in one thread block.
 
     Arguments: ids (N,), keys (2, N), positions (2, N) int32, rows (N,), offsets (N + 1,) int32,
-    counts (2,) int32; passes, digit_bits, num_rows. ``positions[0]`` is the order; the first
-    ``counts[0]`` of `rows` and one more of `offsets` are the plan's; ``counts[1]`` ids are neither
-    rows nor padding.
+    counts (2,) int32; passes, digit_bits, num_rows. ``positions[0]`` is the order. The plan is the
+    first ``counts[0]`` elements of `rows` and ``counts[0] + 1`` of `offsets`; ``counts[1]`` ids are
+    neither rows nor padding.
     """
     with kernel("short_plan") as built:
         arguments = _Arguments(index_dtype)
@@ -75,10 +75,10 @@ def short_plan_kernel(index_dtype: str) -> PrimFunc:
 
 
 def plan_kernel(index_dtype: str) -> PrimFunc:
-    """Plan of any number of ids, by as many blocks as `tallies` has rows.
+    """Return the kernel that plans any number of ids, in one block per row of `tallies`.
 
-    Arguments as in `short_plan_kernel`, with tallies (blocks, 512) and found (2, blocks), int32,
-    before the numbers, which are scratch, and the rows of 1,024 ids of a block behind them.
+    Arguments are as in `short_plan_kernel`, with scratch tallies (blocks, 512) and found (2,
+    blocks), int32, before the scalars, and a last scalar: how many rows of 1,024 ids a block has.
     """
     with kernel("plan") as built:
         arguments = _Arguments(index_dtype)

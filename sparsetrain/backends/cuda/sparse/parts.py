@@ -12,14 +12,14 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.loops import Columns
 
-THREADS = 256  # of a block: eight warps
+THREADS = 256  # threads of a block: eight warps
 
 
 @contextmanager
 def blocks_of_threads(
     blocks: Any, threads: int = THREADS, dtype: str = "int64"
 ) -> Iterator[tuple[Any, Any]]:
-    """Launch at least one block; yields the block's number, int64, and the thread's, of `dtype`."""
+    """Launch at least one block; yields the numbers of block (int64) and thread (`dtype`)."""
     count = tirx.max(tirx.Cast("int64", blocks), tirx.const(1, "int64"))
     span = tirx.const(0, dtype), tirx.const(threads, dtype)
     with (
@@ -31,7 +31,7 @@ def blocks_of_threads(
 
 @contextmanager
 def each_of(total: Any) -> Iterator[Any]:
-    """A thread for each number below `total`; yields it."""
+    """Launch a thread for each number below `total`; yields the number."""
     with blocks_of_threads(tirx.ceildiv(total, THREADS)) as (block, thread):
         number = T.Bind(block * THREADS + thread)
         with T.If(number < total), T.Then():
@@ -39,14 +39,14 @@ def each_of(total: Any) -> Iterator[Any]:
 
 
 def vector_lanes(width: int, dtype: str) -> int:
-    """Columns of a row that a thread loads at once: 16 bytes where `width` allows it."""
+    """Return how many columns a thread loads at once: 16 bytes if `width` allows it."""
     widest = {"float32": 4, "float64": 2}.get(dtype, 1)
     return next(lanes for lanes in (4, 2, 1) if lanes <= widest and width % lanes == 0)
 
 
 @contextmanager
 def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, int]]:
-    """A thread for each vector of each row: yields the row, the first column, the columns."""
+    """Launch a thread per vector of each row; yields row, first column, number of columns."""
     lanes = vector_lanes(width, dtype)
     vectors = width // lanes
     with each_of(rows * vectors) as number:
@@ -56,7 +56,7 @@ def each_vector(rows: Any, width: int, dtype: str) -> Iterator[tuple[Any, Any, i
 
 @contextmanager
 def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
-    """A thread for each column of each row: yields the row, and a function of the column."""
+    """Launch a thread per column of each row; yields row, and a loop over columns."""
     with each_of(rows * width) as number:
         row = T.Bind(tirx.floordiv(number, tirx.const(width, "int64")))
         column = T.Bind(tirx.floormod(number, tirx.const(width, "int64")))
@@ -64,10 +64,10 @@ def each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 
 
 def barrier() -> None:
-    """Wait for the threads of the block; then their writes to shared memory are visible."""
+    """Wait for all threads of the block; their writes to shared memory are then visible."""
     T.evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
 
 
 def shared(count: int, dtype: str = "int32") -> Any:
-    """An array of the block. Of one axis: TVM closes gaps that it sees between rows."""
+    """Allocate a 1-D shared array; TVM removes the padding between rows of 2-D arrays."""
     return T.alloc_buffer((count,), dtype, scope="shared")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels of row-sparse tensors: scatter, squares of rows, questions about rows.
+"""CUDA kernels for row-sparse tensors: scatter, squares of rows, searches and comparisons.
 
-Same preconditions and meanings as `segment_kernels`. Every result has one writer and every sum a
-fixed order, without atomic operations, so the bits are the same in every run. `sort` orders ids,
-`runs` sums runs.
+Preconditions and meanings are as in `segment_kernels`. Every result has one writer, every sum a
+fixed order, and there are no atomic operations, so the bits are the same in every run. `sort`
+orders ids, `runs` sums runs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sparsetrain.backends.cuda.sparse.parts import (
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import Number
 
-SCATTERERS = 256  # blocks that share the rows of a dense gradient
+SCATTERERS = 256  # number of blocks that share the rows of a dense gradient
 
 
 def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -> PrimFunc:
-    """Zero-fill, then ``out[ids[n]] += values[source[n]]`` in the order of n; skips padding.
+    """Zero-fill, then add ``out[ids[n]] += values[source[n]]`` in order of n; skip padding.
 
-    Block k of `SCATTERERS` owns the rows v with ``v % SCATTERERS == k``: it reads all ids, and adds
-    its rows' entries in order, all columns at once.
+    Block k of `SCATTERERS` owns the rows v with ``v % SCATTERERS == k``. It reads all ids and adds
+    the entries of its rows in order, all columns at once.
     """
     with kernel("scatter_add") as built:
         count, stored, sources, height = extents(4)
@@ -55,7 +55,7 @@ def scatter_add_kernel(width: int, dtype: str, index_dtype: str, pooled: bool) -
 
 @contextmanager
 def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Let each block see the entries of its rows, in order; yields thread, entry and row."""
+    """Loop in each block over the entries of its rows, in order; yields thread, entry and row."""
     count = ids.shape[0]
     with blocks_of_threads(SCATTERERS) as (block, thread):
         tile = shared(THREADS, "int64")
@@ -73,9 +73,9 @@ def entries_by_owner(ids: Any, height: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
-    """Zero-fill ``out`` (H, D), then ``out[rows[u] - base] = values[u]`` for u in [first, end).
+    """Zero-fill ``out`` (H, D), then set ``out[rows[u] - base] = values[u]`` for first <= u < end.
 
-    Arguments: rows (U,), which differ, values (U, D), out, base, first, end.
+    Arguments: rows (U,), all different, values (U, D), out, base, first, end.
     """
     with kernel("spread") as built:
         segments, stored, height = extents(3)
@@ -95,7 +95,7 @@ def spread_kernel(width: int, dtype: str, index_dtype: str) -> PrimFunc:
 
 
 def rows_below_kernel(index_dtype: str) -> PrimFunc:
-    """How many of the first `count` ascending rows (U,) are below each of edges (E,)."""
+    """Count how many of the first `count` sorted rows (U,) are below each of edges (E,)."""
     with kernel("rows_below") as built:
         segments, given = extents(2)
         rows = buffer("rows", (segments,), index_dtype)
@@ -123,7 +123,7 @@ def differ_kernel(index_dtype: str) -> PrimFunc:
         with each_of(tirx.const(1, "int64")) as number:
             T.buffer_store(found, tirx.const(0, "int32"), [number])
         with each_of(count) as n, T.If(ids[n] != others[n]), T.Then():
-            # Many threads may write this 1; it is the same 1.
+            # Many threads may write here; they all write 1.
             T.buffer_store(found, tirx.const(1, "int32"), [0])
     return built.get()
 
@@ -140,7 +140,7 @@ def fill_kernel(dtype: str) -> PrimFunc:
 
 
 def count_up_kernel() -> PrimFunc:
-    """Write its place to each element of (N,) int32."""
+    """Write its index to each element of (N,) int32."""
     with kernel("count_up") as built:
         out = buffer("out", extents(1), "int32")
         with each_of(out.shape[0]) as n:
@@ -149,7 +149,7 @@ def count_up_kernel() -> PrimFunc:
 
 
 def row_squares_kernel(width: int, dtype: str) -> PrimFunc:
-    """Sum of squares of each row, in float64."""
+    """Compute the sum of squares of each row, in float64."""
     with kernel("row_squares") as built:
         (height,) = extents(1)
         values = buffer("values", (height, width), dtype)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of a run of entries on a CUDA device, by chunks.
+"""Sums of runs of equal ids on a CUDA device, by chunks.
 
-Runs may be long: a table of three rows has a batch's ids in three runs. So sorted entries are cut
-into chunks of `CHUNK`, and blocks of `CHUNK` chunks. A chunk within one run is summed by itself;
-the sum of a run is then its first entries, its chunks and its last entries, in that order. No
-thread adds more than 64 entries and 64 + n / 1024 sums, for a run of n.
+Runs can be long: in a table of three rows, a batch's ids form three runs. So sorted entries are cut
+into chunks of `CHUNK` entries, and blocks of `CHUNK` chunks. Each chunk within one run is summed
+first. A run's sum is then its first entries, its chunks and its last entries, in that order. For a
+run of n, no thread adds more than 64 entries and 64 + n / 1024 sums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK = 32
 
 
 class Sums(NamedTuple):
-    """Arrays read by the sum of a run.
+    """The arrays that the sum of a run reads.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Sums(NamedTuple):
     chunks, blocks : (ceil(N / 32), D), (ceil(N / 1024), D)
         From `chunk_sums_kernel`.
     value_row : callable
-        From a place in the order of the plan to the row of `values`.
+        Maps an index into the plan's order to a row of `values`.
     """
 
     values: Any
@@ -43,7 +43,7 @@ class Sums(NamedTuple):
     def add(self, total: Any, lanes: int, span: tuple[Any, Any], column: Any) -> None:
         """Add columns [column, column + lanes) of entries `span` of the plan to `total`."""
         first, behind = (T.Bind(edge) for edge in span)
-        with T.If(behind - first < CHUNK):  # no chunk fits: most runs, and half the arithmetic
+        with T.If(behind - first < CHUNK):  # no chunk fits, as in most runs: half the arithmetic
             with T.Then(), T.serial(0, behind - first) as k:
                 row = T.Bind(self.value_row(first + k))
                 _accumulate(total, lanes, lambda lane: self.values[row, column + lane])
@@ -88,14 +88,14 @@ def _accumulate(total: Any, lanes: int, term: Callable[[Any], Any]) -> None:
 
 
 def clear(total: Any, lanes: int, dtype: str) -> None:
-    """Begin a sum."""
+    """Set a sum to zero."""
     store_vector(total, [0], lanes, lambda lane: tirx.const(0, dtype))
 
 
 def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
     """Sum the value rows of each run; one writer for each output row.
 
-    Arguments as in the CPU's kernel, with `chunks` and `blocks` before `out`.
+    Arguments are as in the CPU's kernel, with `chunks` and `blocks` before `out`.
     """
     with kernel("segment_sum") as built:
         plan = _Entries(width, dtype, pooled)
@@ -113,11 +113,11 @@ def segment_sum_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 
 
 class _Entries:
-    """The arguments that say which value rows belong to which run."""
+    """The arguments that map runs to value rows."""
 
     def __init__(self, width: int, dtype: str, pooled: bool) -> None:
         entries, edges, sources, stored = extents(4)
-        self.edges, self.pooled = edges, pooled  # one edge more than there are runs
+        self.edges, self.pooled = edges, pooled  # number of runs plus one
         self.order = buffer("order", (entries,), "int32")
         self.offsets = buffer("offsets", (edges,), "int32")
         self.source = buffer("source", (sources,), "int32")
@@ -128,7 +128,7 @@ class _Entries:
         return tirx.Cast("int64", self.source[entry] if self.pooled else entry)
 
     def one_run_holds(self, begin: Any, end: Any) -> Any:
-        """Whether entries [begin, end) are in one run, by a search for the last run before."""
+        """Whether entries [begin, end) are in one run, found by a binary search of the offsets."""
         low, high = Number("int64"), Number("int64")
         high.set(self.edges - 1)
         with T.While(low.now + 1 < high.now):
@@ -143,10 +143,10 @@ class _Entries:
 
 
 def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
-    """Sums of the chunks within one run; the rest is undefined.
+    """Sum each chunk that is within one run; other chunks are undefined.
 
-    Arguments as in `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and `blocks`
-    (ceil(N / 1024), D) receive them.
+    Arguments are as in `segment_sum_kernel` without the last; `chunks` (ceil(N / 32), D) and
+    `blocks` (ceil(N / 1024), D) receive them.
     """
     with kernel("chunk_sums") as built:
         plan = _Entries(width, dtype, pooled)
@@ -161,7 +161,7 @@ def chunk_sums_kernel(width: int, dtype: str, pooled: bool) -> PrimFunc:
 def _sum_chunks(
     plan: _Entries, size: int, out: Any, term: Callable[[Any], tuple[Any, Any]]
 ) -> None:
-    """For each chunk of `size` entries in one run, add `CHUNK` terms."""
+    """Add `CHUNK` terms for each chunk of `size` entries that is in one run."""
     dtype, (rows, width) = str(out.dtype), out.shape
     with (
         each_vector(rows, int(width), dtype) as (chunk, column, lanes),

@@ -2,8 +2,9 @@
 """Segments of equal ids in sorted order, on a CUDA device.
 
 Each block counts the segments that begin in its part of the ids, and the ids outside the table;
-then it adds up the counts before it, and writes its rows and offsets. A warp goes through its part
-32 ids at a time: a thread at the beginning of a segment announces it, and counts the ones before.
+then it adds up the counts before it, and writes its rows and offsets. A warp processes its part 32
+ids at a time: each thread votes whether a segment begins at its id, and counts the votes before its
+own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sparsetrain.kernels.loops import Number
 
 
 class Sorted:
-    """Sorted ids, the first half of keys (2, N), with queries about the one at a place."""
+    """Sorted ids, the first half of keys (2, N), with predicates on the id at an index."""
 
     def __init__(self, keys: Any, num_rows: Any) -> None:
         self.keys, self.num_rows, self.count = keys, num_rows, keys.shape[1]
@@ -33,27 +34,27 @@ class Sorted:
         return self.key(place) < self.num_rows
 
     def outside(self, place: Any) -> Any:
-        """Whether it is neither a row nor padding."""
+        """Whether the id is neither a row nor padding."""
         return tirx.Or(self.key(place) < 0, self.key(place) > self.num_rows)
 
     def begins(self, place: Any) -> Any:
-        """Whether a run begins there."""
+        """Whether a run begins at an index."""
         other = self.key(tirx.max(place - 1, 0)) != self.key(place)
         return tirx.And(self._inside(place), tirx.Or(place == 0, other))
 
     def ends_all(self, place: Any) -> Any:
-        """Whether no run continues or begins after a place in a run."""
+        """Whether an index is the last one inside any run."""
         after = tirx.Not(self._inside(tirx.min(place + 1, self.count - 1)))
         return tirx.And(self._inside(place), tirx.Or(place == self.count - 1, after))
 
-    def asked(self, question: Any, place: Any) -> Any:
-        """The answer as a vote; no for places behind the last."""
-        answer = tirx.if_then_else(place < self.count, word(question(place)), tirx.const(0, WORD))
+    def vote(self, test: Any, place: Any) -> Any:
+        """Return a predicate's value as 1 or 0; 0 for indices past the end."""
+        answer = tirx.if_then_else(place < self.count, word(test(place)), tirx.const(0, WORD))
         return T.Bind(answer)
 
 
 class PlanArrays(NamedTuple):
-    """Results: rows (N,), offsets (N + 1,), and (2,) the numbers of runs and of ids outside."""
+    """Results: rows (N,), offsets (N + 1,), and counts (2,) of runs and of ids outside."""
 
     rows: Any
     offsets: Any
@@ -61,7 +62,7 @@ class PlanArrays(NamedTuple):
 
 
 class Stretch:
-    """The ids of a block, a piece of them for each warp; ``first`` is the block's, int64."""
+    """The ids of a block from index ``first`` (int64) on, with a contiguous piece for each warp."""
 
     def __init__(self, ids: Sorted, first: Any, rows: Any, thread: Any) -> None:
         self.ids, self.rows, self.thread = ids, rows, thread
@@ -69,20 +70,20 @@ class Stretch:
         self._start = first + tirx.floordiv(thread, WARP) * rows * WARP + self.lane
 
     def place(self, row: Any) -> Any:
-        """Place of a thread's id."""
+        """Return the index of a thread's id."""
         return T.Bind(self._start + row * WARP)
 
-    def counted(self, question: Any) -> Any:
-        """How many ids of the warp are asked with success; uint32, in every thread."""
+    def warp_count(self, test: Any) -> Any:
+        """Return how many ids of the warp satisfy a predicate; uint32, in every thread."""
         total = Number(WORD)
         with T.serial(0, self.rows) as row:
-            total.add(tirx.popcount(votes(self.ids.asked(question, self.place(row)))))
+            total.add(tirx.popcount(votes(self.ids.vote(test, self.place(row)))))
         return total
 
-    def told(self, question: Any, totals: Any) -> tuple[Any, Any]:
-        """How many ids are asked with success in warps before this one, and in the block."""
-        mine = self.counted(question)
-        # A warp's count counts once, for its last thread.
+    def counts(self, test: Any, totals: Any) -> tuple[Any, Any]:
+        """Return how many ids satisfy a predicate in earlier warps, and in the block."""
+        mine = self.warp_count(test)
+        # Only the last thread of a warp contributes the warp's count.
         once = tirx.Select(self.lane == WARP - 1, mine.now, tirx.const(0, WORD))
         found = sum_before(totals, self.thread, T.Bind(once))
         barrier()
@@ -90,28 +91,28 @@ class Stretch:
 
 
 def count_runs(stretch: Stretch, block: Any, found: Any) -> None:
-    """Count into ``found`` (2, blocks) segments that begin in a block, and ids outside."""
+    """Store in ``found`` (2, blocks) how many segments begin in a block, and its ids outside."""
     totals, ids = shared(WARPS, WORD), stretch.ids
-    for row, question in enumerate((ids.begins, ids.outside)):
-        _, number = stretch.told(question, totals)
+    for row, test in enumerate((ids.begins, ids.outside)):
+        _, number = stretch.counts(test, totals)
         with T.If(stretch.thread == 0), T.Then():
             T.buffer_store(found, tirx.Cast("int32", number), [row, block])
 
 
 def write_runs(stretch: Stretch, plan: PlanArrays, block: Any, found: Any = None) -> None:
-    """Write a block's rows and offsets; the last block says how many there are of all.
+    """Write a block's rows and offsets; the last block also writes the total counts.
 
-    Without `found` it is the only block.
+    Without `found`, there is only one block.
     """
     totals, ids = shared(WARPS, WORD), stretch.ids
     if found is None:
         last, earlier = block == 0, tirx.const(0, WORD)
-        _, outside = stretch.told(ids.outside, totals)
+        _, outside = stretch.counts(ids.outside, totals)
     else:
         blocks = found.shape[1]
         last, earlier = block == blocks - 1, _sum_of(found, 0, block, stretch.thread, totals)
         outside = _sum_of(found, 1, blocks, stretch.thread, totals)
-    before, runs = stretch.told(ids.begins, totals)
+    before, runs = stretch.counts(ids.begins, totals)
     with T.If(tirx.And(last, stretch.thread == 0)), T.Then():
         for row, number in enumerate((earlier + runs, outside)):
             T.buffer_store(plan.counts, tirx.Cast("int32", number), [row])
@@ -121,7 +122,7 @@ def write_runs(stretch: Stretch, plan: PlanArrays, block: Any, found: Any = None
 
 
 def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
-    """The sum of the counts of the first blocks."""
+    """Return the sum of the counts of the first blocks."""
     mine = Number()
     with T.serial(0, tirx.ceildiv(tirx.max(blocks - thread, 0), SORTERS)) as turn:
         mine.add(found[row, turn * SORTERS + thread])
@@ -131,18 +132,18 @@ def _sum_of(found: Any, row: int, blocks: Any, thread: Any, totals: Any) -> Any:
 
 
 def _write(stretch: Stretch, plan: PlanArrays, first: Any) -> None:
-    """Write the runs that begin in a warp's piece; `first` is the number of its first."""
+    """Write the runs that begin in a warp's piece, numbered from `first`."""
     ids, run = stretch.ids, Number(WORD)
     run.set(first)
     with T.serial(0, stretch.rows) as row:
         n = stretch.place(row)
-        begins = ids.asked(ids.begins, n)
+        begins = ids.vote(ids.begins, n)
         found = T.Bind(votes(begins))
         mine = T.Bind(tirx.Cast("int64", run.now + votes_before(stretch.thread, found)))
         with T.If(begins != 0), T.Then():
             T.buffer_store(plan.rows, ids.keys[0, n], [mine])
             T.buffer_store(plan.offsets, tirx.Cast("int32", n), [mine])
-        with T.If(ids.asked(ids.ends_all, n) != 0), T.Then():
+        with T.If(ids.vote(ids.ends_all, n) != 0), T.Then():
             after = mine + tirx.Cast("int64", begins)
             T.buffer_store(plan.offsets, tirx.Cast("int32", n + 1), [after])
         run.add(tirx.popcount(found))

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids in order on a CUDA device.
+"""Radix sort of ids on a CUDA device.
 
-Least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two passes for
-2^18 rows, three for 2^27. Up to `TILE` ids are sorted by one block in one launch (`coalesce_plan`).
-For larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count the digits of their
-stretch of ids; then each adds up the counts of the blocks before it, and sends its ids, tile by
-tile, to their places. Cost of a pass: 12 bytes read and 8 written per id, and for each block up to
-256 KiB of counts, from the cache.
-
-No atomic operations: places follow from counts, so the result is the same in every run.
+The sort is least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two
+passes for 2^18 rows, three for 2^27. One block sorts up to `TILE` ids in one launch
+(`coalesce_plan`). For larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count
+the digits of their range of ids; then each adds up the counts of the blocks before it, and writes
+its ids, tile by tile, to their sorted positions. Cost of a pass: 12 bytes read and 8 written per
+id, and up to 256 KiB of counts per block, read from the cache. Positions follow from counts without
+atomic operations, so the result is the same in every run.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from sparsetrain.backends.cuda.sparse.warp import WARP, WORDS
 from sparsetrain.kernels.loops import Number
 
 MOST_BLOCKS = 128  # each reads all counts
-AT_ONCE = 16  # of them with independent reads
-MOST_ROWS = 2047  # of 32 ids for a warp, with 16-bit counters
+AT_ONCE = 16  # counts read by independent loads
+MOST_ROWS = 2047  # most rows of 32 ids per warp, for 16-bit counters
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
-    """Blocks that share so many ids, and the rows of 1,024 that each has."""
+    """Return the number of blocks for so many ids, and each one's rows of 1,024 ids."""
     rows = min(MOST_ROWS, max(1, -(-entries // (SORTERS * MOST_BLOCKS))))
     return max(1, -(-entries // (SORTERS * rows))), rows
 
 
 class Ids(NamedTuple):
-    """Sorted arrays: ids (N,), and keys and positions (2, N) with halves that alternate.
+    """The arrays to sort: ids (N,), and keys and positions (2, N) with alternating halves.
 
     The last pass leaves its results in the first half.
     """
@@ -64,33 +63,33 @@ class Ids(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """Of the ids."""
+        """Dtype of the ids."""
         return str(self.ids.dtype)
 
     def target(self, number: Any) -> Any:
-        """The half that a pass writes."""
+        """Return the half that a pass writes."""
         return tirx.Cast("int64", tirx.floormod(self.passes + 1 + number, 2))
 
     def key(self, number: Any, n: Any) -> Any:
-        """An id as a pass finds it."""
+        """Return the id at index n at the start of a pass."""
         source = 1 - self.target(number)
         return tirx.if_then_else(number == 0, self.ids[n], self.keys[source, n])
 
     def position(self, number: Any, n: Any) -> Any:
-        """Where it came from."""
+        """Return the original index of that id."""
         source = 1 - self.target(number)
         own = tirx.Cast("int32", n)
         return tirx.if_then_else(number == 0, own, self.positions[source, n])
 
     def digit(self, number: Any, key: Any) -> Any:
-        """That by which a pass sorts, int32."""
+        """Return the digit by which a pass sorts, int32."""
         one = tirx.const(1, "int32")
         mask = tirx.Cast(self.dtype, (one << self.digit_bits) - one)
         shifted = key >> tirx.Cast(self.dtype, number * self.digit_bits)
         return tirx.Cast("int32", tirx.bitwise_and(shifted, mask))
 
     def words(self, key: Any) -> list[Any]:
-        """A key as numbers of 32 bits, the lowest first."""
+        """Return a key as 32-bit words, the lowest first."""
         whole = tirx.reinterpret("u" + self.dtype, key)
         if self.dtype == "int32":
             return [whole]
@@ -115,15 +114,15 @@ class Carried:
         self._positions = T.alloc_local((ROWS,), WORD)
 
     def key(self, row: Any) -> Any:
-        """Of a row of this thread."""
+        """Return the key in a row of this thread."""
         return self.ids.whole([part[row] for part in self._keys])
 
     def position(self, row: Any) -> Any:
-        """Likewise, int32."""
+        """Return the position in a row of this thread, int32."""
         return tirx.Cast("int32", self._positions[row])
 
     def load(self, tile: Tile, key: Callable[[Any], Any], position: Callable[[Any], Any]) -> None:
-        """Take ids by their place in the tile."""
+        """Load keys and positions by their index in the tile."""
 
         def take(row: Any, place: Any) -> None:
             for part, value in zip(self._keys, self.ids.words(T.Bind(key(place))), strict=True):
@@ -136,7 +135,7 @@ class Carried:
         tile.each(take)
 
     def exchange(self, tile: Tile, striped: bool) -> None:
-        """Send all to the places that `tile` found."""
+        """Move all to the indices that `tile` computed."""
         tile.exchange([*self._keys, self._positions], striped)
 
 
@@ -171,7 +170,7 @@ def count_digits(
 def send_to_places(
     ids: Ids, number: Any, stretch: tuple[Any, Any, Any], thread: Any, counts: Any
 ) -> None:
-    """Put a block's ids where one pass of the sort wants them."""
+    """Write a block's ids to their positions after one pass."""
     block, first, rows = stretch
     arrays, begin = Shared(), shared(DIGITS, WORD)
     _begin_digits(arrays, begin, counts, block, thread)
@@ -202,7 +201,7 @@ def send_to_places(
 
 
 def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: Any) -> None:
-    """Where each digit of this block goes: behind smaller digits, and behind blocks before."""
+    """Compute where each digit of this block begins: after smaller digits and earlier blocks."""
     words = arrays.words
     digit = T.Bind(tirx.floormod(thread, DIGITS))
     half = T.Bind(tirx.floordiv(thread, DIGITS))
@@ -231,7 +230,7 @@ def _begin_digits(arrays: Shared, begin: Any, counts: Any, block: Any, thread: A
 
 
 def _advance(arrays: Shared, begin: Any, thread: Any, totals: Any) -> None:
-    """Note where a tile's digits go, and let the next tile's go behind them."""
+    """Store where a tile's digits begin, and advance past them for the next tile."""
     column = T.Bind(thread - (SORTERS - WORDS))
     with T.If(column >= 0), T.Then():
         for digit, found in ((column, low(totals)), (column + WORDS, high(totals))):

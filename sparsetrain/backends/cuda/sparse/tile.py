@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tile of ids that a block of threads puts in order of one digit.
+"""A tile of ids, which a thread block sorts by one digit.
 
-Up to `ROWS` rows of 1,024 ids are in registers; a warp's ids are contiguous. Its threads find out
-which of them hold the same digit, and count; counters of the warps are added up in order of the
-warps. So equal digits keep their order without atomic operations. Ids in their new order pass
-through shared memory (the counters' words), and leave in one piece for each digit. Cost: some 60
-instructions of a warp for 32 ids, whatever the digits are.
+Registers hold up to `ROWS` rows of 1,024 ids; a warp's ids are contiguous. The threads of a warp
+find equal digits by votes and count them, and the warps' counters are added in order of the warps.
+So equal digits keep their order without atomic operations. Ids are reordered in shared memory (in
+the counters' words) and written out contiguously for each digit. Cost: some 60 warp instructions
+for 32 ids, whatever their digits are.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from sparsetrain.kernels.loops import Number
 
 SORTERS = 1024  # threads
 WARPS = SORTERS // WARP
-ROWS = 8  # ids of a thread at once
+ROWS = 8  # ids that a thread holds at a time
 TILE = SORTERS * ROWS
 DIGIT_BITS = 9
 DIGITS = 1 << DIGIT_BITS
-SHARES = SORTERS // WORDS  # threads that add up the counters of a word
+SHARES = SORTERS // WORDS  # threads that share the addition of a word's counters
 WORD = "uint32"
 _HALF = tirx.const(0xFFFF, WORD)
 
 
 def word(value: Any) -> Any:
-    """As a number of 32 bits without sign."""
+    """Cast a value to uint32."""
     return tirx.Cast(WORD, value)
 
 
 def low(pair: Any) -> Any:
-    """The counter in the lower half of a word."""
+    """Return the counter in the lower half of a word."""
     return tirx.bitwise_and(pair, _HALF)
 
 
 def high(pair: Any) -> Any:
-    """The counter in the upper half of a word."""
+    """Return the counter in the upper half of a word."""
     return pair >> tirx.const(16, WORD)
 
 
@@ -53,7 +53,7 @@ class Shared:
         self.words = shared(WARPS * WORDS, WORD)  # counters, then ids in their new order
         self.partial = shared(SHARES * WORDS, WORD)
         self.totals = shared(WARPS, WORD)  # of warps
-        self.origin = shared(DIGITS, WORD)  # where digits go, less their place in the tile
+        self.origin = shared(DIGITS, WORD)  # where digits go, minus their beginning in the tile
         self.local = shared(DIGITS, WORD)  # where digits begin in the tile
 
 
@@ -65,16 +65,16 @@ def clear_counters(words: Any, thread: Any) -> None:
 
 
 def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
-    """`rank` by the counters of the thread's warp."""
+    """Call `rank` with the counters of the thread's warp."""
     counters = tirx.address_of(words[tirx.floordiv(thread, WARP) * WORDS])
     return T.Bind(rank(counters, word(digit), word(counts)))
 
 
 def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
-    """The sums of the values of threads before this one, and of all.
+    """Return the sum of the values of all threads before this one, and the sum of all values.
 
-    Only the values of `warps` warps from `first` on count; the rest get no sum. All threads must
-    call it, and `totals` may be reused after the next barrier.
+    Only `warps` warps from `first` on take part; the results of other warps are undefined. All
+    threads must call it, and `totals` can be reused after the next barrier.
     """
     upto = T.Bind(sum_to(mine))
     lane, warp = tirx.floormod(thread, WARP), T.Bind(tirx.floordiv(thread, WARP))
@@ -90,16 +90,16 @@ def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int =
 
 
 class Tile:
-    """The ids of a block, or a part of them, on their way.
+    """Up to `TILE` ids of a block while they are sorted.
 
     Parameters
     ----------
     arrays : Shared
     thread : int32
     rows : int32
-        How many rows there are, at most `ROWS`.
+        Number of rows, at most `ROWS`.
     count : int32
-        How many ids; all rows but the last are full of them.
+        Number of ids; all rows but the last are full.
     """
 
     def __init__(self, arrays: Shared, thread: Any, rows: Any, count: Any) -> None:
@@ -107,9 +107,9 @@ class Tile:
         self.places = T.alloc_local((ROWS,), WORD)
 
     def each(self, work: Callable[[Any, Any], None], striped: bool = False) -> None:
-        """``work(row, place)`` for the thread's ids: places in the tile; each warp holds a piece.
+        """Emit ``work(row, place)`` for each of the thread's ids; a warp's places are contiguous.
 
-        `striped` ones are contiguous for the whole block.
+        With `striped`, a row's places are contiguous across the whole block.
         """
         with T.unroll(0, ROWS) as row:
             place = T.Bind(self._striped(row) if striped else self._own(row))
@@ -124,10 +124,10 @@ class Tile:
         return row * SORTERS + self.thread
 
     def order(self, digit: Callable[[Any], Any]) -> Any:
-        """Find the place of every id; `digit` gives the digit of a row of the thread.
+        """Compute the sorted place of every id; `digit` maps a row of the thread to its digit.
 
-        Afterwards ``arrays.local`` has the beginning of each digit. Returns, for threads of the
-        last `WORDS`, the counts of their two digits.
+        Afterwards ``arrays.local`` holds where each digit begins. Returns the counts of two digits,
+        in each of the last `WORDS` threads.
         """
         words = self.arrays.words
         clear_counters(words, self.thread)
@@ -154,7 +154,7 @@ class Tile:
         return totals
 
     def _add_up(self) -> Any:
-        """Turn counters into sums over the warps before; both halves of a word at once."""
+        """Turn counters into sums over earlier warps, both halves of a word at once."""
         words, partial, thread = self.arrays.words, self.arrays.partial, self.thread
         column = T.Bind(tirx.floormod(thread, WORDS))
         share = T.Bind(tirx.floordiv(thread, WORDS))
@@ -184,7 +184,7 @@ class Tile:
         barrier()
 
     def exchange(self, arrays: Sequence[Any], striped: bool) -> None:
-        """Send words of each row, (ROWS,), to the places found, and receive those sent here."""
+        """Move the words of each row, (ROWS,), to their computed places."""
         words = self.arrays.words
         for array in arrays:
 

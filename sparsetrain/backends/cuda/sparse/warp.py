@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warp communication beyond TIR: three helpers as CUDA source.
+"""Warp communication that TIR lacks: three helpers as CUDA source.
 
-All 32 threads must reach each call. Nothing here is atomic: one thread writes a counter, after all
-threads that share it have exchanged their counts.
+All 32 threads must reach each call. There are no atomic operations: one thread writes a counter
+after all threads that share it have exchanged their counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 
 WARP = 32
-WORDS = 256  # counters of a warp, two in each word: of digit d and of digit d + 256
+WORDS = 256  # counter words of a warp; word d counts digits d and d + 256
 
 _RANK = """
 __forceinline__ __device__ unsigned sparsetrain_rank(
@@ -53,12 +53,12 @@ __forceinline__ __device__ unsigned sparsetrain_votes(unsigned vote) {
 
 
 def rank(counters: Any, digit: Any, counts: Any) -> Any:
-    """Count digits, and say how many of its own each thread came after.
+    """Count digits, and return how many equal digits precede each thread's.
 
     Parameters
     ----------
     counters : address of 256 words, uint32
-        Counts of this warp so far; zero at first.
+        The warp's counts so far; initially zero.
     digit : uint32
         Below 512.
     counts : uint32
@@ -67,23 +67,23 @@ def rank(counters: Any, digit: Any, counts: Any) -> Any:
     Returns
     -------
     uint32
-        How often the digit was counted before, by this warp and, now, by threads before this one.
+        How often the warp counted the digit in earlier calls, plus in lower threads of this call.
     """
     return _call("sparsetrain_rank", _RANK, counters, digit, counts)
 
 
 def sum_to(value: Any) -> Any:
-    """Sum of `value`, uint32, over the threads of the warp up to this one."""
+    """Return the sum of `value`, uint32, over the threads of the warp up to this one."""
     return _call("sparsetrain_sum_to", _SUM_TO, value)
 
 
 def votes(vote: Any) -> Any:
-    """A bit for each thread of the warp: its `vote`, 0 or 1."""
+    """Return a word with a bit for each thread of the warp: its `vote`, 0 or 1."""
     return _call("sparsetrain_votes", _VOTES, vote)
 
 
 def votes_before(thread: Any, found: Any) -> Any:
-    """How many threads before this one have their bit set in `found`."""
+    """Return how many threads before this one have their bit set in `found`."""
     one = tirx.const(1, "uint32")
     below = (one << tirx.Cast("uint32", tirx.floormod(thread, WARP))) - one
     return tirx.popcount(tirx.bitwise_and(found, below))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates on a GPU: of touched rows, of whole parameters, of all dense parameters at once."""
+"""Updates on a GPU: touched rows, whole parameters, and all dense parameters at once."""

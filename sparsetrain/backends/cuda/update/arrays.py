@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """CUDA kernels over many whole arrays in one launch: update, search for NaN, sum of squares.
 
-Each array has thread blocks of its own. No atomic operations: every run gives the same bits.
+Each array has its own thread blocks. There are no atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sparsetrain.optim.update.dense_kernel import as_rows, declare_arguments
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import Parameter, scalars
 
-EACH = 16  # elements that a thread takes
+EACH = 16  # elements per thread
 
 
 def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFunc:
     """Update whole parameters of one dtype.
 
-    Arguments: for each parameter gradient, weight, slots, as they are; then the scalars.
+    Arguments: gradient, weight and slots of each parameter, in their own shapes; then scalars.
     """
     with kernel() as built:
         arrays = [declare_arguments(spec, dtype, rank) for rank in ranks]
@@ -38,7 +38,7 @@ def foreach_kernel(spec: KernelSpec, dtype: str, ranks: Sequence[int]) -> PrimFu
 
 
 def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
-    """Emit one launch for all parameters, or one for each where rows share something."""
+    """Emit one launch for all parameters, or one per parameter if rows share values."""
     if seen[0][0].spec.formula.by_row:
         for parameter, gradient in seen:
             dense_rows(parameter, gradient, h, tirx.const(0, "int64"), parameter.weight.shape[0])
@@ -47,7 +47,7 @@ def _update_all(seen: Sequence[tuple[Parameter, Any]], h: Any) -> None:
         for branch, (parameter, gradient) in zip(branches, seen, strict=True):
             with branch as place:
                 here = gradient[0, place]
-                # Such a formula asks for no element but the one that is updated.
+                # Such a formula reads only the element that it updates.
                 state = parameter.begin_row(tirx.const(0, "int64"), _nothing, h)
                 state.update(place, here)
 
@@ -57,7 +57,7 @@ def _nothing(_column: Any) -> Any:
 
 
 def search_all(arrays: Sequence[Any], found: Any) -> None:
-    """Inside a kernel: note in `found` (K, S) which arrays (1, n) hold NaN or an infinity."""
+    """Emit code that marks in `found` (K, S) which arrays (1, n) hold NaN or infinity."""
     count, strips = (int(extent) for extent in found.shape)
     with each_of(tirx.const(count * strips, "int64")) as number:
         place = [tirx.floordiv(number, strips), tirx.floormod(number, strips)]
@@ -65,17 +65,17 @@ def search_all(arrays: Sequence[Any], found: Any) -> None:
     with _each_array([array.shape[1] for array in arrays], again=True) as branches:
         bad = Number()
         for number, (branch, array) in enumerate(zip(branches, arrays, strict=True)):
-            # Reported at the end, so that the reads of a thread are independent.
+            # Stored after the loop, so that the reads of a thread are independent.
             with branch as place:
                 bad.set(tirx.bitwise_or(bad.now, _is_not_finite(array[0, place])))
             with T.If(bad.now != 0), T.Then():
-                # Many threads may write this 1; it is the same 1.
+                # Many threads may write here; they all write 1.
                 T.buffer_store(found, tirx.const(1, "int32"), [number, 0])
                 bad.set(tirx.const(0, "int32"))
 
 
 def _is_not_finite(value: Any) -> Any:
-    """By the bits, all ones in the exponent: a comparison may be rewritten as if NaN were none."""
+    """Test that all exponent bits are 1; the compiler may optimise a comparison with NaN away."""
     wide = str(value.ty.dtype) == "float64"
     kind, exponent = ("uint64", 0x7FF0000000000000) if wide else ("uint32", 0x7F800000)
     bound = T.Bind(value)
@@ -85,10 +85,10 @@ def _is_not_finite(value: Any) -> Any:
 
 @contextmanager
 def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]]:
-    """Launch threads for all elements of arrays of some sizes; yields a context for each array.
+    """Launch threads for all elements of several arrays; yields a context for each array.
 
-    Within an array's context, which yields a place in it, code runs once for each of its elements;
-    for the last one `again` and again by threads that have none, instead of a branch.
+    The context of an array yields an index, and its code runs once per element. With `again`,
+    threads past the end repeat the last element instead of branching.
     """
     per_block = THREADS * EACH
     counts = [tirx.ceildiv(size, per_block) for size in sizes]
@@ -106,13 +106,13 @@ def _each_array(sizes: Sequence[Any], again: bool = False) -> Iterator[list[Any]
         first.add(counts[number])
 
     with blocks_of_threads(sum(counts, tirx.const(0, "int64"))) as (block, thread):
-        # Counted as the kernel goes: TVM takes seconds to simplify sums of a dozen lengths.
+        # Counted at run time, because TVM takes seconds to simplify sums of a dozen lengths.
         first = Number("int64")
         yield [branch(number, first, block, thread) for number in range(len(sizes))]
 
 
 def scale_kernel(dtype: str, add: bool) -> PrimFunc:
-    """Build ``out[first + n] = weight * values[n]``, as the CPU's; a thread for each element."""
+    """Build ``out[first + n] = weight * values[n]``, as on the CPU, with a thread per element."""
     with kernel() as built:
         size, room = extents(2)
         values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)
@@ -124,7 +124,7 @@ def scale_kernel(dtype: str, add: bool) -> PrimFunc:
 
 
 def squares_kernel(dtype: str) -> PrimFunc:
-    """Sums of squares of blocks of 1024 elements of (n,), in float64; as the CPU's."""
+    """Sum the squares of blocks of 1024 elements of (n,) in float64, as on the CPU."""
     size_of_block = 1024
     with kernel() as built:
         (size,) = extents(1)
@@ -146,7 +146,7 @@ def squares_kernel(dtype: str) -> PrimFunc:
 
 
 def _add_up(sums: Any, own: Any, thread: Any) -> None:
-    """Leave in ``sums[0]`` the sum of the numbers of a block's threads, in a fixed order."""
+    """Store in ``sums[0]`` the sum over a block's threads, in a fixed order."""
     T.buffer_store(sums, own, [thread])
     half = THREADS // 2
     while half:
@@ -157,7 +157,7 @@ def _add_up(sums: Any, own: Any, thread: Any) -> None:
 
 
 def total_kernel(dtype: str) -> PrimFunc:
-    """``out[place]`` = the sum of values (n,), by one block and in a fixed order."""
+    """Store the sum of values (n,) in ``out[place]``, in one block and a fixed order."""
     with kernel() as built:
         size, room = extents(2)
         values, out = buffer("values", (size,), dtype), buffer("out", (room,), dtype)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step on a GPU: kernels launched one by one, after everything that may fail.
 
-The host waits for the device once, to learn whether all numbers are finite and how many rows were
-touched; the loss is read then, so that nobody waits for the updates.
+The host waits for the device once, to read whether all numbers are finite and how many rows were
+touched. It reads the loss then too, so that nothing waits for the updates.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from sparsetrain.tables.table import segment_spans
 
 
 class DeviceStep:
-    """Steps on one state with gradients of the same names and kinds, by the rules of the state.
+    """Steps on one state, with gradients of fixed names and kinds, by the state's rules.
 
     Parameters
     ----------
     params, gradients : mapping
-        Checked to fit together and the state.
+        Parameters and gradients, already checked against each other and the state.
     state : State
         The state that `run_` will write.
     """
@@ -64,7 +64,7 @@ class DeviceStep:
             n: tuple(g.shape) for n, g in gradients.items() if not isinstance(g, RowSparse)
         }
         self._rules = state.rules(gradients)
-        self._sorts: dict[str, DeviceSort] = {}  # of the last step, for the next one
+        self._sorts: dict[str, DeviceSort] = {}  # sorts from the last step, reused in the next
         self._updates: dict[tuple[str, int], RowUpdate] = {}
         self._foreach = self._grouped(state)
         done = {name for group in self._foreach for name in group.names}
@@ -73,7 +73,7 @@ class DeviceStep:
     def _fits(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Gradient], state: State
     ) -> bool:
-        """Return whether the tensors are the same ones, and dense gradients have their shapes."""
+        """Return whether all tensors are the same objects and dense gradients keep their shapes."""
         tensors = [*params.values(), *state.tensors()]
         return (
             len(tensors) == len(self._tensors)
@@ -134,7 +134,7 @@ class DeviceStep:
     def _begin_sorts(
         self, gradients: Mapping[str, Gradient], state: State
     ) -> dict[str, DeviceSort]:
-        """Begin to sort the ids that may have no plan; the device works while the host goes on."""
+        """Start to sort the ids without a plan; the device sorts while the host continues."""
         begun = {}
         for name in self._tables:
             gradient = gradients[name]
@@ -151,7 +151,7 @@ class DeviceStep:
     def _plan(
         self, name: str, gradient: RowSparse, state: State, sorts: Mapping[str, DeviceSort]
     ) -> CoalescePlan:
-        """Return the plan of a gradient: an existing one, or its sort's."""
+        """Return the plan of a gradient: an existing one, or the result of its sort."""
         if name in sorts:
             return CoalescePlan(*sorts[name].wait())
         planned, plan = state.plans.get(name, (None, None))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launches of update kernels on a GPU, with their arguments in order.
 
-Shapes and dtypes have been checked; here they are trusted.
+Callers have checked shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowUpdate:
     Parameters
     ----------
     target : Target
-        The parameter (V, D) and its slots; written.
+        The parameter (V, D) and its slots, which are written.
     rule : UpdateRule
         Its spec is the kernels' arithmetic.
     """
@@ -51,7 +51,7 @@ class RowUpdate:
         span: tuple[int, int],
         now: int | None = None,
     ) -> None:
-        """Update the rows of segments `span`; with `now`, note that they are current."""
+        """Update the rows of segments `span`; with `now`, mark them as current."""
         if span[0] == span[1]:
             return
         source, values = gradient.source, gradient.values
@@ -80,7 +80,7 @@ class RowUpdate:
 
 
 class Foreach:
-    """The update of dense parameters of one dtype and at least one axis that follow one rule.
+    """The update by one rule of dense parameters with one dtype and at least one axis.
 
     Parameters
     ----------
@@ -124,12 +124,12 @@ def update_dense_(
     rows: tuple[int, int],
     begin: int = 0,
 ) -> None:
-    """Update rows [first, end) by a gradient's rows from `begin` on, (N, D) of any shape."""
+    """Update rows [first, end) with a gradient's rows from `begin` on."""
     spec = rule.spec
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
-    if update_kernels.is_flat(spec, str(target.param.dtype)):  # one row of all elements
+    if update_kernels.is_flat(spec, str(target.param.dtype)):  # treat all elements as one row
         numbers = [number * width for number in numbers]
         height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(
@@ -150,7 +150,7 @@ def densified(
 
 
 def note_current_(last: NDArray, part: RowRange, step: int) -> None:
-    """Write into the slot `last` that rows of a range are current."""
+    """Store in the slot `last` that the rows of a range are current."""
     _fill(target_of(last), str(last.dtype))(last, step, part.first, part.end)
 
 
@@ -160,7 +160,7 @@ def count_up_(numbers: NDArray) -> None:
 
 
 def totals(arrays: Sequence[NDArray]) -> list[float]:
-    """Sums of arrays (n,) of one dtype, which are read at once."""
+    """Return the sums of arrays (n,) of one dtype, copied to the host together."""
     dtype = str(arrays[0].dtype)
     sums = scratch_tensor((len(arrays),), dtype, arrays[0])
     for place, array in enumerate(arrays):

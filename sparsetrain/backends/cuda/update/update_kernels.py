@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA kernels of an update rule: in place on touched rows, dense, and catch-up.
+"""CUDA kernels of an update rule: touched rows, dense parameters, and catch-up, all in place.
 
-They apply the same spec to the same elements as the CPU's kernels. Touched rows: one thread for
-each vector of four columns of each row. A dense parameter: one thread for each element; `arrays`
-updates all dense parameters of a step. Formulas with values shared by a row (a mean, a per-row
-slot): the threads of a row meet at a barrier before the first of them writes.
-
-Each element has one writer, and there are no atomic operations: every run gives the same bits.
+They apply the same `KernelSpec` to the same elements as the CPU's kernels. Touched rows: one thread
+for each vector of four columns of each row. A dense parameter: one thread for each element;
+`arrays` updates all dense parameters of a step. If a formula has values that a row shares (a mean,
+a per-row slot), the threads of the row wait at a barrier before any of them writes. Each element
+has one writer, and there are no atomic operations: every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -37,20 +36,21 @@ from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import Parameter, scalars
 from sparsetrain.tables.multiply_add import define_multiply_add
 
-# `tirx.fma` has no meaning for CUDA. Given one, TVM 0.27 makes it of every sum of a product, in
-# matrix products too, and computes wrong numbers from some vectors. There nvcc fuses.
+# TVM 0.27 does not lower `tirx.fma` for CUDA. With a lowering for it, TVM turns every sum of a
+# product into an fma, in matrix products too, and computes wrong numbers for some vectors. So this
+# is a product and a sum, which nvcc fuses.
 define_multiply_add("cuda", lambda x, y, z: x * y + z)
 
 
 def row_update_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str, pooled: bool, stamped: bool
 ) -> PrimFunc:
-    """In-place update of the rows of a plan, of segments [first, end).
+    """Build the in-place update of a plan's rows, segments [first, end).
 
     Arguments: rows (U,), order (N,), offsets (U + 1,), source (S,), values (M, D), the sums of
-    chunks and of blocks, weight (V, D), one array per slot, if `stamped` last (V,), then the
-    numbers of the step, for halves its noise keys, first, end, and if `stamped` now, which is
-    written to ``last[row]``.
+    chunks and of blocks, weight (V, D), one array per slot, last (V,) if `stamped`, the scalars of
+    the step, its noise keys for halves, first, end, and now if `stamped`, which is written to
+    ``last[row]``.
     """
     with kernel() as built:
         entries, segments, sources, stored = extents(4)
@@ -89,7 +89,7 @@ def _row_by_vectors(
         segment = T.Bind(span[0] + tirx.floordiv(number, vectors))
         column = T.Bind(tirx.floormod(number, vectors) * lanes)
         row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
-        # On their way while entries are summed.
+        # These loads are in flight while entries are summed.
         arrays = [parameter.weight, *parameter.slots]
         near = [T.alloc_local((1, lanes), array.dtype) for array in arrays]
         for array, copy in zip(arrays, near, strict=True):
@@ -108,7 +108,7 @@ def _row_by_vectors(
 
 
 def _each_lane(parameter: Parameter, lanes: int) -> Any:
-    """The columns of a vector: at once, or one by one where each is rounded."""
+    """Loop over the columns of a vector: vectorized, or serial if each is rounded."""
     return (T.vectorized if parameter.lanes == lanes else T.serial)(0, lanes)
 
 
@@ -119,7 +119,7 @@ def _at(array: Any, row: Any, column: Any, lane: Any) -> Any:
 def _row_by_row(
     parameter: Parameter, runs: Runs, sums: Sums, h: Any, span: tuple[Any, Any], stamp: Any
 ) -> None:
-    """Let each block update a few rows, with their gradients in shared memory."""
+    """Update a few rows per block, with their gradients in shared memory."""
     width = parameter.width
     lanes = vector_lanes(width, parameter.dtype)
     vectors = width // lanes
@@ -131,7 +131,8 @@ def _row_by_row(
         member = T.Bind(thread - place * members)
         wanted = T.Bind(span[0] + block * held + place)
         works = tirx.And(member < members, wanted < span[1])
-        # Threads without a row read some row and write none: all must come to the barriers.
+        # Threads without a row read an arbitrary one and write nothing, because all must reach the
+        # barriers.
         segment = T.Bind(tirx.min(wanted, span[1] - 1))
         row = T.Bind(tirx.Cast("int64", runs.rows[segment]))
         with T.If(works), T.Then(), _vectors(vectors, members, member) as vector:
@@ -167,7 +168,7 @@ def _sum(sums: Sums, lanes: int, edges: tuple[Any, Any], column: Any) -> Any:
 
 @contextmanager
 def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
-    """The vectors of a row that one of its threads owns."""
+    """Loop over the vectors of a row that a thread owns."""
     with T.serial(0, -(-vectors // members)) as turn:
         vector = T.Bind(turn * members + member)
         with T.If(vector < vectors), T.Then():
@@ -175,11 +176,12 @@ def _vectors(vectors: int, members: int, member: Any) -> Iterator[Any]:
 
 
 def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
-    """In-place update of rows [first, end) of a parameter seen as (rows, columns).
+    """Build the in-place update of rows [first, end) of a parameter viewed as (rows, columns).
 
-    Any shape, one compile. Arguments: gradient (N, C), weight (R, C), one array per slot, then the
-    scalars of the spec, for halves the noise keys, first, end, and begin, the gradient's row for
-    `first`. If `is_flat`, it takes elements [first, end) of (1, R * C), and a gradient (1, N * C).
+    One compiled kernel serves any shape. Arguments: gradient (N, C), weight (R, C), one array per
+    slot, the scalars of the spec, the noise keys for halves, first, end, and begin, the gradient's
+    row for `first`. If `is_flat`, it updates elements [first, end) of (1, R * C) with a gradient
+    (1, N * C).
     """
     with kernel() as built:
         height, width, rows, across = extents(4)
@@ -205,14 +207,14 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
 
 
 def is_flat(spec: KernelSpec, dtype: str) -> bool:
-    """Whether rows mean nothing to a dense update: nothing is shared by one, or rounded by it."""
+    """Whether a dense update ignores rows: no values are shared or rounded per row."""
     return not (spec.formula.by_row or is_half(dtype))
 
 
 def dense_rows(
     parameter: Parameter, gradient: Any, h: Any, first: Any, end: Any, begin: Any = 0
 ) -> None:
-    """Inside a kernel: update rows [first, end), a block for each, by those from `begin` on."""
+    """Emit the update of rows [first, end), a block each, with gradient rows from `begin` on."""
     with (
         blocks_of_threads(end - first) as (block, thread),
         T.If(block < end - first),
@@ -232,7 +234,7 @@ def dense_rows(
 def catch_up_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
-    """Bring rows up to a step; as the CPU's, but `replayed` has an entry for each block of rows.
+    """Bring rows up to a step, as on the CPU; `replayed` has an entry per block of rows.
 
     A thread replays a whole row.
     """

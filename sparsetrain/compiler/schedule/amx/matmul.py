@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 on a CPU by tile registers (AMX): many times the pace of float32.
+"""bfloat16 products on CPU tile registers (AMX): many times as fast as float32.
 
-As `bf16/matmul.py`, with one difference: one call sums 32 x 32 results over the whole of `k` in
-tile registers, and stores them to a small array. From there the epilogue takes them, rounds them if
-need be, and writes the results. Operands are padded with zeros to whole steps of 32 in `k`.
+As `bf16/matmul.py`, except that one call sums 32 x 32 results over all of `k` in tile registers and
+stores them to a small array. The epilogue reads the array, rounds if needed, and writes the
+results. Operands are padded with zeros to whole steps of 32 in `k`.
 
-A tile is 32 rows by a panel of 32 columns. A task has some tiles of rows and goes over all column
-panels. If the right operand fits into the second-level cache beside the rows of a task, it does so
-tile of rows by tile of rows: results are written, and masks read, row by row. Otherwise a panel is
-fetched once for all tiles of rows. If the sum runs over rows of memory (TN), its length is the
-batch size, unknown and long: a task then gets a subset of the panels only if there would be too few
-tasks otherwise.
+A tile is 32 rows by a panel of 32 columns. A task computes some tiles of rows times all column
+panels. If the right operand and a task's rows fit into the second-level cache, the outer loop is
+over tiles of rows, so results are written, and masks read, row by row. Otherwise it is over panels,
+so that each panel is fetched once for all tiles of rows. If the sum runs over rows of memory (TN),
+its length is the batch size, unknown and long. A task then gets a subset of the panels only if
+there were too few tasks otherwise.
 
 Registers are configured when a task begins and released when it ends. Every element is summed over
 `k` in order by one thread: results have the same bits for any number of threads.
@@ -44,7 +44,7 @@ from sparsetrain.compiler.schedule.product import Product
 from sparsetrain.compiler.schedule.rule import CpuRule, vectorize_if_whole
 from sparsetrain.runtime.host import has_amx_tiles
 
-# Of a task, where few rows are known beforehand: 128 rows.
+# Tiles of rows per task if the number of rows is symbolic: 128 rows.
 _TILES = 4
 # Half of a second-level cache.
 _NEAR_BYTES = 1 << 20
@@ -54,7 +54,7 @@ _COST_OF_FETCHING = 1.0
 
 
 class Shape(NamedTuple):
-    """Tiles and panels of a task, None means all panels; which of them is the outer loop."""
+    """Tiles and panels of a task (None: all panels), and which of them is the outer loop."""
 
     tiles: int
     panels: int | None
@@ -62,7 +62,7 @@ class Shape(NamedTuple):
 
 
 def choose_shape(product: Product) -> Shape:
-    """The shape for a product; any extent may be known only at run time."""
+    """Choose the shape for a product; any extent may be symbolic."""
     if not isinstance(product.rows, int):
         return Shape(_TILES, None, _is_near(product))
     tiles = -(-product.rows // SIDE)
@@ -73,7 +73,7 @@ def choose_shape(product: Product) -> Shape:
 
 
 def _is_near(product: Product) -> bool:
-    """Whether a near cache holds the right operand."""
+    """Whether the right operand fits into a near cache."""
     extents = product.columns, product.contracted
     return all(isinstance(n, int) for n in extents) and 2 * prod(extents) <= _NEAR_BYTES
 
@@ -84,7 +84,7 @@ class TileMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack in steps, tile and fuse; None if not a product, or a CPU without tiles."""
+        """Pad, pack, tile and fuse; None if this is not a product or the CPU has no tiles."""
         if not has_amx_tiles(target):
             return None
         found = match_half_product(sch, blocks)
@@ -127,7 +127,7 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, block: SBlockRV, shape: Shape, left: SBlockRV | None
 ) -> _TileLoops:
-    """Nest: task, tile of the task and column panel or the other way round; row, column, `k`.
+    """Build the loops: task; row tile and column panel, in either order; row, column, `k`.
 
     The block that packs the left operand, if given, moves into the task's loop.
     """
@@ -146,7 +146,7 @@ def _tile_loops(
 
 
 def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.Stmt]:
-    """One call for 32 x 32 sums over the whole of `k`."""
+    """Emit one call that computes 32 x 32 sums over all of `k`."""
 
     def body(block: s_tir.SBlock) -> tirx.Stmt:
         sums = block.writes[0].source
@@ -173,7 +173,7 @@ def _product(product: Product, in_place: bool) -> Callable[[s_tir.SBlock], tirx.
             tirx.BufferLoad(right, of_column + _last(right)),
             *([] if in_place else [tirx.BufferLoad(left, of_row + _last(left))]),
         ]
-        # TVM 0.27 would cut an array after the last number it sees named.
+        # Without this, TVM 0.27 shrinks an array to the last element that it sees accessed.
         return tirx.SeqStmt([*map(tirx.Evaluate, ends), tirx.Evaluate(call)])
 
     return body
@@ -184,14 +184,14 @@ def _last(packed: tirx.Var) -> list[tirx.Expr]:
 
 
 def _places(left: tirx.Var, in_place: bool) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
-    """Steps of `k`; bytes from a row of the left operand to the next, and from a step."""
+    """Return the steps of `k`, and the strides in bytes of the left operand's rows and steps."""
     _, second, *_ = left.ty.shape
     line, square = tirx.const(2 * SIDE, "int64"), tirx.const(2 * SIDE * SIDE, "int64")
     return (second // SIDE, second * 2, line) if in_place else (second, line, square)
 
 
 def _configure(sch: s_tir.Schedule, task: LoopRV) -> None:
-    """Let a task claim the tile registers while it lasts."""
+    """Configure the tile registers at the start of a task and release them at its end."""
     loop = sch.get(task)
     begin, end = (
         tirx.Evaluate(tirx.call_extern("int32", f"sparsetrain_amx_{name}"))

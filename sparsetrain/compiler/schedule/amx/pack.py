@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of a product by tile registers.
+"""Packing of the operands of a product on tile registers.
 
-- The right one: panels of 32 columns, as `bf16/pack.py` lays them out; where rows are contiguous,
-  two of them are interleaved, a panel wide.
-- The left one: squares, `(block of rows, step of k, row and number in the square)`: a step of a
-  tile reads 2 KB in sequence. A task packs the rows that it uses: where `k` is contiguous, lines of
-  32 numbers are rounded or copied; else (TN) squares of 32 x 16 are transposed. Where memory holds
-  rows of bfloat16 that are whole steps long, they are read in place.
+- Right operand: panels of 32 columns in the layout of `bf16/pack.py`. Where rows are contiguous,
+  two rows are interleaved across a whole panel.
+- Left operand: squares `(block of rows, step of k, row and number in the square)`, so one step of a
+  tile reads 2 KB in sequence. Each task packs the rows that it uses: where `k` is contiguous, it
+  rounds or copies lines of 32 numbers; otherwise (TN) it transposes squares of 32 x 16. bfloat16
+  rows in memory that are whole steps long are read in place.
 
 Cost: one pass over an operand.
 """
@@ -31,7 +31,7 @@ def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
-    """Transpose the columns of memory that are a task's rows."""
+    """Transpose the columns in memory that are a task's rows (TN)."""
     *_, k, row = sch.get_loops(packing)
     step, k = sch.split(k, [None, SIDE])
     vector, lane = sch.split(row, [None, LANES])
@@ -40,7 +40,7 @@ def pack_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
-    """Two rows of a panel of the right operand, as rows of pairs; asks for rows further on."""
+    """Interleave two rows of a right-hand panel into pairs, and prefetch later rows."""
     source = block.reads[0]
     k, column = at(source)
     lines = range(0, SIDE, line_length(dtype_of(source.source)))
@@ -53,14 +53,14 @@ def interleave_panel(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _prefetch(source: tirx.Var, index: list[tirx.Expr]) -> tirx.Stmt:
-    """Ask for a cache line; processors ignore an address that does not exist, as at the edge."""
+    """Prefetch a cache line; processors ignore an invalid address, as past the edge."""
     element = tirx.address_of(tirx.BufferLoad(source, index))
     hints = (_READ, _EVERY_CACHE, _DATA)
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", element, *hints))
 
 
 def _line(block: s_tir.SBlock) -> tirx.Stmt:
-    """32 numbers of a row; below the last row, of that one again."""
+    """Pack 32 numbers of a row; rows past the end repeat the last row."""
     source, target = block.reads[0], block.writes[0]
     row, k = at(source)
     rows, contracted = source.source.ty.shape
@@ -74,12 +74,12 @@ def _line(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _columns(block: s_tir.SBlock) -> tirx.Stmt:
-    """16 columns of 32 rows of memory; zeros where there are none."""
+    """Transpose 16 columns of 32 rows in memory, with zeros past the edges."""
     return _of_columns("columns", block)
 
 
 def _of_columns(helper: str, block: s_tir.SBlock) -> tirx.Stmt:
-    """A call that packs columns of memory, which end at both edges."""
+    """Call a packing helper with the numbers of columns and rows that remain."""
     source, target = block.reads[0], block.writes[0]
     k, column = at(source)
     contracted, columns = source.source.ty.shape

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLVM IR helpers for instructions that TVM 0.27 cannot emit: bfloat16 dot, round, transpose.
+"""LLVM IR helpers for bfloat16 that TVM 0.27 cannot emit: dot product, rounding, transpose.
 
-They are imported into a kernel by a pragma and always inlined, so a call costs nothing. Operands
-are pointers and integers, because TVM rewrites every value of type bfloat16 into float32.
-
-Rounding is to nearest even. Denormal numbers count as zero, as in the instructions. Loads beyond
-`columns` and `rows` do not touch memory and give zero.
+A pragma imports them into a kernel, where they are always inlined, so a call costs nothing.
+Operands are pointers and integers, because TVM converts every bfloat16 value to float32. Rounding
+is to nearest even. Denormals count as zero, as in the instructions. Loads past `columns` and `rows`
+return zero without touching memory.
 """
 
 from itertools import product
@@ -13,7 +12,7 @@ from itertools import product
 from sparsetrain.kernels.builder import LINE_BYTES
 from sparsetrain.kernels.llvm import rounds
 
-# Operand of a packing helper, by the dtype in memory: LLVM's element and the rounding of 16 lanes.
+# dtype in memory -> LLVM's element type, which also names the packing helper for that dtype.
 SOURCES = {"float32": "float", "bfloat16": "i16"}
 _BYTES = {"float": 4, "i16": 2}
 
@@ -42,7 +41,7 @@ define linkonce_odr <16 x float> @sparsetrain_dot(
 }
 """
 
-# The first `count` numbers of a sum.
+# Store the first `count` numbers of a sum.
 _STORE = f"""
 define linkonce_odr i32 @sparsetrain_store(ptr %to, <16 x float> %sum, i32 %count)
     alwaysinline nounwind {{
@@ -80,7 +79,7 @@ define linkonce_odr i32 @sparsetrain_merge(ptr %to, ptr %even, ptr %odd) alwaysi
 
 
 def _lanes(element: str) -> str:
-    """Helpers that load up to 16 numbers of a row as bfloat16, zeros where there are none."""
+    """Load up to 16 numbers of a row as bfloat16, with zeros past the end."""
     name = {"float": "v16f32", "i16": "v16i16"}[element]
     rounded = (
         """
@@ -104,7 +103,7 @@ define linkonce_odr <16 x i16> @sparsetrain_lanes_{element}(ptr %source, i32 %co
 
 
 def _round(element: str) -> str:
-    """Up to 16 numbers of a row; an odd count is filled up by one zero."""
+    """Round up to 16 numbers of a row; pad an odd count with one zero."""
     return f"""
 define linkonce_odr i32 @sparsetrain_round_{element}(ptr %to, ptr %source, i32 %columns)
     alwaysinline nounwind {{
@@ -121,7 +120,7 @@ define linkonce_odr i32 @sparsetrain_round_{element}(ptr %to, ptr %source, i32 %
 
 
 def _pairs(element: str) -> str:
-    """Two rows of 16 numbers, interleaved; each half has a place, the first wins if it is one."""
+    """Interleave two rows of 16 numbers; store the high half at `then`, then the low at `to`."""
     mixed = [n // 2 + 16 * (n % 2) for n in range(32)]
     halves = [", ".join(f"i32 {n}" for n in mixed[at : at + 16]) for at in (0, 16)]
     return f"""
@@ -144,10 +143,10 @@ define linkonce_odr i32 @sparsetrain_pairs_{element}(
 
 
 def _transposed(element: str) -> str:
-    """16 rows of 32 numbers as 16 rows of 16 pairs, `stride_to` apart: a transpose of pairs.
+    """Transpose 16 rows of 16 pairs (32 numbers); the written rows are `stride_to` apart.
 
-    Elements beyond the edge count as zero, up to the `room` of the destination. More streams than a
-    processor foresees, so it asks for the next 32 numbers of every row.
+    Elements past the edge count as zero, up to the `room` of the destination. The rows are more
+    streams than the hardware prefetcher tracks, so the code prefetches the next 32 numbers of each.
     """
     lines = []
     lanes = f"@sparsetrain_lanes_{element}"

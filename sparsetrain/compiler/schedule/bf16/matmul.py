@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bfloat16 on a CPU with dot products of pairs: twice the pace of float32.
+"""bfloat16 products on a CPU with dot products of pairs: twice as fast as float32.
 
-As the float32 rule (`schedule/matmul.py`), with one difference: an instruction multiplies pairs of
-neighbours in `k` and adds both products to a float32. So operands are laid out in pairs, and a step
-of the inner loop is one call, in place of the two loops over 16 columns and one pair, which TVM
-0.27 cannot replace by an intrinsic of its own (`Schedule.tensorize` crashes).
+As the float32 rule (`schedule/matmul.py`), except that an instruction multiplies pairs of
+neighbours in `k` and adds both products to a float32. So operands are laid out in pairs, and each
+step of the inner loop is one call instead of two loops over 16 columns and a pair. The schedule
+inserts the call itself, because `Schedule.tensorize` of TVM 0.27 crashes here.
 
-Rows are padded to whole row blocks, columns to whole panels: no guard is left in the inner loops.
-Every element is summed over `k` in order by one thread.
+Rows are padded to whole row blocks and columns to whole panels, so inner loops have no guard. Every
+element is summed over `k` in order by one thread.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class HalfMatmul(CpuRule):
     def schedule(
         self, sch: s_tir.Schedule, blocks: list[SBlockInfo], target: Target
     ) -> s_tir.Schedule | None:
-        """Pad, pack in pairs, tile and fuse; None if not a product, or a CPU without pairs."""
+        """Pad, pack in pairs, tile and fuse; None if not a product or the CPU lacks AVX512_BF16."""
         if not has_bf16_dot(target):
             return None
         found = match_half_product(sch, blocks)
@@ -87,7 +87,7 @@ class _TileLoops(NamedTuple):
 def _tile_loops(
     sch: s_tir.Schedule, block: SBlockRV, shape: Shape, left: SBlockRV | None
 ) -> _TileLoops:
-    """Nest: task, column panel, tile of the task, pair of k, row, vector; lane, k in pair.
+    """Build the loops: task, column panel, row tile, pair of k, row, vector; lane, k in pair.
 
     The block that packs the left operand, if given, moves into the task's loop.
     """
@@ -100,7 +100,7 @@ def _tile_loops(
         task = sch.fuse(task, group)
     sch.reorder(task, panel, tile, k, row, vector, lane)
     if left is not None:
-        # While `k` is whole: `compute_at` of TVM 0.27 finds no simple bounds of pairs.
+        # Before `k` is split: `compute_at` of TVM 0.27 finds no simple bounds of pairs.
         sch.compute_at(left, task)
     pair, within = sch.split(k, [None, 2])
     sch.reorder(pair, row, vector, lane, within)
@@ -108,7 +108,7 @@ def _tile_loops(
 
 
 def _accumulate_in_registers(sch: s_tir.Schedule, block: SBlockRV, loops: _TileLoops) -> None:
-    """Unroll a tile, one call for each of its vectors; a block of its own sets its sums to zero."""
+    """Unroll a tile, with one call per vector and a separate block that zeroes the sums."""
     sch.unroll(loops.row)
     sch.unroll(loops.vector)
     init = sch.decompose_reduction(block, loops.contracted)
@@ -125,7 +125,7 @@ def _dot(block: s_tir.SBlock) -> tirx.Stmt:
     left, right = (region for region in block.reads if not region.source.same_as(sums))
     lanes = _lanes(block.writes[0], LANES)
     pair = tirx.BufferLoad(left.source, _lanes(left, 2))
-    if dtype_of(left.source) == "bfloat16":  # in place; packed operands are uint16
+    if dtype_of(left.source) == "bfloat16":  # read in place; packed operands are uint16
         pair = tirx.reinterpret("uint16x2", pair)
     call = tirx.call_extern(
         "float32x16",

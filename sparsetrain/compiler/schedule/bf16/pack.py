@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of bfloat16 products in pairs of neighbours in `k`, rounded on the way if need be.
+"""Packing of bfloat16 operands in pairs of neighbours in `k`, with rounding if needed.
 
-- The right operand: panels of 16 or 32 columns, `(panel, pair, column in panel, k in pair)`, packed
+- Right operand: panels of 16 or 32 columns, `(panel, pair, column in panel, k in pair)`, packed
   once by all threads.
-- The left one, if `k` is contiguous in it: rows of pairs, as in memory. Where memory holds bfloat16
-  already it is read in place; otherwise a thread rounds the row block it is about to use.
-- The left one of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, which the task that
-  uses them packs for itself.
+- Left operand with contiguous `k`: rows of pairs, as in memory. bfloat16 in memory is read in
+  place; otherwise a thread rounds the row block that it is about to use.
+- Left operand of TN: blocks of 8 or 16 rows, `(block, pair, row, k in pair)`, packed by the task
+  that uses them.
 
-Each packing block is one call of a helper for 16 numbers (or 16 x 32), which handles both edges
-without a branch. Cost: one pass over the operand.
+Each packing block is one call of a helper for 16 (or 16 x 32) numbers, which handles both edges
+without branches. Cost: one pass over the operand.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ from sparsetrain.compiler.schedule.bf16.tiling import LANES
 from sparsetrain.compiler.schedule.product import Operand
 from sparsetrain.compiler.schedule.rule import dtype_of, parallel_over, static_extent
 
-# Pairs of `k` in a task that packs rows of memory, and the vectors of each that it copies together.
+# A task that packs rows of memory takes this many pairs of `k`, and copies this many vectors of
+# each pair together.
 _STRETCH = 64
 _TOGETHER = 4
 
@@ -31,7 +32,7 @@ _TOGETHER = 4
 def is_stored_in_steps(
     sch: s_tir.Schedule, operand: Operand, stage: SBlockRV, step: int = 2
 ) -> bool:
-    """Whether memory holds an operand just as the product wants it: in whole steps of `k`."""
+    """Whether an operand in memory already has the product's layout, in whole steps of `k`."""
     source = sch.get(stage).reads[0].source
     width = source.ty.shape[operand.contracted]
     whole = isinstance(width, tirx.IntImm) and int(width) % step == 0
@@ -57,9 +58,9 @@ def pack_right(
     width: int = LANES,
     interleave: Callable[[s_tir.SBlock], tirx.Stmt] | None = None,
 ) -> None:
-    """Pack in parallel: by column panels, or by stretches of `k` where rows are contiguous.
+    """Pack in parallel: by column panels, or by ranges of `k` if rows are contiguous.
 
-    Two such rows are interleaved `width` numbers at a time, by `interleave`.
+    `interleave` then merges two rows, `width` numbers at a time.
     """
     loops = sch.get_loops(packing)
     if operand.contracted_is_contiguous:
@@ -67,7 +68,7 @@ def pack_right(
         rewrite(sch, sch.blockize(lane), _transpose_pairs)
         parallel_over(sch, [vector])
         return
-    # Split for the threads afterwards: an uneven split would put its guard into the block.
+    # Split for the threads later: an uneven split here would put its guard into the block.
     vector, lane = sch.split(loops[operand.outer], [None, width])
     pair, k = sch.split(loops[operand.contracted], [None, 2])
     sch.reorder(pair, vector, k, lane)
@@ -78,9 +79,9 @@ def pack_right(
 
 
 def _copy_few_vectors_together(sch: s_tir.Schedule, pair: LoopRV, vector: LoopRV) -> None:
-    """Go over all pairs with some vectors at a time, so that few streams are written.
+    """Copy some vectors at a time through all pairs, so that few streams are written.
 
-    Panels are often a power of two apart: read at once, they would evict each other.
+    Panels are often a power of two apart, so many at once would evict each other from the cache.
     """
     extent = static_extent(sch, vector)
     together = 1 if extent is None else gcd(extent, _TOGETHER)
@@ -94,10 +95,10 @@ def round_left(sch: s_tir.Schedule, packing: SBlockRV) -> None:
 
 
 def pack_left(sch: s_tir.Schedule, packing: SBlockRV, rows: int) -> None:
-    """Pack the blocks of `rows` columns of memory that the task around will use."""
+    """Pack the blocks of `rows` columns in memory that the surrounding task will use (TN)."""
     *_, first, second = sch.get_loops(packing)
     pair, k = sch.split(first, [None, 2])
-    # Whole vectors, of one or two blocks: an uneven split would put its guard into the block.
+    # Whole vectors of one or two blocks: an uneven split would put its guard into the block.
     width = gcd(LANES, static_extent(sch, second) or rows)
     vector, lane = sch.split(second, [None, width])
     sch.reorder(pair, vector, k, lane)
@@ -115,12 +116,12 @@ def rewrite(
 
 
 def at(region: tirx.BufferRegion) -> list[tirx.Expr]:
-    """Where a region begins."""
+    """Return the first index of a region."""
     return [extent.min for extent in region.region]
 
 
 def _transpose_pairs(block: s_tir.SBlock) -> tirx.Stmt:
-    """16 columns that are contiguous in `k`, 32 numbers of each at a time."""
+    """Transpose 16 columns with contiguous `k`, 32 numbers of each at a time."""
     source, target = block.reads[0], block.writes[0]
     column, _ = at(source)
     panel, _, lane = at(target)
@@ -143,7 +144,7 @@ def _transpose_pairs(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _round_row(block: s_tir.SBlock) -> tirx.Stmt:
-    """A row, 16 numbers at a time; below the last row, that one again."""
+    """Round a row, 16 numbers at a time; rows past the end repeat the last row."""
     source, target = block.reads[0], block.writes[0]
     row, _ = at(source)
     rows, contracted = source.source.ty.shape
@@ -161,7 +162,7 @@ def _round_row(block: s_tir.SBlock) -> tirx.Stmt:
 
 
 def _in_steps(extent: tirx.Expr, step: int, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
-    """A loop over 0, `step`, 2 `step`, ... below `extent`."""
+    """Emit a loop over 0, `step`, 2 `step`, ... below `extent`."""
     number = tirx.Var("step", "int64")
     count = (extent + step - 1) // step
     zero = tirx.const(0, "int64")
@@ -169,7 +170,7 @@ def _in_steps(extent: tirx.Expr, step: int, body: Callable[[tirx.Expr], tirx.Stm
 
 
 def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
-    """Two rows of 16 numbers; every `width` of them have a place of their own (0: only 8 have)."""
+    """Interleave two rows of 16 numbers, stored in runs of `width` (0: only 8 numbers exist)."""
 
     def body(block: s_tir.SBlock) -> tirx.Stmt:
         source, target = block.reads[0], block.writes[0]
@@ -192,7 +193,7 @@ def _interleave(width: int) -> Callable[[s_tir.SBlock], tirx.Stmt]:
 
 
 def call(name: str, source: tirx.BufferRegion, *arguments: tirx.Expr) -> tirx.Stmt:
-    """A call of the helper for the dtype that `source` has in memory."""
+    """Call the helper for the dtype that `source` has in memory."""
     element = SOURCES[dtype_of(source.source)]
     return tirx.Evaluate(tirx.call_extern("int32", f"sparsetrain_{name}_{element}", *arguments))
 
@@ -203,5 +204,5 @@ def address(buffer: tirx.Var, index: list[tirx.Expr]) -> tirx.Expr:
 
 
 def int32(value: tirx.Expr) -> tirx.Expr:
-    """The number of remaining elements, at most 64, for a helper."""
+    """Return the number of remaining elements as int32, at most 64, for a helper."""
     return tirx.Cast("int32", tirx.min(value, tirx.const(64, "int64")))

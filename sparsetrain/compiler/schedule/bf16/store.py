@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores of product results: 16 at once, rounded or masked by one instruction.
+"""Stores of product results, 16 at a time, rounded or masked by one instruction.
 
-TVM 0.27 expands a cast to bfloat16 into five integer operations, which take a tenth of a product
-with a short sum (13 or 64 inputs). Results in rows that are not whole vectors it would store one by
-one.
+TVM 0.27 expands a cast to bfloat16 into five integer operations, which take a tenth of the time of
+a product with a short sum (13 or 64 inputs). It stores results one by one if rows are not whole
+vectors.
 
-Invariant: rounding is to nearest even, as TVM's; denormal numbers become zero, as in operands.
+Invariant: rounding is to nearest even, as in TVM; denormals become zero, as in operands.
 """
 
 import tvm
@@ -18,9 +18,9 @@ from sparsetrain.compiler.schedule.product import Extent
 
 
 def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
-    """Let an epilogue that ends with a cast to bfloat16 store vectors by a helper.
+    """Store whole vectors in an epilogue that ends with a cast to bfloat16.
 
-    Its innermost loop must be vectorised and `columns` whole vectors, else nothing is done.
+    Nothing changes unless the innermost loop is vectorised and `columns` are whole vectors.
     """
     block = sch.get(epilogue)
     store, column = block.body, block.iter_vars[-1].var
@@ -31,9 +31,9 @@ def store_rounded(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> N
 
 
 def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> None:
-    """Let an epilogue that only copies float32 sums store vectors; the last may be partial.
+    """Store vectors, the last one masked, in an epilogue that only copies float32 sums.
 
-    Its innermost loop must be vectorised and `columns` not whole vectors, else nothing is done.
+    Nothing changes unless the innermost loop is vectorised and `columns` are not whole vectors.
     """
     block = sch.get(epilogue)
     value, column = block.body.value, block.iter_vars[-1].var
@@ -46,7 +46,7 @@ def store_masked(sch: s_tir.Schedule, epilogue: SBlockRV, columns: Extent) -> No
 
 
 def _store_by(sch: s_tir.Schedule, epilogue: SBlockRV, helper: str, *arguments: tirx.Expr) -> None:
-    """Replace the innermost loop of an epilogue by one call, if it is vectorised."""
+    """Replace the innermost loop of an epilogue with one call, if it is vectorised."""
     *_, loop = sch.get_loops(epilogue)
     lane, block = sch.get(loop), sch.get(epilogue)
     if lane.kind != tirx.ForKind.VECTORIZED:
@@ -71,7 +71,7 @@ def _is_rounding(value: tirx.Expr) -> bool:
 
 
 def _vector(value: tirx.Expr, column: tirx.Var) -> tirx.Expr | None:
-    """`value` in the 16 columns from `column` on; None if TVM makes that no vector."""
+    """Return `value` for the 16 columns from `column` on; None if TVM cannot make it a vector."""
     lane = tirx.Var("lane", "int64")
     of_column = tirx.PrimFunc([column], tirx.Evaluate(value))
     value = of_column.specialize({column: column + lane}).body.value
@@ -83,7 +83,7 @@ def _vector(value: tirx.Expr, column: tirx.Var) -> tirx.Expr | None:
 
 
 def _widened(region: tirx.BufferRegion, column: tirx.Var) -> tirx.BufferRegion:
-    """The region read or written for 16 columns, from `region` for one."""
+    """Widen the region of one column to the region of 16 columns."""
     return tirx.BufferRegion(
         region.source,
         [

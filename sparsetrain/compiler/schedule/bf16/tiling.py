@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiling of a bfloat16 product: tasks for the threads, and register tiles.
 
-A tile of 8 rows and two vectors of 16 columns, or of 16 rows and one, has 16 sums in flight: an
-instruction that adds to a sum waits for the previous one, and two can start in every cycle.
+A tile of 8 rows x two vectors of 16 columns, or of 16 rows x one vector, has 16 sums in flight: an
+instruction that adds to a sum waits for the previous one, and two can start per cycle.
 
-If rows in memory suit the instruction, a task has few rows and goes over all columns. If the sum
-runs over rows of memory (TN, a weight's gradient), its length is the batch size, unknown and long.
-A task then packs its rows of the left operand, which stay in a near cache, and fetches its panels
-of the right one from a far cache: the more rows, the less it fetches per result. Too few tasks are
-avoided by giving each task a subset of the panels.
+If rows in memory already suit the instruction, a task computes few rows times all columns. If the
+sum runs over rows of memory (TN, a weight's gradient), its length is the batch size, unknown and
+long. A task then packs its rows of the left operand, which stay in a near cache, and fetches its
+panels of the right one from a far cache: more rows mean fewer fetches per result. If there were too
+few tasks, each gets only a subset of the panels.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from sparsetrain.compiler.schedule.product import Extent, Product
 
 LANES = 16
 _SUMS = 16
-# Rows are padded to this many tiles where few are known beforehand, so more would be waste.
+# Symbolic rows are padded to this many tiles; more tiles would be waste for a small batch.
 _TILES_PER_ROW_BLOCK = 4
-# Blocks of rows, or tasks, to aim for, so that every thread gets some.
+# Least number of row blocks, or of tasks, so that every thread gets work.
 _FEWEST_ROW_BLOCKS = 16
 FEWEST_TASKS = 8
-# Of a task: at a batch of 2048, a quarter of a megabyte of the left operand, packed.
+# Most tiles of a task: at a batch of 2048, it packs 256 KB of the left operand.
 MOST_TILES = 8
 # See `best_task`.
 _COST_OF_PACKING = 0.7
@@ -31,7 +31,7 @@ _COST_OF_FETCHING = 0.2
 
 
 class Shape(NamedTuple):
-    """Rows of a register tile and its vectors of 16 columns; tiles and panels of a task.
+    """A register tile's rows and vectors of 16 columns, and a task's tiles and panels.
 
     A panel is as wide as a tile; None means all panels.
     """
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def choose_shape(product: Product) -> Shape:
-    """The shape for a product; any extent may be known only at run time."""
+    """Choose the shape for a product; any extent may be symbolic."""
     narrow = isinstance(product.columns, int) and product.columns <= LANES
     vectors = 1 if narrow else 2
     if product.left.contracted_is_contiguous:
@@ -59,14 +59,14 @@ def choose_shape(product: Product) -> Shape:
 
 
 def _tiles_of_rows(rows: Extent, tile_rows: int) -> int:
-    """Tiles of a task that goes over all panels."""
+    """Return the number of tiles of a task that computes all panels."""
     if not isinstance(rows, int):
         return _TILES_PER_ROW_BLOCK
     return max(1, min(_TILES_PER_ROW_BLOCK, rows // (tile_rows * _FEWEST_ROW_BLOCKS)))
 
 
 def _task(product: Product, tile_rows: int, tile_columns: int) -> tuple[int, int | None]:
-    """Tiles and panels of a task that packs its rows itself."""
+    """Return the numbers of tiles and panels of a task that packs its own rows."""
     if not isinstance(product.rows, int):
         return _TILES_PER_ROW_BLOCK, None
     tiles = -(-product.rows // tile_rows)
@@ -79,10 +79,10 @@ def _task(product: Product, tile_rows: int, tile_columns: int) -> tuple[int, int
 def best_task(
     all_tiles: int, all_panels: int, cost_of_packing: float, cost_of_fetching: float
 ) -> tuple[int, int]:
-    """Tiles and panels of a task, of all that there are, so that the slowest thread ends first.
+    """Choose a task's numbers of tiles and panels so that the slowest thread ends earliest.
 
-    There should be a task for each thread. Costs are for a tile's rows and for a panel; computing
-    one tile of one panel costs 1.
+    Costs are for packing a tile's rows and fetching a panel; computing one tile of one panel costs
+    1.
     """
 
     def time(task: tuple[int, int]) -> float:

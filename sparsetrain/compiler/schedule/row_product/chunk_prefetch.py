@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefetches of the next chunk of both operands, spread evenly over the current one.
+"""Prefetches of the next chunk of both operands, spread evenly over the current chunk.
 
-A task reads some columns of each row, which the hardware prefetcher cannot foresee. Prefetched all
-at once, the lines would delay a tile's own loads, which cost 5 % of the products of a training
-step. So every tile prefetches a share, in pieces.
-
-Cost: an instruction per line, and a chunk's lines in the second-level cache. Invariant: values are
-untouched; processors ignore prefetches of addresses that do not exist, as after the last task.
+A task reads some columns of each row, a pattern that the hardware prefetcher cannot follow.
+Prefetching all lines at once delays the tiles' own loads, which cost 5 % of the products of a
+training step. So every tile prefetches a share, in pieces. Cost: an instruction per line, and space
+for a chunk in the second-level cache. Invariant: values do not change; processors ignore prefetches
+of invalid addresses, as after the last task.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, un
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
 from sparsetrain.kernels.builder import Prefetch, line_length
 
-# Lines of a row that are prefetched in sequence.
+# Adjacent cache lines of a row that are prefetched together.
 _LINES_TOGETHER = 4
 _INTO_SECOND_CACHE = Prefetch(write=False, near=2)
 
 
 class Part(NamedTuple):
-    """Tiles or panels of a block."""
+    """A block's range of tiles or panels."""
 
     first: Any
     count: Any
 
 
 class Stretch(NamedTuple):
-    """A chunk's rows of a source, from `start` on; of each, groups of lines from `column` on."""
+    """The part of a source to prefetch: rows from `start`, groups of lines from `column`."""
 
     source: Any
     start: Any
@@ -45,20 +44,20 @@ class Stretch(NamedTuple):
 def stretches(
     shape: Shape, sources: list[Any], chunk: Chunk, parts: tuple[Part, Part], numbers: Numbers
 ) -> list[Stretch]:
-    """The rows after a chunk: the rows below it or, after the last chunk, the first rows.
+    """Return the stretches that follow a chunk: the rows below or, after the last chunk, the first.
 
     Parameters
     ----------
     shape : Shape
-        Of the product.
+        The product's shape.
     sources : list of Buffer
-        Its operands.
+        The product's operands.
     chunk : Chunk
-        The one that is computed.
+        The chunk that is being computed.
     parts : pair of Part
-        Tiles and panels of the block that the next one belongs to.
+        Tiles and panels of the next chunk's block.
     numbers : Numbers
-        Of the task.
+        The task's numbers.
     """
     start = numbers.hold(tirx.Select(chunk.is_last, wide(0), chunk.start + shape.chunk))
     found = []
@@ -71,16 +70,16 @@ def stretches(
     return found
 
 
-def asker(
+def prefetcher(
     shape: Shape, ahead: list[Stretch], number: Any, of: Any, numbers: Numbers
 ) -> Callable[[Any], None]:
-    """Emit the prefetch of a piece of one of `of` shares of the next rows."""
+    """Return a function that emits the prefetches for a piece of share `number` of `of` shares."""
     left, right = ahead
     all_groups = (left.groups + right.groups) * shape.chunk
     first = numbers.hold(tirx.floordiv(number * all_groups, of))
     share = numbers.hold(tirx.floordiv((number + 1) * all_groups, of) - first)
 
-    def ask(piece: Any) -> None:
+    def prefetch(piece: Any) -> None:
         begin = first + tirx.floordiv(share * piece, shape.pieces)
         end = first + tirx.floordiv(share * (piece + 1), shape.pieces)
         with T.serial(wide(0), end - begin) as n:
@@ -91,7 +90,7 @@ def asker(
                 with T.Else():
                     _prefetch(right, row, group - left.groups)
 
-    return ask
+    return prefetch
 
 
 def _prefetch(stretch: Stretch, row: Any, group: Any) -> None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel of a product summed over rows, ``left.T @ right``: a weight's gradient.
 
-- **Tasks** are blocks of the result, shared by the threads. Their number depends on the number of
-  threads; the value of an element does not: it is summed over all rows in order.
-- **Chunks** of rows: a block's part of both operands stays in panels in the near caches while all
-  tiles of the block add it to their sums.
+- **Tasks** are blocks of the result, distributed over the threads. Their number depends on the
+  number of threads, but an element's value does not: it is summed over all rows in order.
+- **Chunks** are ranges of rows. A block packs its part of both operands in panels, which stay in
+  the near caches while all tiles of the block add the chunk to their sums.
 - **Packing** is done by the first tile that reads a panel (`operand.py`).
 - **Prefetching:** every tile prefetches its share of the next chunk (`chunk_prefetch.py`).
 
-Cost: each operand is read once for every block beside it. A separate packing pass cost a tenth of a
-product of 2048 rows.
+Cost: each operand is read once per row or column of blocks. A separate packing pass cost a tenth of
+a product of 2048 rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from sparsetrain.compiler.schedule.row_product.chunk_prefetch import Part, asker, stretches
+from sparsetrain.compiler.schedule.row_product.chunk_prefetch import Part, prefetcher, stretches
 from sparsetrain.compiler.schedule.row_product.operand import Chunk, Numbers, Side, load, wide
 from sparsetrain.compiler.schedule.row_product.tile import Block, compute_tile
 from sparsetrain.compiler.schedule.row_product.tiling import Shape
@@ -29,14 +29,14 @@ from sparsetrain.kernels.builder import buffer, extents, kernel
 def row_product(
     shape: Shape, dtype: str, *, flipped: bool = False, sums: tuple[bool, bool] = (False, False)
 ) -> tirx.PrimFunc:
-    """``out = left.T @ right`` for left (K, rows) and right (K, columns).
+    """Return the kernel of ``out = left.T @ right`` for left (K, rows) and right (K, columns).
 
     Parameters
     ----------
     shape : Shape
-        How the result is cut.
+        The result's size and tiles.
     dtype : str
-        Of everything.
+        Dtype of all arrays.
     flipped : bool
         Whether `out` is (columns, rows).
     sums : pair of bool
@@ -45,7 +45,7 @@ def row_product(
     Returns
     -------
     PrimFunc
-        ``kernel(left, right, *sums, out)``, with the sums that are wanted.
+        ``kernel(left, right, *sums, out)``, with the requested sums.
     """
     with kernel("matmul_tn") as built:
         (length,) = extents(1)
@@ -78,7 +78,7 @@ class _Whole(NamedTuple):
 
 
 def _cut(shape: Shape) -> tuple[Any, Any]:
-    """Blocks downwards and sideways: the fewest that keep four of five threads busy."""
+    """Return numbers of blocks down and across: the fewest that keep 4 of 5 threads busy."""
     numbers = Numbers()
     threads = numbers.hold(tirx.Cast("int64", tirx.call_packed("runtime.NumThreads")))
     cut = T.alloc_buffer((2,), "int64")
@@ -110,23 +110,23 @@ def _run_task(whole: _Whole, task: Any) -> None:
         numbers,
     )
     length = whole.sources[0].shape[0]
-    # Without rows there is one chunk all the same: it writes zeros.
+    # Without rows there is still one chunk, which writes zeros.
     with T.serial(wide(0), tirx.max(tirx.ceildiv(length, shape.chunk), wide(1))) as number:
         start = numbers.hold(number * shape.chunk)
         count = numbers.hold(tirx.min(wide(shape.chunk), length - start))
         chunk = Chunk(start, count, number == 0, start + count == length)
-        # After a task's last chunk comes the first one of the next task.
+        # The first chunk of the next task follows a task's last chunk.
         next_task = numbers.hold(task + tirx.Select(chunk.is_last, wide(1), wide(0)))
         ahead = stretches(shape, whole.sources, chunk, _parts(whole, next_task, numbers), numbers)
         with T.serial(wide(0), panels.count) as panel, T.serial(wide(0), tiles.count) as tile:
-            ask = asker(
+            prefetch = prefetcher(
                 shape, ahead, panel * tiles.count + tile, tiles.count * panels.count, numbers
             )
-            compute_tile(block, chunk, tile, panel, ask)
+            compute_tile(block, chunk, tile, panel, prefetch)
 
 
 def _parts(whole: _Whole, task: Any, numbers: Numbers) -> tuple[Part, Part]:
-    """The tiles and the panels of a task."""
+    """Return the tiles and the panels of a task."""
 
     def part(number: Any, of: Any, total: int) -> Part:
         first = numbers.hold(tirx.floordiv(number * total, of))

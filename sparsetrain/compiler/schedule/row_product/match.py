@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass that merges products summed over rows, and column sums of their operands, into one kernel.
+"""Pass that merges products summed over rows with column sums of their operands.
 
 The gradients of a layer's weight and bias are ``y.T @ x`` and the column sums of y. Both read all
-of y, and the product's kernel has it in registers (`kernel.py`). A sum is merged if both operands
-are known at its place; that saves one kernel and one read of y per layer.
+of y, and the product's kernel holds it in registers (`kernel.py`). A sum is merged if both operands
+are defined before it, which saves one kernel and one read of y per layer.
 
-Invariant: sums run over chunks of rows in order, whatever the number of threads.
+Invariant: sums run over chunks of rows in order, for any number of threads.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sparsetrain.compiler.schedule.transposes import is_plain_matmul, transposed
 from sparsetrain.kernels.rewrite import Definitions, Rewriter, function_pass, is_call
 
 _DTYPES = ("float32", "float64")
-# With fewer rows, known beforehand, a product is short: the schedule rule can fuse the operators
-# after it.
+# A product over fewer rows, if their number is static, is left to the schedule rule, which can fuse
+# the operators after it.
 _FEWEST_SUMMED = 256
 
 
 class _Plan(NamedTuple):
-    """How a product is computed; `flipped` if its kernel computes the transpose."""
+    """How a product is computed; with `flipped`, its kernel computes the transpose."""
 
     shape: Shape
     dtype: str
@@ -37,14 +37,14 @@ class _Plan(NamedTuple):
 
 
 class _Operand(NamedTuple):
-    """A matrix (K, n), and the variable that is the sums of its columns, if there is one."""
+    """A matrix (K, n), and the variable bound to its column sums, if there is one."""
 
     matrix: relax.Var
     sums: relax.Var | None
 
 
 class _Product(NamedTuple):
-    """`result` is the product of the first operand's transpose with the second operand."""
+    """A product: `result` is the first operand's transpose times the second operand."""
 
     plan: _Plan
     operands: tuple[_Operand, _Operand]
@@ -52,23 +52,23 @@ class _Product(NamedTuple):
 
     @property
     def written(self) -> list[relax.Var]:
-        """Results of its kernel, in this order."""
+        """The kernel's results, in order."""
         return [*(o.sums for o in self.operands if o.sums is not None), self.result]
 
 
 @function_pass
 class TakeRowProducts(Rewriter):
-    """Replace products of a transposed matrix and sums of columns."""
+    """Replace products of a transposed matrix, and column sums of their operands."""
 
     def rewrite(self, function: relax.Function) -> relax.Function:
-        """Find the products first, and for each the sums that its kernel can take along."""
+        """Find the products, and for each the sums that its kernel can compute too."""
         self._values: dict[relax.Var, relax.Expr] = {}
         products = _Finder(function, Target.current()).products()
         self._products = {var: product for product in products for var in product.written}
         return super().rewrite(function)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Bind a kernel's results; it is called for the first of them."""
+        """Bind a kernel's results; the first of them calls the kernel."""
         product = self._products.get(binding.var)
         if product is None:
             super().visit_var_binding_(binding)
@@ -80,7 +80,7 @@ class TakeRowProducts(Rewriter):
         self.set_var_remap(binding.var, emit(self._values[binding.var]))
 
     def _call(self, product: _Product) -> None:
-        """Call the kernel where the first of its results is bound, and note which is which."""
+        """Call the kernel where the first of its results is bound, and record each result."""
         kernel = _kernel(product.plan, *(o.sums is not None for o in product.operands))
         results = self.builder_.emit(
             relax.call_tir(
@@ -100,7 +100,7 @@ def _kernel(plan: _Plan, *sums: bool) -> tirx.PrimFunc:
 
 
 class _Finder:
-    """Finds the products of a function, and for each the sums that its kernel can take along."""
+    """Finds the products of a function, and for each the sums that its kernel can compute too."""
 
     def __init__(self, function: relax.Function, target: Target) -> None:
         self._target = target
@@ -110,7 +110,7 @@ class _Finder:
         self._order = {var: n for n, var in enumerate(bound)}
 
     def products(self) -> list[_Product]:
-        """In the order of the function; a sum belongs to the first product it can."""
+        """Return the products in the function's order; a sum is merged into the first that can."""
         found = []
         for block in self._blocks:
             sums: dict[relax.Var, relax.Var] = {}
@@ -126,7 +126,7 @@ class _Finder:
         return found
 
     def _matrices(self, binding: relax.Binding) -> tuple[relax.Var, relax.Var] | None:
-        """The operands of a product of a transposed matrix and a matrix."""
+        """Return the operands of a product of a transposed matrix and a matrix, or None."""
         if not is_plain_matmul(binding.value):
             return None
         left, right = binding.value.args
@@ -142,7 +142,7 @@ class _Finder:
         matrices: tuple[relax.Var, relax.Var],
         sums: dict[relax.Var, relax.Var],
     ) -> tuple[_Operand, _Operand]:
-        """As the kernel reads them; sums bound before an operand are left alone."""
+        """Return the kernel's operands; sums bound before an operand are not merged."""
         known = max(self._order.get(matrix, -1) for matrix in matrices)
         first, second = (
             _Operand(matrix, sums.pop(matrix))
@@ -154,7 +154,7 @@ class _Finder:
 
 
 def _summed(binding: relax.Binding) -> relax.Var | None:
-    """The matrix with columns that a binding sums, or None."""
+    """Return the matrix if a binding sums its columns, or None."""
     value = binding.value
     is_sum = is_call(value, "relax.sum")
     if not is_sum and not is_call(value, "relax.collapse_sum_to"):
@@ -162,14 +162,14 @@ def _summed(binding: relax.Binding) -> relax.Var | None:
     matrix = value.args[0]
     if matrix.ty.ndim != 2 or value.ty.ndim != 1 or not isinstance(matrix, relax.Var):
         return None
-    # A number that was broadcast to a matrix, as a bias (1,), collapses to the sum of it all.
+    # A number broadcast to a matrix, such as a bias (1,), collapses to the sum of all elements.
     if not tvm_ffi.structural_equal(value.ty.shape[0], matrix.ty.shape[1]):
         return None
     return matrix if not is_sum or [int(axis) for axis in value.attrs.axis] == [0] else None
 
 
 def _plan(left: relax.Var, right: relax.Var, target: Target) -> _Plan | None:
-    """How to compute ``left.T @ right``; None if it is left to the schedule rules."""
+    """Return how to compute ``left.T @ right``; None leaves it to the schedule rules."""
     dtype, extents = str(left.ty.dtype), (left.ty.shape[1], right.ty.shape[1])
     if dtype not in _DTYPES or not all(isinstance(n, tirx.IntImm) for n in extents):
         return None
@@ -178,7 +178,7 @@ def _plan(left: relax.Var, right: relax.Var, target: Target) -> _Plan | None:
         return None
     rows, columns = map(int, extents)
     shape, flipped = shape_of(rows, columns, dtype, target), shape_of(columns, rows, dtype, target)
-    # Vectors run along the longer side if the shorter is less than two vectors.
+    # Vectors run along the longer side if the shorter side is less than two vectors.
     is_narrow = shape is None or (shape.vectors == 1 and rows > columns)
     if is_narrow and flipped is not None:
         return _Plan(flipped, dtype, True)

@@ -2,8 +2,7 @@
 """Operand of a product summed over rows, in memory and then in panels.
 
 The first tile that needs a panel of a chunk reads the operand in place, stores the panel, and adds
-it to the column sums if they are wanted: all of that fits beside its sums of products. Later tiles
-read the panel.
+it to the column sums if they are requested, while it sums its products. Later tiles read the panel.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from typing import Any, NamedTuple
 from tvm import DataType, tirx
 from tvm.script.ir_builder import tirx as T
 
-# Panels a power of two apart would evict each other.
+# Panels a power of two apart would evict each other from the cache.
 _GAP_BYTES = 64
 
 
 class Side:
-    """An operand and a task's panels of it.
+    """An operand, and the panels in which a task packs it.
 
     Parameters
     ----------
     source : Buffer
         (K, columns).
     panels : tuple of int
-        How many a task has; the rows and the columns of each.
+        A task's number of panels, and the rows and columns of each.
     is_reused : bool
-        Whether a panel is read again, and so worth keeping.
+        Whether a panel is read again, so that it pays to store it.
     sums : Buffer, optional
-        (columns,), where the sums of the source's columns go.
+        (columns,), receives the sums of the source's columns.
     """
 
     def __init__(
@@ -48,14 +47,14 @@ class Side:
                 T.buffer_store(self._totals, tirx.const(0, self.dtype), [n])
 
     def number(self, reading: Reading, row: tuple[Any, Any], column: int) -> Any:
-        """A number of a row; `row` as below."""
+        """Return a number of a row; `row` is as in `read`."""
         at = reading.shift + column
         if reading.is_first:
             return load(self.source, row[0], reading.column + at)
         return load(self._packed, self._place(reading.panel, row[1]) + at)
 
     def begin(self, reading: Reading) -> Any:
-        """Sums of columns of a piece of a chunk, zero as yet; None if this tile takes none."""
+        """Return zeroed column sums for a piece of a chunk; None if this tile computes none."""
         if self.sums is None or not reading.is_first:
             return None
         partial = T.alloc_buffer((reading.vectors * reading.lanes,), self.dtype)
@@ -64,18 +63,18 @@ class Side:
         return partial
 
     def read(self, reading: Reading, row: tuple[Any, Any], partial: Any, into: Any = None) -> None:
-        """Read a row of a panel, and pack it if this is the first time.
+        """Read a row of a panel; the first reading also packs it.
 
         Parameters
         ----------
         reading : Reading
-            The panel, and its source.
+            The panel, and where it begins in the source.
         row : pair of Expr
-            Its number in the source, and in the chunk.
+            The row's number in the source, and in the chunk.
         partial : Buffer, optional
-            From `begin`: sums of columns that the row is added to.
+            Column sums from `begin`, to which the row is added.
         into : Buffer, optional
-            Gets the row.
+            Receives the row.
         """
         lanes = reading.lanes
         with reading.each() as at:
@@ -91,10 +90,10 @@ class Side:
                 T.buffer_store(into, value, [own])
 
     def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
-        """Add the values of `begin` to the sums so far; write them if `writes`.
+        """Add a piece's column sums to the totals; write the totals if `writes`.
 
-        They are written with each piece of the last chunk, whole with the last one. Tasks side by
-        side have the same sums, and one of them writes.
+        Every piece of the last chunk writes them, so they are complete after the last piece. Tasks
+        that share columns compute the same sums, and one of them writes.
         """
         if partial is None:
             return
@@ -111,7 +110,7 @@ class Side:
 
 
 class Chunk(NamedTuple):
-    """Rows `start` to ``start + count``; whether they are the first, and the last."""
+    """Rows `start` to ``start + count``, and whether they are the first or the last rows."""
 
     start: Any
     count: Any
@@ -120,20 +119,20 @@ class Chunk(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How a tile reads a side.
+    """How a tile reads a panel of an operand.
 
     Parameters
     ----------
     panel : Expr
-        Its number in the task.
+        The panel's number in the task.
     column : Expr
-        Where it begins in the source.
+        The panel's first column in the source.
     vectors, lanes : int
-        Of a row.
+        Vectors of a row, and numbers in a vector.
     is_first : bool
-        Whether this tile is the first to read it.
+        Whether this tile is the first to read the panel.
     shift : Expr
-        From there to the first number that the tile multiplies.
+        Offset from `column` to the first number that the tile multiplies.
     """
 
     panel: Any
@@ -145,7 +144,7 @@ class Reading(NamedTuple):
 
     @contextmanager
     def each(self) -> Iterator[Any]:
-        """Write code once for every vector; gives where it begins."""
+        """Emit code for every vector; yields the vector's offset."""
         with unrolled(self.vectors) as vector:
             yield vector * self.lanes
 
@@ -155,10 +154,10 @@ _MOST_NUMBERS = 64
 
 
 class Numbers:
-    """Whole numbers that the compiler does not see through.
+    """Integers stored in an array, so that the compiler does not expand their expressions.
 
-    TVM repeats a bound expression at every use, and nested ones grow exponentially. LLVM keeps
-    values stored in an array in registers.
+    TVM repeats a bound expression at every use, and nested ones grow exponentially. LLVM still
+    keeps the array's values in registers.
     """
 
     def __init__(self) -> None:
@@ -166,32 +165,32 @@ class Numbers:
         self._places = iter(range(_MOST_NUMBERS))
 
     def hold(self, value: Any) -> Any:
-        """`value`, through an array."""
+        """Return `value`, stored in and loaded from the array."""
         place = wide(next(self._places))
         T.buffer_store(self._array, value, [place])
         return load(self._array, place)
 
 
 def unrolled(times: int) -> Any:
-    """A loop that TVM unrolls late, since the time of most passes grows with the code."""
+    """Return a loop that TVM unrolls late, because most passes take longer on more code."""
     return T.unroll(wide(0), wide(times))
 
 
 def zeros(dtype: str, lanes: int) -> Any:
-    """A vector of zeros."""
+    """Return a vector of zeros."""
     return tirx.Broadcast(tirx.const(0, dtype), lanes)
 
 
 def load(source: Any, *index: Any) -> Any:
-    """The element at an index."""
+    """Return the element at an index."""
     return tirx.BufferLoad(source, list(index))
 
 
 def ramp(begin: Any, lanes: int) -> Any:
-    """`lanes` neighbours."""
+    """Return the indices of `lanes` neighbours."""
     return tirx.Ramp(begin, wide(1), lanes)
 
 
 def wide(value: int) -> Any:
-    """A number of the type of extents."""
+    """Return a constant in the dtype of extents."""
     return tirx.const(value, "int64")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Register tile of a product summed over rows, for one chunk of rows.
 
-Its sums continue those of the previous chunk, so every element is summed over all rows in order.
-How a tile reads its operands is decided before the loop over rows: whether it is the first of its
-row of tiles or of its panel, and whether the panel is the last, narrow one.
+The sums continue from the previous chunk, so every element is summed over all rows in order.
+Branches are outside the loop over rows: they test whether the tile is the first of its row of tiles
+or of its panel, and whether the panel is the last, narrow one.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Block(NamedTuple):
     Parameters
     ----------
     shape : Shape
-        Of the whole product.
+        Shape of the whole product.
     left, right : Side
         The operands.
     sums : Buffer
-        Of the tiles, between chunks.
+        The tiles' sums, stored between chunks.
     out : Buffer
-        (rows, columns), or (columns, rows) if it is `flipped`.
+        (rows, columns), or (columns, rows) if `flipped`.
     flipped : bool
         Whether the result is transposed.
     tile, panel : Expr
-        The first ones.
+        The block's first tile and panel.
     owns_left, owns_right : Expr
-        Whether the task writes sums of columns: one of the tasks that read them does.
+        Whether the task writes column sums; one of the tasks that compute them does.
     numbers : Numbers
-        Of the task.
+        The task's numbers.
     """
 
     shape: Shape
@@ -66,9 +66,9 @@ class Block(NamedTuple):
 
 
 def compute_tile(
-    block: Block, chunk: Chunk, tile: Any, panel: Any, ask: Callable[[Any], None]
+    block: Block, chunk: Chunk, tile: Any, panel: Any, prefetch: Callable[[Any], None]
 ) -> None:
-    """Add a chunk to the tile of these numbers within the block; `ask` before every piece."""
+    """Add a chunk to a tile of the block, calling `prefetch` before every piece."""
     shape = block.shape
     row = block.numbers.hold(
         tirx.min((block.tile + tile) * shape.height, wide(shape.rows - shape.height))
@@ -81,7 +81,7 @@ def compute_tile(
         last = wide(shape.columns - vectors * shape.lanes)
         column = block.numbers.hold(tirx.min((block.panel + panel) * shape.width, last))
         corner = _Corner(row, column, begin, row - begin if is_cut else 0)
-        _Tile(block, chunk, (tile, panel), corner, vectors, ask).compute()
+        _Tile(block, chunk, (tile, panel), corner, vectors, prefetch).compute()
 
     if shape.last_vectors == shape.vectors:
         of(shape.vectors)
@@ -91,7 +91,7 @@ def compute_tile(
 
 
 class _Corner(NamedTuple):
-    """Where a tile begins, and where its window of the left operand does: `shift` before that."""
+    """A tile's first row and column, and its window of the left operand, `shift` rows before."""
 
     row: Any
     column: Any
@@ -107,9 +107,9 @@ class _Tile:
         number: tuple[Any, Any],
         corner: _Corner,
         vectors: int,
-        ask: Callable[[Any], None],
+        prefetch: Callable[[Any], None],
     ) -> None:
-        self.ask = ask
+        self.prefetch = prefetch
         self.block, self.chunk, self.number, self.corner = block, chunk, number, corner
         shape = block.shape
         self.lanes, self.height, self.vectors = shape.lanes, shape.height, vectors
@@ -119,11 +119,11 @@ class _Tile:
         self.own = T.alloc_buffer((shape.height * vectors * shape.lanes,), self.dtype)
 
     def compute(self) -> None:
-        """Take up the sums, add to them, put them down."""
+        """Load the tile's sums, add the chunk, and store them."""
         shape, (tile, panel) = self.block.shape, self.number
         _either(self.chunk.is_first, self._start, self._take_up)
         with T.serial(wide(0), wide(shape.pieces)) as piece:
-            self.ask(piece)
+            self.prefetch(piece)
             _if_first(
                 panel,
                 shape.panels,
@@ -134,7 +134,7 @@ class _Tile:
         _either(self.chunk.is_last, self._store, self._put_down)
 
     def _add(self, piece: Any, first_panel: bool, first_tile: bool) -> None:
-        """Add a piece of the chunk. In the first panel the left side is read in place."""
+        """Add a piece of the chunk; the first panel and tile read their operands in place."""
         block, chunk, at, (tile, panel) = self.block, self.chunk, self.corner, self.number
         left = Reading(tile, at.begin, 1, block.shape.window, first_panel, at.shift)
         right = Reading(panel, at.column, self.vectors, self.lanes, first_tile)
@@ -189,7 +189,7 @@ class _Tile:
 
     @contextmanager
     def _each(self) -> Iterator[tuple[Any, Any]]:
-        """Write code once for every row and vector of the tile."""
+        """Emit code for every row and vector of the tile."""
         with unrolled(self.height) as r, unrolled(self.vectors) as v:
             yield r, v
 
@@ -201,7 +201,7 @@ class _Tile:
 
 
 def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
-    """`body(True)` for number 0, then `body(False)` for the rest, if any."""
+    """Emit `body(True)` for number 0 and `body(False)` for the others, if there are any."""
     if total == 1:
         body(True)
     else:

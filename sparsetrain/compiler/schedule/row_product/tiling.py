@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiling of a product summed over rows: register tiles, blocks of them, tasks for threads.
 
-A last tile or panel that would reach over the edge begins earlier instead: it computes a few rows
-or columns a second time, to the same bits, and needs neither padding nor masks.
+A last tile or panel that would cross the edge begins earlier instead: it recomputes a few rows or
+columns to the same bits, and needs neither padding nor masks.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from tvm.target import Target
 from sparsetrain.compiler.schedule.register_tile import register_tile, vector_unit
 from sparsetrain.runtime.host import select_by_cpu
 
-# Of a block. With AVX-512 its panels, sums and prefetched rows take 720 KB.
+# Most tiles and panels of a block. With AVX-512 its panels, sums and prefetched rows take 720 KB.
 _MOST_TILES, _MOST_PANELS = 16, 8
-# Rows of a chunk; the cost of a tile's beginning and end is spread over them. Its panels take a
-# third of a first-level cache with AVX, two with AVX-512. Of 2048 rows, 256 x 512 on two cores of
-# Zen 3: 106 GFLOP/s by 64 rows, 120 by 128, 107 by 192; on a core of Zen 4, by 64 and by 128: 96
-# and 98, of 128 rows 98 and 104.
+# Rows of a chunk, over which a tile's start and end are amortized. Its panels take a third of a
+# first-level cache with AVX, two thirds with AVX-512. Products of 256 x 512 over 2048 rows on two
+# cores of Zen 3 run at 106 GFLOP/s with 64 rows, 120 with 128 and 107 with 192. On one core of Zen
+# 4 they run at 96 with 64 and 98 with 128; products over 128 rows run at 98 and 104.
 _CHUNK = 128
-# Registers -> pieces of a chunk: before each, a tile asks for some of the next chunk. All at once
-# would keep its own loads waiting.
+# Registers -> pieces of a chunk. A tile prefetches part of the next chunk before each piece; all
+# prefetches at once would delay its own loads.
 _PIECES = {32: 8, 16: 2}
-# Processors -> most vectors in a row of a tile. On Zen 4 a Kaggle step takes 6 % longer by 3.
+# Processors -> most vectors in a row of a tile. On Zen 4 a Kaggle step takes 6 % longer with 3.
 _MOST_VECTORS = {"znver": 2, "": 3}
-# Ways to cut a product, from few large tasks to many small ones.
+# Most ways to cut a product, from few large tasks to many small ones.
 _MOST_CUTS = 6
-# Below this, the reduction rule is as fast.
+# With fewer rows, the reduction rule is as fast.
 _FEWEST_ROWS = 4
-# Beside the sums: a row of the right operand and a number of the left one.
+# Registers beside the sums: a row of the right operand and a number of the left one.
 _OTHER_REGISTERS = 3
 
 
 class Shape(NamedTuple):
-    """A result of `rows` x `columns`: tiles of `height` rows and `vectors` vectors of `lanes`.
+    """A result of `rows` x `columns` in tiles of `height` rows and `vectors` vectors of `lanes`.
 
-    They are summed over chunks of `chunk` rows of the operands, in so many `pieces` each.
+    Tiles are summed over chunks of `chunk` rows of the operands, each in `pieces` pieces.
     """
 
     rows: int
@@ -55,27 +55,27 @@ class Shape(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Elements of each row of the left operand that a tile reads: a power of two, if it fits.
+        """Elements that a tile reads of each row of the left operand: a power of two, if it fits.
 
-        Six numbers would be two loads, two stores and a few shuffles, eight are one of each; a tile
-        at the edge has to begin its window earlier than itself.
+        Six numbers would take two loads, two stores and a few shuffles; eight take one of each. At
+        the edge, the window begins before its tile.
         """
         whole = 1 << (self.height - 1).bit_length()
         return whole if self.tiles > 1 and whole <= self.rows else self.height
 
     @property
     def tiles(self) -> int:
-        """Tiles on top of each other."""
+        """Number of tiles from top to bottom."""
         return -(-self.rows // self.height)
 
     @property
     def panels(self) -> int:
-        """Panels side by side."""
+        """Number of panels from left to right."""
         return -(-self.columns // self.width)
 
     @property
     def last_vectors(self) -> int:
-        """Vectors of the last panel: no more than needed."""
+        """Vectors of the last panel, which may be narrower."""
         return -(-(self.columns - (self.panels - 1) * self.width) // self.lanes)
 
     @property
@@ -85,7 +85,7 @@ class Shape(NamedTuple):
         return -(-self.tiles // down), -(-self.panels // across)
 
     def cuts(self) -> list[tuple[int, int]]:
-        """Numbers of blocks downwards and sideways, ever more of them."""
+        """Return (blocks down, blocks across) in order of increasing number."""
         down, across = -(-self.tiles // _MOST_TILES), -(-self.panels // _MOST_PANELS)
         found = [(down, across)]
         while len(found) < _MOST_CUTS and (down < self.tiles or across < self.panels):
@@ -99,7 +99,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | None:
-    """The tiles of a product; None if it is too small for vectors."""
+    """Return the tiles of a product; None if it is too small for vectors."""
     unit = vector_unit(target)
     lanes = unit.lanes(dtype)
     if lanes < 2 or columns < lanes or rows < _FEWEST_ROWS:
@@ -111,7 +111,7 @@ def shape_of(rows: int, columns: int, dtype: str, target: Target) -> Shape | Non
         return Shape(rows, columns, rows, vectors, lanes, *chunk)
     height = register_tile(target, dtype, columns).rows
     in_row = -(-columns // lanes)
-    # A panel begins within the result and ends there; of a single vector it would be half as fast.
+    # Panels stay inside the result. A last panel of one vector would run at half the speed.
     has_room = columns >= 3 * lanes and 3 * height <= free
     if select_by_cpu(_MOST_VECTORS, target) >= 3 and has_room and in_row % 3 != 1:
         vectors = 3
