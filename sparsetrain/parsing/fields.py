@@ -6,11 +6,12 @@ exactly 8 lower-case hex digits. In any other column it is a decimal integer tha
 with a minus sign or leading zeros. If a column holds anything else, a flag is set, and the caller
 reads the column in a different way.
 
-Lines are read in tiles that stay in a core's first-level cache: first the ends of all fields, by
-searching 64 bytes at a time for delimiters, then the fields, column by column. Fields of up to 8
-characters are read as one 64-bit number without branches, longer ones digit by digit. The kernel is
-serial; callers read blocks of lines on several threads. Cost: two passes over the bytes, and 6 ns
-per field of up to 8 characters on a core with 256-bit vectors.
+Lines are read in tiles that stay in a core's first cache: first where each field ends, from the
+delimiters among 64 bytes at once, then the fields, column by column. Up to 8 characters are read as
+one number of 64 bits without a branch for each, longer fields digit by digit.
+
+What is parallel: nothing; blocks of lines are read on several threads. Cost: two passes over the
+bytes, 6 ns a field of up to 8 characters on a core with vectors of 256 bits.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from sparsetrain.parsing.words import (
     are_decimal,
     are_hex,
     behind_zeros,
-    bind_lanes,
     cast,
     constant,
     hex_digits,
     int32,
     is_hex_alone,
     joined,
+    kept,
     same_bytes,
     uint64,
     variable,
@@ -46,7 +47,7 @@ from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
 from sparsetrain.system.locks import with_builder_lock
 
-# Flags of a column's contents. EIGHT: 8 digits that are both hexadecimal and decimal.
+# Contents of a column. EIGHT: 8 digits that can be read as hexadecimal or as decimal.
 TEXT, HEX, EIGHT, DECIMAL = 1, 2, 4, 8
 _NEWLINE, _RETURN, _QUOTE, _MINUS = 10, 13, 34, 45
 _WORD = 64  # bytes that are searched at once
@@ -72,7 +73,7 @@ def fields_kernel() -> PrimFunc:
             refused=scalar("refused", "int32"),
             is_key=buffer("is_key", (columns,), "int32"),
             ends=buffer("ends", (room,), "int32"),
-            heads=buffer("heads", (lanes,), "uint64"),
+            eights=buffer("eights", (lanes,), "uint64"),
             sizes=buffer("sizes", (lanes,), "int64"),
             values=buffer("values", (columns, capacity), "int32"),
             valid=buffer("valid", (columns, capacity), "uint8"),
@@ -100,7 +101,7 @@ class _Arguments(NamedTuple):
     refused: Any
     is_key: Any
     ends: Any
-    heads: Any
+    eights: Any
     sizes: Any
     values: Any
     valid: Any
@@ -109,12 +110,12 @@ class _Arguments(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A column of the lines of a tile."""
+    """A column of some lines."""
 
     column: Any
     row: Any  # the first
     lines: Any
-    kind: Any  # flags of the column, to which flags are added
+    kind: Any  # flags of the column, which are added to
 
 
 def _require(regular: Any, condition: Any) -> None:
@@ -122,7 +123,7 @@ def _require(regular: Any, condition: Any) -> None:
 
 
 def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
-    """Write the position before the first field, and each field's end; return their number.
+    """Write the byte before the first field and where fields end; return how many were found.
 
     May find somewhat more than requested; fewer only at the end of the data.
     """
@@ -159,7 +160,7 @@ def _where(bytes_: Any, byte: Any) -> Any:
 
 
 def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
-    """Write the position of the lowest set bit and clear it; undefined if none is set."""
+    """Write the place of the lowest bit, and clear it; undefined without one."""
     below = T.Bind(ends[0] - uint64(1))
     place = at + tirx.Cast("int64", tirx.popcount(~ends[0] & below))
     T.buffer_store(a.ends, tirx.Cast("int32", place), [count + 1])
@@ -167,7 +168,7 @@ def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
 
 
 def _read_column(a: _Arguments, tile: _Tile, regular: Any) -> None:
-    """Read a column of a tile; fields of the last column must end with a newline."""
+    """Read a column of a tile; the last one has to end the lines."""
     columns = a.is_key.shape[0]
     _gather(a, tile)
     for is_key in (True, False):
@@ -180,15 +181,15 @@ def _read_column(a: _Arguments, tile: _Tile, regular: Any) -> None:
 
 
 def _gather(a: _Arguments, tile: _Tile) -> None:
-    """Write the size and the first 8 bytes of each field."""
+    """Write the size of each field and the 8 bytes that it begins with."""
     last = T.Bind(tirx.Cast("int32", a.data.shape[0]) - 8)
     with T.serial(0, tile.lines) as line:
         place = T.Bind(line * a.is_key.shape[0] + tile.column)
         begin = T.Bind(a.ends[place] + 1)
         first = T.Bind(tirx.min(begin, last))
-        chars = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
-        before = tirx.Cast("uint64", 8 * (begin - first))  # not 0 only at the end of the data
-        T.buffer_store(a.heads, chars >> before, [line])
+        eight = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
+        before = tirx.Cast("uint64", 8 * (begin - first))  # none but at the end of the data
+        T.buffer_store(a.eights, eight >> before, [line])
         T.buffer_store(a.sizes, tirx.Cast("int64", a.ends[place + 1] - begin), [line])
     none = constant(0, "int64", LANES)
     T.buffer_store(a.sizes, none, [tirx.Ramp(tile.lines, 1, LANES)])  # fills the last group
@@ -201,8 +202,8 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
     with T.serial(0, (tile.lines + LANES - 1) // LANES) as group:
         line = tirx.Ramp(group * LANES, 1, LANES)
         to = [tile.column, tirx.Ramp(tile.row + group * LANES, 1, LANES)]
-        size, chars = bind_lanes(a.sizes[line], "int64"), bind_lanes(a.heads[line], "uint64")
-        value, flag, fits = read(chars, size, LANES)
+        size, eight = kept(a.sizes[line], "int64"), kept(a.eights[line], "uint64")
+        value, flag, fits = read(eight, size, LANES)
         there, none = size != 0, constant(0, "int32", LANES)
         T.buffer_store(a.values, tirx.Select(tirx.And(fits, there), value, none), to)
         T.buffer_store(a.valid, cast("uint8", there, LANES), to)
@@ -219,12 +220,12 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
         when(tirx.And(are_left[0] != 0, (kind[0] & TEXT) == 0)),
         T.serial(0, tile.lines) as line,
     ):
-        size, chars = T.Bind(a.sizes[line]), T.Bind(a.heads[line])
-        with when(tirx.And(size != 0, tirx.Not(read(chars, size, 1)[2]))):
+        size, eight = T.Bind(a.sizes[line]), T.Bind(a.eights[line])
+        with when(tirx.And(size != 0, tirx.Not(read(eight, size, 1)[2]))):
             begin = T.Bind(tirx.Cast("int64", a.ends[line * a.is_key.shape[0] + tile.column]) + 1)
             value, fits = variable("int32"), variable("bool", False)
             if is_key:
-                _read_short_key(chars, size, value, fits)
+                _read_short_key(eight, size, value, fits)
             with when(tirx.Not(fits[0])):
                 _read_digits(a, begin, size, is_key, value, fits)
             T.buffer_store(a.values, value[0], [tile.column, tile.row + line])
@@ -234,9 +235,9 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
 def _hex_key(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
     """The number of 8 hex digits, its flag, and whether fields have this form."""
     hex_, both = (constant(flag, "int32", lanes) for flag in (HEX, EIGHT))
-    flag = tirx.Select(is_hex_alone(chars), hex_, both)
-    value = cast("int32", joined(hex_digits(chars), 16, lanes), lanes)
-    return value, flag, tirx.And(size == 8, are_hex(chars))
+    flag = tirx.Select(is_hex_alone(eight), hex_, both)
+    value = cast("int32", joined(hex_digits(eight), 16, lanes), lanes)
+    return value, flag, tirx.And(size == 8, are_hex(eight))
 
 
 def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
@@ -252,10 +253,10 @@ def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
     return tirx.Select(negative, -value, value), constant(DECIMAL, "int32", lanes), fits
 
 
-def _read_short_key(chars: Any, size: Any, value: Any, fits: Any) -> None:
-    """Read a key of fewer than 8 digits."""
-    plain = tirx.Or((chars & uint64(0xFF)) != uint64(ZERO), size == 1)
-    digits = T.Bind(behind_zeros(chars ^ same_bytes(ZERO), size))
+def _read_short_key(eight: Any, size: Any, value: Any, fits: Any) -> None:
+    """Read a key of less than 8 digits."""
+    plain = tirx.Or((eight & uint64(0xFF)) != uint64(ZERO), size == 1)
+    digits = T.Bind(behind_zeros(eight ^ same_bytes(ZERO), size))
     put(value, tirx.Cast("int32", joined(digits, 10)))
     put(fits, tirx.And(tirx.And(size < 8, plain), are_decimal(digits)))
 
@@ -289,10 +290,10 @@ _kernel = with_builder_lock(host_kernel("fields of text", fields_kernel))
 
 
 class Fields(NamedTuple):
-    """Fields of n lines by column: values (F, n) int32, valid (F, n) uint8, found (F,) int32.
+    """Fields of n lines, by column: values (F, n) int32, valid (F, n) uint8, found (F,) int32.
 
-    A key is its value's bits as uint32; where `valid` is 0, the field is empty. `found` holds each
-    column's flags.
+    A key is the uint32 of its value's bits; where `valid` is 0 the field is empty. `found` are the
+    flags of this module.
     """
 
     values: np.ndarray
@@ -303,7 +304,7 @@ class Fields(NamedTuple):
 def read_fields(
     data: np.ndarray, lines: int, delimiter: str, quoted: bool, is_key: np.ndarray
 ) -> Fields | None:
-    """Read the fields of text (N,) uint8, N < 2**31, with `lines` lines and a final newline.
+    """Read the fields of (N,) uint8, N < 2**31, which are so many lines and end with a newline.
 
     None if a line does not have F fields, for `is_key` (F,) bool, or has a carriage return or,
     where fields may be `quoted`, a quote; or if there are less than 8 bytes.
@@ -314,21 +315,12 @@ def read_fields(
     columns = len(is_key)
     most = max(_TILE_LINES, _TILE_FIELDS // columns)
     ends = empty((most * columns + 2 * _WORD + 1,), "int32")
-    heads, sizes = (empty((most + LANES,), dtype) for dtype in ("uint64", "int64"))
+    eights, sizes = (empty((most + LANES,), dtype) for dtype in ("uint64", "int64"))
     values, valid = (empty((columns, lines + LANES), dtype) for dtype in ("int32", "uint8"))
     found, rows = zeros((columns,), "int32"), zeros((1,), "int64")
     bytes_ = ord(delimiter), _QUOTE if quoted else _RETURN
     _kernel()(
-        text,
-        *bytes_,
-        as_tensor(is_key, "int32"),
-        ends,
-        heads,
-        sizes,
-        values,
-        valid,
-        found,
-        rows,
+        text, *bytes_, as_tensor(is_key, "int32"), ends, eights, sizes, values, valid, found, rows
     )
     read = Fields(as_numpy(values)[:, :lines], as_numpy(valid)[:, :lines], as_numpy(found))
     return read if as_numpy(rows)[0] == lines else None

@@ -62,8 +62,8 @@ def load(
     target : str or tvm.target.Target
         Where to run.
     optimizer : Optimizer, optional
-        Needed only if the run was trained by a formula that is not part of this package. Tables
-        that are in exact mode only in this optimizer are exact from here on.
+        Needed only if the run was trained with a custom formula. If a table is in exact mode only
+        in this optimizer, it is exact from here on.
     precision : {"float32", "bf16", "fp16"}, optional
         By default the saved precision.
     loss_scale : float, "dynamic" or LossScale, optional
@@ -74,7 +74,7 @@ def load(
     parallel : from `sparsetrain.parallel`, optional
         As in `Trainer`; a run keeps its number of parts unless `parallel` sets one.
     tables : OnDisk, optional
-        As in `Trainer`, independent of where they were when saved.
+        As in `Trainer`, wherever the tables were when they were saved.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def load_predictor(
 
 
 def _checked(target: Any, precision: Precision | None) -> Any:
-    """Raise for impossible arguments before a folder is read.
+    """Refuse impossible arguments before a folder is read.
 
     "auto" is not resolved yet: it depends on the model.
     """
@@ -154,7 +154,7 @@ def _read(folder: str | Path, checkpoint: str, makers: Makers, overrides: _Overr
             with checkpoints.opened(path) as saved:
                 return _made(saved, path, makers, overrides)
         except CheckpointError:
-            # A live run prunes old checkpoints after its pointer has moved.
+            # An active run may have pruned this checkpoint; then its pointer names a newer one.
             now = checkpoint_in(folder, chosen(folder, checkpoint))
             if attempt == _ATTEMPTS - 1 or now == path:
                 raise
@@ -171,7 +171,7 @@ def _made(saved: Saved, path: Path, makers: Makers, overrides: _Overrides) -> An
     except _OfClass as error:
         raise ConfigError(f"{path}: {error}") from error.__cause__
     except CheckpointError as error:
-        # The error of an array already names the file.
+        # An error about an array already names the file.
         named = str(path) in str(error)
         raise error if named else CheckpointError(f"{path}: {error}") from None
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -186,7 +186,7 @@ class _OfClass(ConfigError):
 
 @contextmanager
 def _errors_of(made: type | None, call: str, *passing: type[Exception]) -> Iterator[None]:
-    """Name the caller's class in the errors that it raises; no class, no change."""
+    """Name the caller's class in the errors that it raises; with None, pass errors on."""
     try:
         yield
     except passing:
@@ -232,8 +232,8 @@ def _trainer(saved: Saved, overrides: _Overrides) -> Trainer:
     return trainer
 
 
-def _scorer(saved: Saved, asked: _Asked) -> Predictor:
-    """A predictor from the weights alone, where they suffice."""
+def _scorer(saved: Saved, overrides: _Overrides) -> Predictor:
+    """Load only the weights if they suffice, else the trainer."""
     if needs_slots(saved.manifest):
         return _trainer(saved, overrides)
     return _predictor(Predictor, saved, overrides)
@@ -258,7 +258,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
             "load(..., model=THE_CLASS)"
         )
     made: Any = given or MODELS[kind]
-    # Older versions saved subclasses under the kind of our class.
+    # Older versions saved the kind of the built-in base class for user subclasses.
     if made.kind != kind and not issubclass(made, MODELS.get(kind, ())):
         raise ConfigError(f"its model is {kind!r}, not {made.kind!r}, the kind of {made.__name__}")
     config = named_as_now(saved["config"], kinds)
@@ -269,7 +269,7 @@ def _model(saved: Mapping[str, Any], given: type | None, kinds: Mapping[str, Kin
 def _model_of(saved: Saved, given: type | None) -> Any:
     """Make the model of a manifest, if the saved arrays are its parameters.
 
-    A manifest alone cannot demand memory or time, since each layer must have an array.
+    A forged manifest cannot make this use much memory or time: each layer must have an array.
     """
     for name in ("bottom", "top"):
         widths = saved.manifest["model"]["config"].get(name)
