@@ -24,7 +24,7 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.model_checks import table_dtype_of
+from sparsetrain.models.model_checks import table_format_of
 from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.alike import arguments_of, looks_of, require_same
@@ -59,7 +59,7 @@ def joined(
             raise ConfigError(
                 "accumulate and parts both say how often a batch is cut: drop accumulate"
             )
-        if table_dtype_of(model) != "float32":
+        if table_format_of(model).dtype != "float32":
             raise ConfigError("parallel: tables are float32; half tables train in one process")
         if model.constants() or model.defines("score_items"):
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sparsetrain import runtime
 from sparsetrain.errors import NumericalError
-from sparsetrain.kernels.table_formats import quantize_rows_
+from sparsetrain.kernels.table_formats.uint8 import quantize_rows_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import editable_numpy
 from sparsetrain.tables.table import Table

@@ -17,7 +17,7 @@ import numpy as np
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
 from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.kernels.table_formats import is_rounded, keys_of, numpy_dtype
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -211,7 +211,7 @@ class Table:
 
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
         """Keys of the random bits by which a step rounds rows; () where none is rounded."""
-        return keys_of(seed, self.name, step) if is_rounded(self.dtype) else ()
+        return format_of(self.dtype).keys(seed, self.name, step)
 
     def stamp(self, number: int) -> int | None:
         """The step that an update writes into `last` of a range; None where no row lags."""
@@ -331,7 +331,7 @@ def _by_lag(rows: np.ndarray, last: NDArray) -> NDArray:
 
 
 def _bytes_of(tensor: NDArray) -> int:
-    return prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
+    return prod(map(int, tensor.shape)) * format_of(str(tensor.dtype)).array.itemsize
 
 
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:

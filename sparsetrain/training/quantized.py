@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from sparsetrain import checkpoint
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_trainable
-from sparsetrain.models.model_checks import table_dtype_of
+from sparsetrain.kernels.table_formats import INT8, UINT8, TableFormat
+from sparsetrain.models.model_checks import table_format_of
 from sparsetrain.runtime.tensors import copy_
 from sparsetrain.tables.quantize import quantize_
 from sparsetrain.tables.state_dict import BESIDE, Kind
@@ -34,7 +34,7 @@ class QuantizedModel(Predictor):
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `ConfigError`: quantised tables cannot be trained."""
-        check_trainable(FOR_PREDICTION)
+        UINT8.require_trainable()
         raise AssertionError("int8 is for prediction")
 
     fit = step
@@ -42,8 +42,8 @@ class QuantizedModel(Predictor):
 
 def quantize(trained: Predictor) -> QuantizedModel:
     """Make one of a model with current rows; see `Trainer.quantized`."""
-    same = table_dtype_of(trained.model) == INT8
-    model = _for_prediction(trained.model, INT8 if same else FOR_PREDICTION)
+    same = table_format_of(trained.model) is INT8
+    model = _for_prediction(trained.model, INT8 if same else UINT8)
     arithmetic = Arithmetic(trained.precision, trained.target)
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
@@ -56,14 +56,14 @@ def quantize(trained: Predictor) -> QuantizedModel:
     return made
 
 
-def _for_prediction(model: Any, dtype: str) -> Any:
-    """The same model with tables of a dtype, without arrays."""
+def _for_prediction(model: Any, stored: TableFormat) -> Any:
+    """The same model with tables of a format, without arrays."""
     made = type(model)
     try:
-        again = made(**{**model.config(), "table_dtype": dtype})
+        again = made(**{**model.config(), "table_dtype": stored.dtype})
     except TypeError:  # all other arguments were already checked
         again = None
-    if again is None or again.config().get("table_dtype") != dtype:
+    if again is None or again.config().get("table_dtype") != stored.dtype:
         raise ConfigError(
             f"{made.__name__} takes no table_dtype, so its tables cannot be int8: derive it from "
             "ClickModel, pass **rest to super().__init__, and include super().config() in config()"
@@ -76,7 +76,7 @@ def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str,
 
     `kinds` are those of the saved arrays.
     """
-    tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
-    if config.get("table_dtype") == INT8 and FOR_PREDICTION in tables:
-        return {**config, "table_dtype": FOR_PREDICTION}
+    tables = (dtype for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
+    if config.get("table_dtype") == INT8.dtype and UINT8.array in tables:
+        return {**config, "table_dtype": UINT8.dtype}
     return config

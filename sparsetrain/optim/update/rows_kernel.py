@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.table_formats import computed_in
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.row_update import Runs, update_row, update_rows
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
@@ -69,20 +69,21 @@ def rows_kernel(
     keys (P, 5): two noise keys, the step's number, and the first and the end of the rows. `rule`
     and `place` are rows of the last two.
     """
+    computed = format_of(kind.dtype).computed
     with kernel() as built:
         entries, stored, table = extents(3)
         rows = buffer("rows", (entries,), kind.index_dtype)
         order = buffer("order", (2, entries), "int32")
         offsets = buffer("offsets", (entries + 1,), "int32")
         source = buffer("source", (entries,), "int32") if kind.pooled else None
-        values = buffer("values", (stored, kind.width), computed_in(kind.dtype))
+        values = buffer("values", (stored, kind.width), computed)
         parameter = Parameter.declare(spec, table, kind.width, kind.dtype)
         last = buffer("last", (table,), "int32") if kind.stamped else None
         counts, report = buffer("counts", (2,), "int32"), declare_report()
         numbers, keys = declare_numbers(), buffer("keys", extents(2), "int64")
         runs = Runs(rows, lambda n: order[0, n], offsets, source, values)
         with T.If(report[0] == 0), T.Then():
-            h = bind_scalars(spec, computed_in(kind.dtype), numbers, rule)
+            h = bind_scalars(spec, computed, numbers, rule)
             h.keys = keys[place, 0], keys[place, 1]
             marks = [] if last is None else [(last, tirx.Cast("int32", keys[place, 2]))]
             used = T.Bind(tirx.Cast("int64", counts[0]))
