@@ -180,11 +180,12 @@ class Shards:
         """Each rank's rows of weights, with all rows of the named ones."""
         found = dict(weights)
         for storage, plan in self.plan.items():
-            if storage not in names:
+            if storage not in names or storage not in weights:
                 continue
             ranks = range(self.size)
             own = runtime.as_numpy(weights[storage])
-            out = np.empty((max(table.rows.stop for table in plan.tables), plan.width), own.dtype)
+            height = max(table.rows.stop for table in plan.tables)
+            out = np.empty((height, own.shape[1]), own.dtype)
             for rank, rows in enumerate(self.comm.gather_rows(own, [*map(plan.rows, ranks)])):
                 places = plan.slices(rank)
                 for table in plan.tables:

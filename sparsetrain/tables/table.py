@@ -16,8 +16,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
-from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.kernels.table_formats import format_of
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.kernels.table_formats import UINT8, format_of
+from sparsetrain.kernels.table_formats.uint8 import quantize_rows_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -148,6 +149,24 @@ class Table:
         """Return the weight, in which all rows are current."""
         self.flush()
         return self.weight
+
+    def as_int8(self, rows: NDArray) -> NDArray:
+        """Rows of bytes (V, D + 8) uint8 for prediction, of its rows (V, D) or their averages.
+
+        Raises
+        ------
+        NumericalError
+            Names the first row that is not finite.
+        """
+        floats = runtime.as_numpy(rows)
+        shape = len(floats), UINT8.extent(floats.shape[1])
+        made = runtime.empty(shape, UINT8.dtype, f"rows of bytes of {self.name!r}")
+        into = runtime.as_numpy(made, writable=True)
+        for name, part in self.named.items():
+            problem = quantize_rows_(into[part], floats[part])
+            if problem is not None:
+                raise NumericalError(f"row {problem.row} of {name!r} is not finite, or above 1e38")
+        return made
 
     def catch_up(self, ids: Any) -> int:
         """Make these rows current and keep their plan; return the steps replayed.

@@ -17,8 +17,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.table_formats import INT8, UINT8, TableFormat
 from sparsetrain.models.model_checks import table_format_of
-from sparsetrain.runtime.tensors import copy_
-from sparsetrain.tables.quantize import quantize_
+from sparsetrain.runtime.tensors import copy_, to_device
 from sparsetrain.tables.state_dict import BESIDE, Kind
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
@@ -48,11 +47,14 @@ def quantize(trained: Predictor) -> QuantizedModel:
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     source = trained._weights()
-    for table in made.params.each():
-        if table.named and not same:
-            quantize_(table, source[table.name])
+    for name, weight in made.params.weights.items():
+        table, own = trained.params.table(name), source[name]
+        rows = table.as_int8(own) if table.named and not same else own
+        rows = trained.parallel.whole({name: rows}, (name,))[name]
+        if rows is own:  # which training goes on to change
+            copy_(weight, rows)
         else:
-            copy_(table.weight, source[table.name])
+            made.params[name] = to_device(rows, weight.device)
     return made
 
 

@@ -332,12 +332,13 @@ class Trainer(Predictor):
         """
         return grown(self, encoder)
 
-    @whole
+    @together
     @synchronized
     def quantized(self) -> QuantizedModel:
         """A model for prediction alone, with tables in int8: D + 8 bytes a row.
 
-        It predicts on the same target, in the same precision.
+        It predicts on the same target, in the same precision. Of several processes, each has all
+        rows in the model that it returns.
 
         Raises
         ------

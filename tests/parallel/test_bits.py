@@ -15,7 +15,7 @@ from sparsetrain.parallel.sharded_step import ShardedStep
 from sparsetrain.parallel.traffic import Watch
 from tests.helpers import read_checkpoint, slow_except
 from tests.parallel.threads import all_of, run_ranks
-from tests.small_dlrm import bags
+from tests.small_dlrm import assert_same_state, bags
 
 TABLES = [3, 40, 2000, 300]
 ROWS = (37, 37, 3, 37)  # of the batches: 37 are not a multiple of 4 parts, of 3 one is empty
@@ -187,6 +187,24 @@ def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
         folder = tmp_path / str(parallel is None)
         found.append((trained(folder, CASES[name], parallel), *read_checkpoint(folder)))
     same(*found)
+
+
+@pytest.mark.parametrize("shard", ["row", "auto"])
+def test_every_rank_makes_the_rows_of_int8_of_the_whole_model(tmp_path, shard):
+    def work(comm):
+        optimizer = st.optim.adam(0.05, mode="exact")
+        trainer = st.Trainer(model(), optimizer, seed=3, parallel=Group(comm, shard, 2))
+        for batch in batches():
+            trainer.step(batch)
+        trainer.save(tmp_path / "saved")
+        return trainer.quantized()
+
+    made = all_of(run_ranks(2, work))
+    wanted = st.load(tmp_path / "saved").quantized()
+    for each in made:
+        assert_same_state(each.state_dict(), wanted.state_dict())
+    rows = next(iter(batches()))
+    np.testing.assert_array_equal(made[1].predict(rows), wanted.predict(rows))
 
 
 def test_bytes_that_are_sent_follow_from_unique_rows_and_not_from_parts():

@@ -89,7 +89,7 @@ def test_what_is_not_there_is_refused_by_name():
         with pytest.raises(ConfigError, match=said):
             st.Trainer(make(), ADAGRAD, parallel=st.parallel.local())
     trainer = st.Trainer(st.models.DLRM(**OPTIONS), ADAGRAD, parallel=st.parallel.local(2))
-    for name in ("state_dict", "quantized", "profile", "first_nonfinite"):
+    for name in ("state_dict", "profile", "first_nonfinite"):
         with pytest.raises(ConfigError, match="load it in one process"):
             getattr(trainer, name)()
     with pytest.raises(ConfigError, match="check_numerics is for one process"):
