@@ -124,6 +124,11 @@ class Table:
         return bool(self.histories)
 
     @property
+    def has_last(self) -> bool:
+        """Whether rows have the slot `last`."""
+        return LAST in self.slots
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all rows."""
         return _bytes_of(self.weight)
@@ -198,7 +203,7 @@ class Table:
         Where no row missed more than so many steps, they stay as they are.
         """
         replayed = 0
-        for part in self.ranges if LAST in self.slots else ():
+        for part in self.ranges if self.has_last else ():
             if part.rule.has_last and part.rule.dense:
                 self._note_current(part, self._step)
         for number, history in self.histories.items():
@@ -237,6 +242,11 @@ class Table:
         history = self.histories.get(number)
         return None if history is None else history.now + 1
 
+    def marks(self, number: int, seed: int, step: int) -> list[int] | None:
+        """Two noise keys and the `stamp` of an update of a range; None if it takes neither."""
+        keys, stamp = self.keys(seed, step), self.stamp(number)
+        return [*(keys or (0, 0)), stamp or 0] if keys or stamp is not None else None
+
     def note_step(
         self, numbers: Mapping[Any, tuple[float, ...]], keys: tuple[int, ...], dense: bool = False
     ) -> None:
@@ -265,7 +275,7 @@ class Table:
     def exact(self) -> list[str]:
         """Names of the tables with a meaningful slot `last`."""
         names = (name for part in self.ranges if part.rule.has_last for name in part.names)
-        return sorted(names) if LAST in self.slots else []
+        return sorted(names) if self.has_last else []
 
     @property
     def _step(self) -> int:
@@ -325,15 +335,17 @@ class Table:
         return int(backend_at(replayed).totals([replayed])[0])
 
 
-def new_last(name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True) -> NDArray:
-    """The steps up to which rows are current, (V,) int32."""
+def new_last(
+    name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True
+) -> dict[str, NDArray]:
+    """The slot of the steps up to which rows are current, (V,) int32."""
     what = f"slot {LAST!r} of parameter {name!r}"
     tensor = runtime.empty((matrix_shape(weight.shape)[0],), "int32", what)
     view = runtime.as_numpy(tensor, writable=True)
     for part in ranges if fill else ():
         untouched = part.rule.spec.noop_on_zero_grad == "untouched"
         view[part.first : part.end] = UNTOUCHED if untouched else 0
-    return to_device(tensor, weight.device, what)
+    return {LAST: to_device(tensor, weight.device, what)}
 
 
 def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, int]]:
