@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import spans
+from sparsetrain.tables.slots import Span
 
 DEALT = -1  # in place of an owner
 Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
@@ -64,6 +65,15 @@ class StoragePlan(NamedTuple):
     def rows(self, rank: int) -> int:
         """Return the rows that a rank has; at least one, for kernels take no empty table."""
         return max(1, sum(table.held(rank, self.size) for table in self.tables))
+
+    def numbers(self, rank: int) -> tuple[Span, ...]:
+        """Return which rows of the storage the rows of a rank are."""
+        found = []
+        for table, place in zip(self.tables, self.slices(rank).values(), strict=True):
+            first, step = table.on(rank, self.size)
+            begin = table.rows.start + first - step * place.start
+            found.append(Span(place.start, place.stop, begin, step))
+        return tuple(found)
 
     @property
     def stride(self) -> int:

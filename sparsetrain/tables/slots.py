@@ -75,6 +75,15 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
         )
 
 
+class Span(NamedTuple):
+    """Rows [first, end) of a parameter; row i is row ``begin + step * i`` of the whole one."""
+
+    first: int
+    end: int
+    begin: int = 0
+    step: int = 1
+
+
 class Target(NamedTuple):
     """A parameter and its slots, which kernels write."""
 

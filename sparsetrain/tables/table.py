@@ -28,7 +28,7 @@ from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.replay import History
-from sparsetrain.tables.slots import LAST, UNTOUCHED, Target, matrix_shape
+from sparsetrain.tables.slots import LAST, UNTOUCHED, Span, Target, matrix_shape
 
 FOREVER = 2**31 - 1  # a limit that is never reached
 
@@ -108,6 +108,7 @@ class Table:
         self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
         self.ranges, self.named, self._count = tuple(ranges), dict(named or {}), count
         self.dtype = str(weight.dtype)
+        self.numbered: tuple[Span, ...] = ()  # if these are some rows of a whole parameter
         self.histories = {
             number: History(spec, dtype=self.dtype)
             for number, spec in _lagging(self.slots, self.ranges).items()
@@ -236,6 +237,13 @@ class Table:
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
         """Keys of the random bits by which a step rounds rows; () where none is rounded."""
         return format_of(self.dtype).keys(seed, self.name, step)
+
+    def spans(self, number: int) -> list[Span]:
+        """The rows of a range, in as many spans as the random bits of their numbers ask for."""
+        part = self.ranges[number]
+        cut = self.numbered if format_of(self.dtype).rounded else ()
+        own = (s._replace(first=max(s.first, part.first), end=min(s.end, part.end)) for s in cut)
+        return [s for s in own if s.first < s.end] or [Span(part.first, part.end)]
 
     def stamp(self, number: int) -> int | None:
         """The step that an update writes into `last` of a range; None where no row lags."""

@@ -82,7 +82,6 @@ OPTIONS = {"rows": [9, 5], "dim": 4, "num_dense": 3, "bottom": (4,), "top": (4,)
 
 def test_what_is_not_there_is_refused_by_name():
     refused = {
-        "tables are float32": lambda: st.models.DLRM(**OPTIONS, table_dtype="bfloat16"),
         "Own.initialize draws weights by a rule of its own": lambda: Own(**OPTIONS),
     }
     for said, make in refused.items():

@@ -33,7 +33,11 @@ class Stored(Protocol):
 
 
 class PlainRow:
-    """A row in the dtype of the arithmetic; `h` has the keys of random bits."""
+    """A row in the dtype of the arithmetic.
+
+    `h` has the keys of random bits, and `numbers`, if rows are numbered otherwise than here: row i
+    is ``numbers[0] + numbers[1] i``.
+    """
 
     def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:
         self.parameter, self.row, self.h = parameter, row, h
@@ -55,6 +59,8 @@ class PlainRow:
     def _noise(self) -> Noise:
         parameter = self.parameter
         row, first = (self.row, 0) if parameter.place is None else parameter.place
+        if hasattr(self.h, "numbers"):
+            row = T.Bind(self.h.numbers[0] + self.h.numbers[1] * row)
         return Noise(self.h.keys, row, parameter.tiles()[1], first)
 
 

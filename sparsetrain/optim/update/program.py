@@ -87,9 +87,6 @@ class UpdateStep:
         self._tables = tables_of(structure)
         self._numbers = runtime.zeros(numbers_shape(layout), "float64")
         self._keys = runtime.zeros(keys_shape(layout), "int64")
-        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
-        for place, update in enumerate(layout.rows):
-            spans[place] = update.first, update.end
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
@@ -98,11 +95,18 @@ class UpdateStep:
         self._last: list[tuple[float, ...]] = []
         self._is_dense = {name: name not in self._tables for name in structure}
         self._whole = {name for name, dense in self._is_dense.items() if dense}
-        tables = (state.tables.table(name) for name in self._tables)
-        ranges = ((table, number) for table in tables for number in range(len(table.ranges)))
+        updates = [
+            (table, number, span)
+            for table in map(state.tables.table, self._tables)
+            for number in range(len(table.ranges))
+            for span in table.spans(number)
+        ]
+        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
+        for place, (*_, span) in enumerate(updates):
+            spans[place] = span[: spans.shape[1]]
         self._keyed = [
             (place, table, number)
-            for place, (table, number) in enumerate(ranges)
+            for place, (table, number, _) in enumerate(updates)
             if table.marks(number, 0, 0) is not None
         ]
         self._lookups = -1  # for which there is room
