@@ -41,9 +41,9 @@ AXES = {
         6,
     ),
     "tables in half precision and int8": Axis(
-        r"\bis_half\b|is_rounded|has_scales|\bINT8\b|table_dtype|computed_in|seen_as|check_trainable|noise_keys",
+        r"\bstored\.(rounded|trainable|beside)\b|\bU?INT8\b|table_dtype|table_format_of\(.*\.dtype",
         r"table_formats|quantized|^tables/",
-        15,
+        7,
     ),
     "precision of programs": Axis(
         r"\bpolicy\b|policy_(for|of)|to_half|precision\.lacks|loss_scale|LOSS_SCALE|\bscaling\b"
@@ -57,7 +57,7 @@ AXES = {
         r"|\.lags\b|\blagging\b|\bstamp(ed|s)?\b|\bLAST\b|max_replayed"
         r"|(table|params)\.(flush|current)\(",
         r"^tables/",
-        23,
+        20,
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from sparsetrain.kernels.table_formats import INT8, width_of
+from sparsetrain.kernels.table_formats import TableFormat, format_of
 from sparsetrain.sparse_tensor import RowSparse
 
 OPERATORS = "relax.sparsetrain."  # prefix of this package's operators
@@ -34,7 +34,7 @@ def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
 
     An int8 tensor is such a table if an operator of this package looks it up.
     """
-    if not _is_table(var.ty):
+    if _packed(var.ty) is None:
         return is_float_tensor(var.ty)
     calls = (b.value for b in bindings if isinstance(b.value, relax.Call))
     ours = (call for call in calls if getattr(call.op, "name", "").startswith(OPERATORS))
@@ -48,7 +48,8 @@ def extents_of(value: Any) -> list[Any] | None:
     if shape is None:
         return None
     extents = [int(n) if isinstance(n, (int, tirx.IntImm)) else n for n in shape]
-    return [extents[0], width_of(extents[1], INT8)] if _is_table(ty) else extents
+    stored = _packed(ty)
+    return extents if stored is None else [extents[0], stored.width(extents[1])]
 
 
 def shapes_differ(cotangent: Any, target: Any) -> bool:
@@ -62,5 +63,9 @@ def shapes_differ(cotangent: Any, target: Any) -> bool:
     return any(a != b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
 
 
-def _is_table(ty: Any) -> bool:
-    return isinstance(ty, relax.TensorType) and ty.ndim == 2 and str(ty.dtype) == INT8
+def _packed(ty: Any) -> TableFormat | None:
+    """The format of a table that trains and keeps more in a row than its numbers."""
+    if not isinstance(ty, relax.TensorType) or ty.ndim != 2:
+        return None
+    stored = format_of(str(ty.dtype))
+    return stored if stored.trains_packed else None

@@ -21,6 +21,7 @@ from tvm.ir import PrimType
 
 from sparsetrain.kernels.relax_op import define_op
 from sparsetrain.kernels.rewrite import is_call
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.system.locks import with_builder_lock
 
 
@@ -90,12 +91,15 @@ def with_free_rows(module: tvm.IRModule, name: str) -> tvm.IRModule:
     return module
 
 
-def with_rows(function: relax.Function, rows: Mapping[relax.Var, tirx.Var]) -> relax.Function:
-    """Replace the numbers of rows of some arguments by symbols."""
+def with_rows(
+    function: relax.Function, rows: Mapping[relax.Var, tirx.Var], as_computed: bool = False
+) -> relax.Function:
+    """The function with letters for the rows of some arguments.
+
+    With `as_computed` they are tables, and come in the dtype in which they are computed.
+    """
     given = {
-        param: relax.Var(
-            param.name, relax.TensorType([letter, *[*param.ty.shape][1:]], param.ty.dtype)
-        )
+        param: relax.Var(param.name, _type(param, letter, as_computed))
         for param, letter in rows.items()
     }
     bound = function.bind_params(given)
@@ -103,6 +107,14 @@ def with_rows(function: relax.Function, rows: Mapping[relax.Var, tirx.Var]) -> r
     params = [given[param] if param in given else next(rest) for param in function.params]
     result = bound.body.body.ty
     return relax.Function(params, bound.body, result, function.is_pure, function.attrs)
+
+
+def _type(param: relax.Var, letter: tirx.Var, as_computed: bool) -> relax.TensorType:
+    (_, *shape), dtype = param.ty.shape, str(param.ty.dtype)
+    if not as_computed:
+        return relax.TensorType([letter, *shape], dtype)
+    stored = format_of(dtype)
+    return relax.TensorType([letter, stored.width(int(shape[0]))], stored.computed)
 
 
 def _tables(function: relax.Function, updated: Mapping[str, Any]) -> list[relax.Var]:

@@ -11,7 +11,7 @@ from tvm.relax.frontend import nn
 from sparsetrain.embedding.lookup_operators import embedding_bag, lookup
 from sparsetrain.embedding.ragged_tensor import RaggedTensor
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import stored_width
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.system.argument_checks import require_int
 
 PooledBy = Literal["sum", "mean", "sqrtn", "max"]
@@ -42,7 +42,7 @@ class Embedding(nn.Module):
         self.rows = require_int(f"{name}: rows", rows)
         self.width = require_int(f"{name}: width", width)
         self.deviation = deviation
-        self.weight = nn.Parameter((self.rows, stored_width(self.width, dtype)), dtype)
+        self.weight = nn.Parameter((self.rows, format_of(dtype).extent(self.width)), dtype)
 
     def forward(self, ids: Any) -> Any:
         """Return rows (..., D) for ids of any shape; ragged ids give a ragged tensor of rows."""

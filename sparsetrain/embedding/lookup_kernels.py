@@ -27,7 +27,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import Prefetch, buffer, extents, kernel, line_starts
 from sparsetrain.kernels.loops import HOST_LOOPS, Loops, Number, column_tiles, store_vector
-from sparsetrain.kernels.table_formats import computed_in, read_element, stored_width
+from sparsetrain.kernels.table_formats import format_of
 
 # The rows of a large table are not in a cache, so a lookup prefetches the first cache lines of
 # later rows into L1, with at most `LINES` lines in flight.
@@ -39,17 +39,18 @@ LEAST_AHEAD, MOST_AHEAD = 16, 64  # number of ids between a row's prefetch and i
 def lookup_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
     """Return the kernel ``out[n] = table[ids[n]]``; `dtype` is the table's."""
     tiles, lanes = column_tiles(width)
+    stored = format_of(dtype)
     with kernel("lookup") as built:
         height, count = extents(2)
-        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        table = buffer("table", (height, stored.extent(width)), dtype)
         ids = buffer("ids", (count,), id_dtype)
-        out = buffer("out", (count, width), computed_in(dtype))
+        out = buffer("out", (count, width), stored.computed)
         with T.parallel(0, count) as n:
             _prefetch_later_row(table, ids, n)
             row = T.Bind(_inside(ids[n], height))
             there = tirx.Cast("int64", ids[n]) == row
             with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
-                value = read_element(table, row, t * lanes + d)
+                value = stored.element(table, row, t * lanes + d)
                 nan = const(float("nan"), value.ty.dtype)
                 T.buffer_store(out, tirx.Select(there, value, nan), [n, t * lanes + d])
     return built.get()
@@ -73,10 +74,11 @@ def _inside(index: Any, rows: Any) -> Any:
 @cache
 def plain_lookup_kernel(width: int, dtype: str, id_dtype: str, loops: Loops) -> PrimFunc:
     """`lookup_kernel` without prefetching."""
-    computed = computed_in(dtype)
+    stored = format_of(dtype)
+    computed = stored.computed
     with kernel("lookup") as built:
         height, count = extents(2)
-        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        table = buffer("table", (height, stored.extent(width)), dtype)
         ids = buffer("ids", (count,), id_dtype)
         out = buffer("out", (count, width), computed)
         with loops.each_vector(count, width, computed) as (n, column, lanes):
@@ -98,10 +100,11 @@ def bag_kernel(
 
     `mean` says whether sums are divided by lengths, of all features or of each.
     """
-    computed = computed_in(dtype)
+    stored = format_of(dtype)
+    computed = stored.computed
     with kernel("embedding_bag") as built:
         height, count, given, batch = extents(4)
-        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        table = buffer("table", (height, stored.extent(width)), dtype)
         ids = buffer("ids", (count,), id_dtype)
         offsets = buffer("offsets", (batch * features + 1,), "int64")
         weights = buffer("weights", (given,), computed if weighted else "int64")
@@ -135,13 +138,13 @@ Vector = Callable[[Any], Any]
 
 
 def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
-    """Pass a vector of a table's row to `use`, or NaN if there is no such row."""
-    row = T.Bind(tirx.Cast("int64", index))
+    """Pass a vector of a table's row to `use`; NaN if there is no such row."""
+    stored, row = format_of(str(table.dtype)), T.Bind(tirx.Cast("int64", index))
     with T.If(tirx.And(row >= 0, row < table.shape[0])):
         with T.Then():
-            use(lambda lane: read_element(table, row, column + lane))
+            use(lambda lane: stored.element(table, row, column + lane))
         with T.Else():
-            use(lambda lane: const(float("nan"), computed_in(str(table.dtype))))
+            use(lambda lane: const(float("nan"), stored.computed))
 
 
 def _adding_to(total: Any, weight: Any) -> Callable[[Vector], None]:
@@ -217,11 +220,12 @@ def weighted_values_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) ->
 def weight_cotangent_kernel(
     width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
-    """Compute for each id the dot product of its table row and its bag's cotangent: (N,)."""
-    computed = computed_in(dtype)
+    """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
+    stored = format_of(dtype)
+    computed = stored.computed
     with kernel("weight_cotangent") as built:
         height, count, bags = extents(3)
-        table = buffer("table", (height, stored_width(width, dtype)), dtype)
+        table = buffer("table", (height, stored.extent(width)), dtype)
         ids = buffer("ids", (count,), id_dtype)
         cotangent = buffer("cotangent", (bags, width), computed)
         source = buffer("source", (count,), "int32")
@@ -230,7 +234,7 @@ def weight_cotangent_kernel(
             row = T.Bind(_inside(ids[n], height))
             total = Number(computed)
             with T.serial(0, width) as d:
-                value = read_element(table, row, d)
+                value = stored.element(table, row, d)
                 total.add(value * cotangent[tirx.Cast("int64", source[n]), d])
             T.buffer_store(out, total.now, [n])
     return built.get()

@@ -20,7 +20,7 @@ from sparsetrain.backend import current
 from sparsetrain.embedding import lookup_kernels
 from sparsetrain.errors import ConfigError
 from sparsetrain.kernels.relax_op import call_kernel, define_op
-from sparsetrain.kernels.table_formats import computed_in, width_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.ops.operand_shapes import simplified
 from sparsetrain.sparse_tensor import RowSparse
 from sparsetrain.system.argument_checks import require_int
@@ -37,8 +37,9 @@ def _width(expr: relax.Expr) -> int:
 def _row(table: relax.Expr) -> tuple[int, str]:
     """Return D, and the dtype of computations with the table's values."""
     if len(table.ty.shape) != 2:
-        raise ConfigError(f"a table for lookups must be (V, D), not {table.ty.shape}: reshape it")
-    return width_of(_width(table), _dtype(table)), computed_in(_dtype(table))
+        raise ConfigError(f"a table that is looked up is (V, D), not {table.ty.shape}: reshape it")
+    stored = format_of(_dtype(table))
+    return stored.width(_width(table)), stored.computed
 
 
 # --- One id per row of the result ---------------------------------------------------------------

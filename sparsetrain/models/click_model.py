@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.data.shared_tables import owners_of
 from sparsetrain.embedding import EmbeddingBagCollection, Table
-from sparsetrain.kernels.table_formats import TableDtype, check_trainable
+from sparsetrain.kernels.table_formats import TableDtype, format_of
 from sparsetrain.models.arguments import check_config
 from sparsetrain.models.by_feature import Dim, PoolingOf, poolings_of, widths_of
 from sparsetrain.models.features import Dense
@@ -220,7 +220,7 @@ class ClickModel(Model):
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
         """As in `Model`; tables that can only be read are refused."""
-        check_trainable(self._config["table_dtype"])
+        format_of(self._config["table_dtype"]).require_trainable()
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 
     def owners(self) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from tvm.relax.frontend import nn
 
 from sparsetrain import runtime
 from sparsetrain.embedding.layer import Embedding
-from sparsetrain.kernels.table_formats import stored_rows, width_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models.layers import named_modules
 
 BLOCK = 1 << 20
@@ -94,14 +94,14 @@ def _fill_table_(
     out: np.ndarray, draw_of: Callable[[tuple[int, int]], tuple[Draw, str]], seed: int
 ) -> None:
     """Draw a table of any dtype; writes `out`."""
-    dtype = str(out.dtype)
-    shape = len(out), width_of(out.shape[1], dtype)
+    stored = format_of(str(out.dtype))
+    shape = len(out), stored.width(out.shape[1])
     draw, stream = draw_of(shape)
     if shape == out.shape:
         fill_(out, draw, seed, stream)
         return
     for first, rows in drawn_rows(shape, draw, seed, stream):
-        out[first : first + len(rows)] = stored_rows(rows, dtype)
+        out[first : first + len(rows)] = stored.rows(rows)
 
 
 def fill_(out: np.ndarray, draw: Draw, seed: int, name: str) -> None:

@@ -16,6 +16,7 @@ from sparsetrain import runtime
 from sparsetrain.data.encode.encoder import Encoder
 from sparsetrain.errors import ConfigError, DataError, meant, nearest
 from sparsetrain.kernels.relax_op import find_function
+from sparsetrain.kernels.table_formats import TableFormat, format_of
 from sparsetrain.labels import Labels
 from sparsetrain.models import MODELS, BatchNorm, ClickModel, Model, kind_of
 from sparsetrain.models.arguments import OF_DATA, options_of
@@ -112,8 +113,8 @@ def config_of(model: Model) -> dict[str, Any]:
     return config
 
 
-def table_dtype_of(model: Any) -> str:
-    """Dtype of a model's tables.
+def table_format_of(model: Any) -> TableFormat:
+    """How a model's tables are stored.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def table_dtype_of(model: Any) -> str:
         If it is not a model; the message names the missing part.
     """
     require_model(model)
-    return str(config_of(model).get("table_dtype", "float32"))
+    return format_of(str(config_of(model).get("table_dtype", "float32")))
 
 
 def require_loadable(model: Model) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from sparsetrain.kernels.table_formats import numpy_dtype
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models.layers import named_modules
 from sparsetrain.system.html import escape, table
 from sparsetrain.system.text import aligned
@@ -60,4 +60,4 @@ def _shape(param: Any) -> tuple[int, ...]:
 
 
 def _itemsize(param: Any) -> int:
-    return numpy_dtype(str(param.dtype)).itemsize
+    return format_of(str(param.dtype)).array.itemsize

@@ -19,7 +19,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.system.argument_checks import require_int
 from sparsetrain.tables.collection import Tables, weights_of
 from sparsetrain.tables.formula import Formula
-from sparsetrain.tables.slots import LAST, check_rules, new_slots, rows_of
+from sparsetrain.tables.slots import check_rules, new_slots, rows_of
 from sparsetrain.tables.state_dict import Parts
 from sparsetrain.tables.table import Table, new_last
 
@@ -49,7 +49,7 @@ def new_state(
         for name, param in params.items()
     }
     for name in _names_with_last(params, ranges, tables):
-        slots[name][LAST] = new_last(name, params[name], ranges[name], fill)
+        slots[name] |= new_last(name, params[name], ranges[name], fill)
     count = runtime.zeros((1,), "int64")
     counted = runtime.as_numpy(count)
     made = {
@@ -75,7 +75,7 @@ def adopt_state_(optimizer: RuleSource, params: Mapping[str, NDArray], state: St
     owned = {name: weights_of(params)[name] for name in state}
     tables = {table.name: table.named for table in state.tables.each() if table.named}
     ranges = _resolved(optimizer, owned, tables, state.scaled, state.buffers, state.backend)
-    books = {name for name, slots in state.items() if LAST in slots}
+    books = {table.name for table in state.tables.each() if table.has_last}
     follow = [table.lags_by(ranges[table.name]) for table in state.tables.each()]
     if not all(follow) or _names_with_last(owned, ranges, tables) != books:
         raise ConfigError(

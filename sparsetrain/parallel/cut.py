@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cut a program off from its tables: it reads the rows that ranks sent, whatever their number.
 
-In the cut function a table has a symbolic number of rows, the rows of one batch, and ids refer to
-these. Lookups, bags and derivatives stay unchanged. A table that is read in any other way cannot
-be sharded.
+In the cut function a table has a symbolic number of rows, a batch's, and its ids refer to these;
+they are sent in the dtype that they are computed in. So every lookup, bag and derivative stays as
+it is. A table that is read in any other way could not be sharded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cut(module: tvm.IRModule, function: str, plan: ShardingPlan) -> tuple[tvm.IR
     lookups = _lookups(old, wanted.values())
     _require_alike(lookups, plan)
     letters = {param: tirx.Var(f"sent{number}", "int64") for number, param in enumerate(wanted)}
-    made = with_rows(old, letters)
+    made = with_rows(old, letters, as_computed=True)
     return tvm.IRModule({**callees(module), tvm.ir.GlobalVar(function): made}), lookups
 
 

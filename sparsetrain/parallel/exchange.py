@@ -49,9 +49,12 @@ class Exchange:
     ----------
     comm : Comm
     plan : StoragePlan
+    stored : str
+        Dtype of the table.
     """
 
-    def __init__(self, comm: Comm, plan: StoragePlan) -> None:
+    def __init__(self, comm: Comm, plan: StoragePlan, stored: str = "float32") -> None:
+        self._stored = stored
         self._comm, self._plan, self._room = comm, plan, Room()
         ranks = range(plan.size)
         slices = [plan.slices(rank) for rank in ranks]
@@ -112,11 +115,11 @@ class Exchange:
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
-        """Send the rows of `table` that ranks requested; return the rows (U, D) requested here."""
+        """Return the requested rows (U, D) float32, and send ranks theirs of `table`."""
         width = self._width
         own = self._room("own", (self._served, width), "float32")
-        _lookup(width, "float32", self._dtype)(table, self.rows, own)
-        # At least one row, even if unused: kernels do not accept an empty table.
+        _lookup(width, self._stored, self._dtype)(table, self.rows, own)
+        # At least one, that nobody reads: kernels take no empty table.
         rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
         return self._send(own, self.answered, rows, self.asked, "rows")
 

@@ -24,7 +24,6 @@ from sparsetrain.checkpoint import Saved
 from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch
 from sparsetrain.errors import ConfigError
-from sparsetrain.models.model_checks import table_dtype_of
 from sparsetrain.optim.check_formula import uses_count
 from sparsetrain.parallel import saving
 from sparsetrain.parallel.alike import arguments_of, looks_of, require_same
@@ -59,8 +58,6 @@ def joined(
             raise ConfigError(
                 "accumulate and parts both set the number of parts of a batch: drop accumulate"
             )
-        if table_dtype_of(model) != "float32":
-            raise ConfigError("parallel: tables must be float32: train half tables in one process")
         if model.constants() or model.defines("score_items"):
             raise ConfigError(
                 f"parallel: {type(model).__name__} learns from all rows at once, or scores by "
@@ -96,6 +93,23 @@ class Ranks(Shards, OneProcess):
         found = self.comm.gather([{name: r.tolist() for name, r in own.items()}, last_step(arrays)])
         rows = {name: np.array(r, arrays[name].dtype) for of, _ in found for name, r in of.items()}
         return rows, max(step for _, step in found)
+
+    def open_tables_(self, trainer: Any, seed: int, fill: bool) -> None:
+        """Tell tables which rows they have, by whose numbers rows are rounded.
+
+        Raises
+        ------
+        ConfigError
+            If rows that are rounded can lag.
+        """
+        for storage, plan in self.plan.items():
+            table = trainer.state.tables.table(storage)
+            table.numbered = plan.numbers(self.rank)
+            if table.lags and table.keys(0, 0):
+                raise ConfigError(
+                    f"parallel: rows of {storage!r}, {table.dtype}, lag in exact mode: leave out "
+                    "mode, take float32 tables, or train in one process"
+                )
 
     def guard(self) -> AbstractContextManager[Any]:
         """See `OneProcess.guard`."""

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from sparsetrain.errors import ConfigError
 from sparsetrain.parallel.comm import spans
+from sparsetrain.tables.slots import Span
 
 DEALT = -1  # the `owner` of a table that is dealt by rows
 Shard = Literal["auto", "table", "row"] | Mapping[str, str | int]
@@ -64,6 +65,15 @@ class StoragePlan(NamedTuple):
     def rows(self, rank: int) -> int:
         """Return a rank's number of rows, at least 1: kernels do not accept an empty table."""
         return max(1, sum(table.held(rank, self.size) for table in self.tables))
+
+    def numbers(self, rank: int) -> tuple[Span, ...]:
+        """Return which rows of the storage the rows of a rank are."""
+        found = []
+        for table, place in zip(self.tables, self.slices(rank).values(), strict=True):
+            first, step = table.on(rank, self.size)
+            begin = table.rows.start + first - step * place.start
+            found.append(Span(place.start, place.stop, begin, step))
+        return tuple(found)
 
     @property
     def stride(self) -> int:

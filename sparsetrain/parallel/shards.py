@@ -11,6 +11,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models import Model
 from sparsetrain.models.initialize import drawn_rows
 from sparsetrain.parallel.comm import Comm
@@ -42,8 +43,11 @@ class Shards:
     def __init__(self, comm: Comm, model: Any, shard: Any, parts: int) -> None:
         self.comm, self.parts = comm, _checked(parts, comm.size)
         self._model = model
-        shapes = {name: param.shape for name, param in model.named_parameters()}
-        widths = {storage: int(shapes[storage][1]) for storage in model.tables()}
+        params = dict(model.named_parameters())
+        self._stored = {
+            storage: format_of(str(params[storage].dtype)) for storage in model.tables()
+        }
+        widths = {s: form.width(int(params[s].shape[1])) for s, form in self._stored.items()}
         # Tables read by one feature have the same placement, so their rows come in the same order.
         alike = [feature.tables for feature in {**model.features, **model.prepared}.values()]
         self.plan: ShardingPlan = make_plan(model.tables(), widths, comm.size, shard, alike)
@@ -85,9 +89,11 @@ class Shards:
             Names the rank, the memory needed, and a sufficient number of ranks.
         """
         need = 0
-        for plan in self.plan.values():
-            width = plan.width + sum(1 if slot.per == "row" else plan.width for slot in slots)
-            need += 4 * width * plan.rows(self.rank)
+        for storage, plan in self.plan.items():
+            stored = self._stored[storage]
+            row = stored.extent(plan.width) * stored.array.itemsize
+            row += 4 * sum(1 if slot.per == "row" else plan.width for slot in slots)
+            need += row * plan.rows(self.rank)
         hosts = self.comm.hosts
         share = (total_memory() or need) // [*hosts].count(hosts[self.rank])
         found = self.comm.gather([need, share])
@@ -124,9 +130,9 @@ class Shards:
         return {n: made[n] if n in made else self._shard_of(n, seed, fill) for n in names}
 
     def _shard_of(self, storage: str, seed: int, fill: bool) -> NDArray:
-        plan = self.plan[storage]
-        shape = plan.rows(self.rank), plan.width
-        tensor = runtime.empty(shape, "float32", f"this rank's rows of {storage!r}")
+        plan, stored = self.plan[storage], self._stored[storage]
+        shape = plan.rows(self.rank), stored.extent(plan.width)
+        tensor = runtime.empty(shape, stored.dtype, f"this rank's rows of {storage!r}")
         view = runtime.as_numpy(tensor, writable=True)
         slices = plan.slices(self.rank)
         for table in plan.tables if fill else ():
@@ -140,12 +146,12 @@ class Shards:
                 begin = at + (first - at) % step  # this rank's first row at or after `at`
                 mine = drawn[begin - at :: step]
                 place = (begin - first) // step
-                out[place : place + len(mine)] = mine
+                out[place : place + len(mine)] = stored.rows(mine)
         return tensor
 
     @cached_property
     def _exchanges(self) -> dict[str, Exchange]:
-        return {storage: Exchange(self.comm, plan) for storage, plan in self.plan.items()}
+        return {s: Exchange(self.comm, p, self._stored[s].dtype) for s, p in self.plan.items()}
 
     def fetch(
         self,
@@ -181,11 +187,12 @@ class Shards:
         """Return the weights with the rows of all ranks for the named storages."""
         found = dict(weights)
         for storage, plan in self.plan.items():
-            if storage not in names:
+            if storage not in names or storage not in weights:
                 continue
             ranks = range(self.size)
             own = runtime.as_numpy(weights[storage])
-            out = np.empty((max(table.rows.stop for table in plan.tables), plan.width), own.dtype)
+            height = max(table.rows.stop for table in plan.tables)
+            out = np.empty((height, own.shape[1]), own.dtype)
             for rank, rows in enumerate(self.comm.gather_rows(own, [*map(plan.rows, ranks)])):
                 places = plan.slices(rank)
                 for table in plan.tables:

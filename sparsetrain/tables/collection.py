@@ -11,7 +11,6 @@ import numpy as np
 
 from sparsetrain.runtime import NDArray
 from sparsetrain.tables.restoring import MISSED, missed_in, require_current, restored_
-from sparsetrain.tables.slots import LAST
 from sparsetrain.tables.state_dict import HISTORY, load_rows_, named_arrays, writable_arrays
 from sparsetrain.tables.table import Table
 
@@ -73,7 +72,10 @@ class Tables(MutableMapping[str, NDArray]):
         self.lagging = [each for each in self.each() if each.lags]
 
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
-        """Return parameters for a program that reads these rows, and all rows of further tables."""
+        """Return parameters for a program that reads these rows, and all rows of further tables.
+
+        If none lags, no kernel is called.
+        """
         for table in self.lagging:
             if table.name in read:
                 table.catch_up(read[table.name])
@@ -151,11 +153,15 @@ class Tables(MutableMapping[str, NDArray]):
         with self.writing() as target:
             load_rows_(target[name], rows, what)
 
-    def hold(self, params: Mapping[str, NDArray]) -> None:
-        """Let rows lag in these tensors, with which steps are taken now."""
-        weights = weights_of(params)
+    def hold(self, params: Mapping[str, NDArray], whole: Collection[str] = ()) -> None:
+        """Let rows lag in these tensors, with which steps are taken now.
+
+        Of parameters in `whole`, which have a dense gradient, all rows are made current.
+        """
         for table in self.lagging:
-            table.weight = self.weights[table.name] = weights[table.name]
+            table.weight = self.weights[table.name] = weights_of(params)[table.name]
+            if table.name in whole:
+                table.flush()
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What `restored` needs besides `views`: what rows have missed, as arrays and plain values.
@@ -181,7 +187,7 @@ class Tables(MutableMapping[str, NDArray]):
             for table in self.each()
             if table.named
         }
-        exact = {table.name: table.exact for table in self.each() if LAST in table.slots}
+        exact = {table.name: table.exact for table in self.each() if table.has_last}
         return {"tables": spans, "exact": exact}
 
     def differs(self, saved: Mapping[str, Any]) -> str | None:

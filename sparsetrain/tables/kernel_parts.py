@@ -5,7 +5,7 @@ All kernels apply a spec through `Row.update`, so they perform the same arithmet
 same bits whether it is updated alone, updated densely, or caught up later.
 
 Tables stored in less than float32 are read into it, and rounded as they are written: see
-`stored_rows`.
+`sparsetrain.kernels.table_formats`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain.kernels.builder import buffer, extents, line_starts, scalar
 from sparsetrain.kernels.loops import column_tiles
-from sparsetrain.kernels.table_formats import computed_in, is_rounded, seen_as, stored_width
+from sparsetrain.kernels.table_formats import TableFormat, format_of
+from sparsetrain.kernels.table_formats.rows import PlainRow
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
-from sparsetrain.tables.stored_rows import PlainRow, stored_row
 
 
 def flat(array: Any) -> Any:
@@ -44,8 +44,9 @@ def _size(extents: Sequence[Any]) -> Any:
 
 def scalars(spec: KernelSpec, dtype: str) -> SimpleNamespace:
     """Declare the scalars of a spec as arguments, then the noise keys if rows are rounded."""
-    h = SimpleNamespace(**{name: scalar(name, computed_in(dtype)) for name in spec.scalars})
-    if is_rounded(dtype):
+    stored = format_of(dtype)
+    h = SimpleNamespace(**{name: scalar(name, stored.computed) for name in spec.scalars})
+    if stored.rounded:
         h.keys = scalar("first_key", "int64"), scalar("second_key", "int64")
     return h
 
@@ -70,22 +71,27 @@ def bind_scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> Simpl
     )
 
 
+def is_flat(spec: KernelSpec, stored: TableFormat) -> bool:
+    """Whether rows mean nothing to an update: nothing is shared by one, or rounded by it."""
+    return not (spec.formula.by_row or stored.rounded)
+
+
 class Parameter:
     """Weight and slots of one parameter, seen as (rows, columns).
 
     Attributes
     ----------
-    stored : str
-        Dtype of the weights in memory.
+    stored : TableFormat
+        Of the weights in memory.
     dtype : str
         Dtype of the arithmetic and of the slots.
     """
 
     def __init__(
-        self, spec: KernelSpec, weight: Any, slots: Sequence[Any], width: Any, stored: str
+        self, spec: KernelSpec, weight: Any, slots: Sequence[Any], width: Any, stored: TableFormat
     ) -> None:
         self.spec, self.weight, self.slots = spec, weight, list(slots)
-        self.width, self.stored, self.dtype = width, stored, computed_in(stored)
+        self.width, self.stored, self.dtype = width, stored, stored.computed
         self.lanes: int | None = None  # columns of a vector; by default as in `column_tiles`
         self.place: tuple[Any, Any] | None = None  # of a copied row: its row, its first column
 
@@ -93,10 +99,14 @@ class Parameter:
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
         """Declare weight and slots as the next arguments of the kernel."""
         shapes = {"element": (rows, width), "row": (rows,)}
-        weight = buffer("weight", (rows, stored_width(width, dtype)), seen_as(dtype))
-        computed = computed_in(dtype)
-        slots = [buffer(slot.name, shapes[slot.per], computed) for slot in spec.formula.slots]
-        return cls(spec, weight, slots, width, dtype)
+        stored, formula = format_of(dtype), spec.formula
+        weight = buffer("weight", (rows, stored.extent(width)), stored.seen)
+        slots = [buffer(slot.name, shapes[slot.per], stored.computed) for slot in formula.slots]
+        return cls(spec, weight, slots, width, stored)
+
+    def open(self, row: Any, h: SimpleNamespace) -> PlainRow:
+        """Open a row to read and write its weights, in the step of `h`."""
+        return self.stored.row(self, row, h)
 
     def tiles(self) -> tuple[int, int]:
         """Number of vectors in a row, and the columns of each."""
@@ -110,7 +120,7 @@ class Parameter:
         At most four lines of each. Of a table that is rounded eight: rounding takes so many
         instructions that the processor, by itself, does not see the loads of the next rows.
         """
-        most = 8 if is_rounded(self.stored) else 4
+        most = 8 if self.stored.rounded else 4
         arrays = [self.weight, *(slot for slot in self.slots if len(slot.shape) > 1)]
         return [(array, line_starts(array, most)) for array in arrays]
 
@@ -127,7 +137,7 @@ class Parameter:
             for slot, array in zip(formula.slots, self.slots, strict=True)
         )
         h = SimpleNamespace(**vars(h), count=zero(self.dtype) if count is None else count)
-        weights = stored_row(self, row, h)
+        weights = self.open(row, h)
         if formula.row_means:
             h.width = tirx.Cast(self.dtype, self.width)
             vars(h).update(self._means(weights, gradient, h, old))

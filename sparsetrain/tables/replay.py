@@ -37,11 +37,10 @@ from tvm.tirx import PrimFunc
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
-from sparsetrain.kernels.table_formats import computed_in, is_half
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.tables.formula import KernelSpec
-from sparsetrain.tables.kernel_parts import Parameter
+from sparsetrain.tables.kernel_parts import Parameter, is_flat
 from sparsetrain.tables.slots import UNTOUCHED
-from sparsetrain.tables.stored_rows import stored_row
 
 STRIPS = 64
 
@@ -76,7 +75,7 @@ def catch_up_kernel(
         last = buffer("last", (table,), "int32")
         history = buffer("history", (steps, columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (STRIPS,), "int64")
-        zero = scalar("zero", computed_in(dtype))
+        zero = scalar("zero", format_of(dtype).computed)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         base, now, max_steps = (scalar(name, "int32") for name in ("base", "now", "max_steps"))
         past, until = PastSteps(history, base, spec, dtype), (now, max_steps if capped else None)
@@ -202,8 +201,7 @@ class _Block:
 
 def _can_join(parameter: Parameter, rows: int) -> bool:
     """Whether elements of so many rows can be replayed as those of one."""
-    joins = not parameter.spec.formula.by_row and not is_half(parameter.stored)
-    return joins and parameter.width * rows <= JOINED
+    return is_flat(parameter.spec, parameter.stored) and parameter.width * rows <= JOINED
 
 
 def columns(spec: KernelSpec, dtype: str) -> int:
@@ -213,7 +211,7 @@ def columns(spec: KernelSpec, dtype: str) -> int:
     half-precision `dtype` the two keys of the step's random bits come last.
     """
     beyond = spec.order**2 if spec.closed else len(decay_numbers(spec))
-    return len(spec.numbers) + beyond + 2 * is_half(dtype)
+    return len(spec.numbers) + beyond + 2 * format_of(dtype).rounded
 
 
 def decay_numbers(spec: KernelSpec) -> tuple[str, ...]:
@@ -232,13 +230,13 @@ class PastSteps:
         """The numbers of a step, rounded as the host rounds scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
-            name: T.Bind(tirx.Cast(computed_in(self.dtype), self.array[row, column]))
+            name: T.Bind(tirx.Cast(format_of(self.dtype).computed, self.array[row, column]))
             for column, name in enumerate(self.spec.numbers)
         }
         return SimpleNamespace(**values, **self._keys(row))
 
     def _keys(self, row: Any) -> dict[str, Any]:
-        if not is_half(self.dtype):
+        if not format_of(self.dtype).rounded:
             return {}
         end = columns(self.spec, self.dtype)
         places = (end - 2, end - 1)
@@ -254,7 +252,7 @@ class PastSteps:
         place = len(self.spec.numbers) + column
         begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
         logarithm = self.array[end, place] - self.array[begin, place]
-        return T.Bind(tirx.Cast(computed_in(self.dtype), tirx.exp(logarithm)))
+        return T.Bind(tirx.Cast(format_of(self.dtype).computed, tirx.exp(logarithm)))
 
 
 def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
@@ -311,7 +309,7 @@ def _multiply(
     """Make a row current by the product of the steps (since, now], summed in float64."""
     (row, start), order = place, parameter.spec.order
     product = [[T.Bind(past.transition(since, i, j)) for j in range(order)] for i in range(order)]
-    weights = stored_row(parameter, row, past.numbers(now))
+    weights = parameter.open(row, past.numbers(now))
     weights.begin()
     tiles, lanes = parameter.tiles()
     with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
@@ -339,7 +337,7 @@ def _decay_by_powers(
             continue
         weights = None
         if array is parameter.weight:
-            weights = stored_row(parameter, row, past.numbers(until))
+            weights = parameter.open(row, past.numbers(until))
             weights.begin()
         tiles, lanes = parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain import runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import computed_in, has_scales, is_rounded, seen_as
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.tables.formula import Formula, KernelSpec, Slot
@@ -42,7 +42,7 @@ def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) ->
 def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
     shape = slot_shape(slot, tuple(map(int, param.shape)))
     what = f"slot {slot.name!r} of parameter {name!r}"
-    tensor = runtime.empty(shape, computed_in(str(param.dtype)), what)
+    tensor = runtime.empty(shape, format_of(str(param.dtype)).computed, what)
     if fill:
         runtime.as_numpy(tensor, writable=True)[...] = slot.initial
     return to_device(tensor, param.device, what)
@@ -56,9 +56,10 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
     ConfigError
         Names the parameter and the way out.
     """
-    if average and is_rounded(dtype):
+    stored = format_of(dtype)
+    if average and stored.rounded:
         raise ConfigError(f"optimizer: an average needs {name!r} in float32")
-    if not has_scales(dtype):
+    if not stored.beside:
         return
     formula = ranges[0].rule.formula
     whole = [slot.name for slot in formula.slots if slot.per == "element"]
@@ -74,6 +75,15 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
         )
 
 
+class Span(NamedTuple):
+    """Rows [first, end) of a parameter; row i is row ``begin + step * i`` of the whole one."""
+
+    first: int
+    end: int
+    begin: int = 0
+    step: int = 1
+
+
 class Target(NamedTuple):
     """A parameter and its slots, which kernels write."""
 
@@ -84,5 +94,5 @@ class Target(NamedTuple):
         """Return weight and slots as (rows, columns), or (rows,) where a slot is per row."""
         shapes = {"element": (rows, columns), "row": (rows,)}
         slots = spec.formula.slots
-        weight = self.param._create_view((rows, columns), seen_as(self.param.dtype))
+        weight = self.param._create_view((rows, columns), format_of(str(self.param.dtype)).seen)
         return [weight, *(self.slots[s.name]._create_view(shapes[s.per]) for s in slots)]

@@ -15,13 +15,7 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
-from sparsetrain.kernels.table_formats import (
-    INT8,
-    floats_of,
-    scales_of,
-    stored_rows,
-    width_of,
-)
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.runtime.tensors import editable_numpy
 
 Kind = tuple[tuple[int, ...], np.dtype]
@@ -134,8 +128,9 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
     Reads every number once, `_BLOCK` at a time.
     """
     for name, array in arrays.items():
-        if str(array.dtype) == INT8 and array.ndim == 2:
-            array = scales_of(array)
+        stored = format_of(str(array.dtype))
+        if stored.scales is not None and array.ndim == 2:
+            array = stored.scales(array)
         if "float" not in str(array.dtype):
             continue
         rows = np.atleast_1d(array)
@@ -252,16 +247,16 @@ def load_rows_(target: np.ndarray, rows: np.ndarray, what: str) -> None:
     ConfigError
         If the shape is not the table's, or a number is not finite in its dtype.
     """
-    rows, dtype = np.asarray(rows), str(target.dtype)
-    shape = len(target), width_of(target.shape[1], dtype)
-    floats = floats_of(rows) if rows.dtype == target.dtype and rows.ndim == 2 else rows
+    rows, stored = np.asarray(rows), format_of(str(target.dtype))
+    shape = len(target), stored.width(target.shape[1])
+    floats = stored.floats(rows) if rows.dtype == target.dtype and rows.ndim == 2 else rows
     if floats.shape != shape or floats.dtype.kind != "f":
         raise ConfigError(f"{what} is {shape} floats, not {rows.shape} {rows.dtype}")
     with np.errstate(over="ignore"):
-        stored = stored_rows(floats.astype(np.float32), dtype)
-    if not np.isfinite(floats_of(stored)).all():
-        raise ConfigError(f"{what} has numbers that are not finite in {dtype}")
-    target[...] = stored
+        rounded = stored.rows(floats.astype(np.float32))
+    if not np.isfinite(stored.floats(rounded)).all():
+        raise ConfigError(f"{what} has numbers that are not finite in {stored.dtype}")
+    target[...] = rounded
 
 
 def _split(name: str, view: np.ndarray, tables: Parts) -> Iterator[tuple[str, np.ndarray]]:

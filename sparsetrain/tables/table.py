@@ -16,8 +16,9 @@ import numpy as np
 
 from sparsetrain import runtime
 from sparsetrain.backend import backend_at, host
-from sparsetrain.errors import ConfigError, DataError
-from sparsetrain.kernels.table_formats import is_rounded, keys_of, numpy_dtype
+from sparsetrain.errors import ConfigError, DataError, NumericalError
+from sparsetrain.kernels.table_formats import UINT8, format_of
+from sparsetrain.kernels.table_formats.uint8 import quantize_rows_
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import backend_kernel
 from sparsetrain.runtime.pool import scratch_tensor
@@ -27,7 +28,7 @@ from sparsetrain.sparse_tensor.coalesce import make_plan, rows_below, same_ids
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.replay import History
-from sparsetrain.tables.slots import LAST, UNTOUCHED, Target, matrix_shape
+from sparsetrain.tables.slots import LAST, UNTOUCHED, Span, Target, matrix_shape
 
 FOREVER = 2**31 - 1  # a limit that is never reached
 
@@ -107,6 +108,7 @@ class Table:
         self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
         self.ranges, self.named, self._count = tuple(ranges), dict(named or {}), count
         self.dtype = str(weight.dtype)
+        self.numbered: tuple[Span, ...] = ()  # if these are some rows of a whole parameter
         self.histories = {
             number: History(spec, dtype=self.dtype)
             for number, spec in _lagging(self.slots, self.ranges).items()
@@ -121,6 +123,11 @@ class Table:
     def lags(self) -> bool:
         """Whether rows can lag, so that they are caught up before they are read."""
         return bool(self.histories)
+
+    @property
+    def has_last(self) -> bool:
+        """Whether rows have the slot `last`."""
+        return LAST in self.slots
 
     @property
     def weight_bytes(self) -> int:
@@ -148,6 +155,24 @@ class Table:
         """Return the weight, in which all rows are current."""
         self.flush()
         return self.weight
+
+    def as_int8(self, rows: NDArray) -> NDArray:
+        """Rows of bytes (V, D + 8) uint8 for prediction, of its rows (V, D) or their averages.
+
+        Raises
+        ------
+        NumericalError
+            Names the first row that is not finite.
+        """
+        floats = runtime.as_numpy(rows)
+        shape = len(floats), UINT8.extent(floats.shape[1])
+        made = runtime.empty(shape, UINT8.dtype, f"rows of bytes of {self.name!r}")
+        into = runtime.as_numpy(made, writable=True)
+        for name, part in self.named.items():
+            problem = quantize_rows_(into[part], floats[part])
+            if problem is not None:
+                raise NumericalError(f"row {problem.row} of {name!r} is not finite, or above 1e38")
+        return made
 
     def catch_up(self, ids: Any) -> int:
         """Make these rows current and keep their plan; return the steps replayed.
@@ -179,7 +204,7 @@ class Table:
         Where no row missed more than so many steps, they stay as they are.
         """
         replayed = 0
-        for part in self.ranges if LAST in self.slots else ():
+        for part in self.ranges if self.has_last else ():
             if part.rule.has_last and part.rule.dense:
                 self._note_current(part, self._step)
         for number, history in self.histories.items():
@@ -211,12 +236,24 @@ class Table:
 
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
         """Keys of the random bits by which a step rounds rows; () where none is rounded."""
-        return keys_of(seed, self.name, step) if is_rounded(self.dtype) else ()
+        return format_of(self.dtype).keys(seed, self.name, step)
+
+    def spans(self, number: int) -> list[Span]:
+        """The rows of a range, in as many spans as the random bits of their numbers ask for."""
+        part = self.ranges[number]
+        cut = self.numbered if format_of(self.dtype).rounded else ()
+        own = (s._replace(first=max(s.first, part.first), end=min(s.end, part.end)) for s in cut)
+        return [s for s in own if s.first < s.end] or [Span(part.first, part.end)]
 
     def stamp(self, number: int) -> int | None:
         """The step that an update writes into `last` of a range; None where no row lags."""
         history = self.histories.get(number)
         return None if history is None else history.now + 1
+
+    def marks(self, number: int, seed: int, step: int) -> list[int] | None:
+        """Two noise keys and the `stamp` of an update of a range; None if it takes neither."""
+        keys, stamp = self.keys(seed, step), self.stamp(number)
+        return [*(keys or (0, 0)), stamp or 0] if keys or stamp is not None else None
 
     def note_step(
         self, numbers: Mapping[Any, tuple[float, ...]], keys: tuple[int, ...], dense: bool = False
@@ -246,7 +283,7 @@ class Table:
     def exact(self) -> list[str]:
         """Names of the tables with a meaningful slot `last`."""
         names = (name for part in self.ranges if part.rule.has_last for name in part.names)
-        return sorted(names) if LAST in self.slots else []
+        return sorted(names) if self.has_last else []
 
     @property
     def _step(self) -> int:
@@ -306,15 +343,17 @@ class Table:
         return int(backend_at(replayed).totals([replayed])[0])
 
 
-def new_last(name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True) -> NDArray:
-    """The steps up to which rows are current, (V,) int32."""
+def new_last(
+    name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True
+) -> dict[str, NDArray]:
+    """The slot of the steps up to which rows are current, (V,) int32."""
     what = f"slot {LAST!r} of parameter {name!r}"
     tensor = runtime.empty((matrix_shape(weight.shape)[0],), "int32", what)
     view = runtime.as_numpy(tensor, writable=True)
     for part in ranges if fill else ():
         untouched = part.rule.spec.noop_on_zero_grad == "untouched"
         view[part.first : part.end] = UNTOUCHED if untouched else 0
-    return to_device(tensor, weight.device, what)
+    return {LAST: to_device(tensor, weight.device, what)}
 
 
 def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, int]]:
@@ -331,7 +370,7 @@ def _by_lag(rows: np.ndarray, last: NDArray) -> NDArray:
 
 
 def _bytes_of(tensor: NDArray) -> int:
-    return prod(map(int, tensor.shape)) * numpy_dtype(str(tensor.dtype)).itemsize
+    return prod(map(int, tensor.shape)) * format_of(str(tensor.dtype)).array.itemsize
 
 
 def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, KernelSpec]:

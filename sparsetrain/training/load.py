@@ -18,7 +18,7 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic, resumed
 from sparsetrain.compiler.precision.loss_scale import Given
 from sparsetrain.data import Encoder
 from sparsetrain.errors import CheckpointError, ConfigError, SparsetrainError
-from sparsetrain.kernels.table_formats import numpy_dtype
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models import MODELS
 from sparsetrain.models.model_checks import require_class
 from sparsetrain.optim import Optimizer
@@ -285,8 +285,8 @@ def _model_of(saved: Saved, given: type | None) -> Any:
 
 
 def _without_memory(param: Any) -> np.ndarray:
-    """Return an array with a parameter's shape and dtype: one zero, broadcast."""
-    zero = np.zeros((), numpy_dtype(str(param.dtype)))
+    """An array of a parameter's shape and dtype: one zero, broadcast."""
+    zero = np.zeros((), format_of(str(param.dtype)).array)
     return np.broadcast_to(zero, tuple(map(int, param.shape)))
 
 

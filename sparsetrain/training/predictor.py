@@ -20,14 +20,13 @@ from sparsetrain.compiler.program import Program
 from sparsetrain.data import Batch, Dataset, Encoder
 from sparsetrain.data.encode.few_rows import encode_few
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import check_target
 from sparsetrain.models.functions import METHODS
 from sparsetrain.models.model_checks import (
     check_group_feature,
     check_labels_of,
     export_checked,
     require_loadable,
-    table_dtype_of,
+    table_format_of,
 )
 from sparsetrain.runtime.targets import device_of
 from sparsetrain.runtime.tensors import to_device
@@ -63,8 +62,8 @@ class Predictor:
         self.backend = backend_of(target)
         self.precision, self.arithmetic = arithmetic.name, arithmetic
         self.steps = self.epochs = 0
-        self._lock = new_lock()  # held by a thread that reads or writes weights
-        check_target(table_dtype_of(model), target)
+        self._lock = new_lock()  # of the thread that reads or writes weights
+        table_format_of(model).require_target(target)
         require_loadable(model)
         if encoder is not None:
             model.bind(encoder)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
@@ -116,6 +116,10 @@ class OneProcess:
         with predictor._lock:
             weights = predictor._weights(predictor.model.rows_read(inputs))
             return rows_of(as_numpy(predictor._program(function)(weights, inputs)), numbers)
+
+    def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> Mapping[str, NDArray]:
+        """Weights of this process, with all rows of the named ones."""
+        return weights
 
     def write(
         self, folder: str | Path, arrays: dict[str, np.ndarray], manifest: dict[str, Any]

@@ -15,10 +15,9 @@ from typing import Any, NoReturn
 from sparsetrain import checkpoint
 from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import FOR_PREDICTION, INT8, check_trainable
-from sparsetrain.models.model_checks import table_dtype_of
-from sparsetrain.runtime.tensors import copy_
-from sparsetrain.tables.quantize import quantize_
+from sparsetrain.kernels.table_formats import INT8, UINT8, TableFormat
+from sparsetrain.models.model_checks import table_format_of
+from sparsetrain.runtime.tensors import copy_, to_device
 from sparsetrain.tables.state_dict import BESIDE, Kind
 from sparsetrain.training.predictor import Predictor
 from sparsetrain.training.save import QUANTIZED, describe
@@ -34,36 +33,39 @@ class QuantizedModel(Predictor):
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raise `ConfigError`: quantised tables cannot be trained."""
-        check_trainable(FOR_PREDICTION)
+        UINT8.require_trainable()
         raise AssertionError("int8 is for prediction")
 
     fit = step
 
 
 def quantize(trained: Predictor) -> QuantizedModel:
-    """Quantize a model with up-to-date rows; see `Trainer.quantized`."""
-    same = table_dtype_of(trained.model) == INT8
-    model = _for_prediction(trained.model, INT8 if same else FOR_PREDICTION)
+    """Make one of a model with current rows; see `Trainer.quantized`."""
+    same = table_format_of(trained.model) is INT8
+    model = _for_prediction(trained.model, INT8 if same else UINT8)
     arithmetic = Arithmetic(trained.precision, trained.target)
     made = QuantizedModel(model, trained.target, trained.encoder, arithmetic, initialize=False)
     made.steps, made.epochs = trained.steps, trained.epochs
     source = trained._weights()
-    for table in made.params.each():
-        if table.named and not same:
-            quantize_(table, source[table.name])
+    for name, weight in made.params.weights.items():
+        table, own = trained.params.table(name), source[name]
+        rows = table.as_int8(own) if table.named and not same else own
+        rows = trained.parallel.whole({name: rows}, (name,))[name]
+        if rows is own:  # which training goes on to change
+            copy_(weight, rows)
         else:
-            copy_(table.weight, source[table.name])
+            made.params[name] = to_device(rows, weight.device)
     return made
 
 
-def _for_prediction(model: Any, dtype: str) -> Any:
-    """Return the same model with tables of a dtype, without arrays."""
+def _for_prediction(model: Any, stored: TableFormat) -> Any:
+    """The same model with tables of a format, without arrays."""
     made = type(model)
     try:
-        again = made(**{**model.config(), "table_dtype": dtype})
+        again = made(**{**model.config(), "table_dtype": stored.dtype})
     except TypeError:  # all other arguments were already checked
         again = None
-    if again is None or again.config().get("table_dtype") != dtype:
+    if again is None or again.config().get("table_dtype") != stored.dtype:
         raise ConfigError(
             f"{made.__name__} has no table_dtype, so its tables cannot be int8: derive it from "
             "ClickModel, pass **rest to super().__init__, and include super().config() in config()"
@@ -76,7 +78,7 @@ def named_as_now(config: dict[str, Any], kinds: Mapping[str, Kind]) -> dict[str,
 
     Older versions called the prediction format int8. `kinds` are the saved arrays' kinds.
     """
-    tables = (str(dtype) for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
-    if config.get("table_dtype") == INT8 and FOR_PREDICTION in tables:
-        return {**config, "table_dtype": FOR_PREDICTION}
+    tables = (dtype for name, (_, dtype) in kinds.items() if not name.startswith(BESIDE))
+    if config.get("table_dtype") == INT8.dtype and UINT8.array in tables:
+        return {**config, "table_dtype": UINT8.dtype}
     return config

@@ -25,12 +25,12 @@ from sparsetrain.compiler.precision.arithmetic import Arithmetic
 from sparsetrain.compiler.program import GradientProgram
 from sparsetrain.data import Batch, Encoder
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import check_trainable, floats_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.models.model_checks import (
     model_for,
     norm_of_rows,
     require_several_rows,
-    table_dtype_of,
+    table_format_of,
 )
 from sparsetrain.optim import Optimizer, StepResult, averages
 from sparsetrain.optim.arguments import optimizer_of
@@ -132,7 +132,7 @@ class Trainer(Predictor):
         self.accumulate = require_int("accumulate", accumulate)
         self.draws = getattr(model, "has_dropout", False)  # while training
         target = resolve_target(target)
-        check_trainable(table_dtype_of(model))
+        table_format_of(model).require_trainable()
         arithmetic = Arithmetic(precision, target, loss_scale)
         group = ALONE if parallel is None else parallel.joined(model, optimizer, accumulate)
         group = with_disk(group, tables, model, optimizer, target, self.accumulate)
@@ -332,12 +332,13 @@ class Trainer(Predictor):
         """
         return grown(self, encoder)
 
-    @whole
+    @together
     @synchronized
     def quantized(self) -> QuantizedModel:
         """Return a model for prediction only, with int8 tables of D + 8 bytes per row.
 
-        It predicts on the same target, with the same precision.
+        It predicts on the same target, in the same precision. Of several processes, each has all
+        rows in the model that it returns.
 
         Raises
         ------
@@ -396,7 +397,8 @@ class Trainer(Predictor):
             If there is no such table.
         """
         with self.snapshot() as state:
-            return floats_of(state.arrays[self._table_name(name)])
+            rows = state.arrays[self._table_name(name)]
+            return format_of(str(rows.dtype)).floats(rows)
 
     @whole
     @synchronized

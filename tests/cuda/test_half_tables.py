@@ -9,9 +9,10 @@ from tvm import relax, tirx
 
 import sparsetrain as st
 from sparsetrain.embedding import embedding_bag, lookup
-from sparsetrain.kernels.table_formats import quantize_rows_
+from sparsetrain.kernels.table_formats import format_of
+from sparsetrain.kernels.table_formats.half import HALVES
 from sparsetrain.kernels.table_formats.noise import keys_of
-from sparsetrain.kernels.table_formats.stored import EXTRA, HALVES, numpy_dtype
+from sparsetrain.kernels.table_formats.uint8 import EXTRA, quantize_rows_
 from sparsetrain.runtime import as_numpy
 from tests import small_dlrm
 from tests.cuda import device
@@ -31,7 +32,7 @@ def table(dtype: str, width: int, rows: int = ROWS) -> np.ndarray:
     """Normal numbers, as they are stored."""
     drawn = np.random.default_rng(width).standard_normal((rows, width)).astype("f4")
     if dtype != "int8":
-        return drawn.astype(numpy_dtype(dtype))
+        return drawn.astype(format_of(dtype).array)
     stored = np.empty((rows, width + EXTRA), "u1")
     assert quantize_rows_(stored, drawn) is None
     return stored
@@ -83,7 +84,7 @@ def test_rows_are_read_exactly(cuda, machine, name):
     stored = table(dtype, width)
     if dtype in HALVES:  # every number of the format
         every = np.arange(65_536, dtype="u2")
-        stored = np.resize(every, (65_536 // width + 1, width)).view(numpy_dtype(dtype))
+        stored = np.resize(every, (65_536 // width + 1, width)).view(format_of(dtype).array)
     count = len(stored)
     ids = np.append(np.arange(count), count).astype("i4")  # the last is of no row
     others = np.zeros(1, "i8"), np.ones(count + 1, "f4")
@@ -163,7 +164,7 @@ def test_a_step_is_that_of_float32_rounded_by_the_bits_of_its_step_row_and_colum
         ids, values = rng.integers(0, ROWS, 60), rng.standard_normal((60, width)).astype("f4")
         expected = wide.step(ids, values).arrays()
         random = random_bits(keys_of(5, "w", step), np.arange(ROWS), width)
-        expected["w"] = rounded(expected["w"], random, dtype).astype(numpy_dtype(dtype))
+        expected["w"] = rounded(expected["w"], random, dtype).astype(format_of(dtype).array)
         untouched = np.setdiff1d(np.arange(ROWS), ids)
         expected["w"][untouched] = before["w"][untouched]
         assert_same(half.step(ids, values).arrays(), expected)
@@ -191,7 +192,7 @@ def test_tables_have_the_numbers_of_the_cpu(cuda, name, dtype):
     for run in made.values():
         run.optimizer.flush_(run.params, run.state)
     found, expected = (run.arrays() for run in made.values())
-    assert found["w"].dtype == numpy_dtype(dtype)
+    assert found["w"].dtype == format_of(dtype).array
     differs = bits(found["w"]) != bits(expected["w"])
     assert differs.mean() < 0.01
     step = float(np.ldexp(1.0, -7 if dtype == "bfloat16" else -10))

@@ -6,7 +6,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.embedding.lookup_kernels import lookup_kernel
-from sparsetrain.kernels.table_formats import computed_in
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
@@ -15,7 +15,7 @@ from tests.helpers import assert_same_bits
 
 def looked_up(table: np.ndarray, ids: np.ndarray, width: int, dtype: str) -> np.ndarray:
     kernel = lookup_kernel(width, dtype, str(ids.dtype))
-    out = runtime.empty((len(ids), width), computed_in(dtype))
+    out = runtime.empty((len(ids), width), format_of(dtype).computed)
     compile_kernel(kernel, host_target())(as_tensor(table), as_tensor(ids), out)
     return as_numpy(out)
 

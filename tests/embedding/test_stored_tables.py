@@ -8,7 +8,7 @@ import pytest
 
 from sparsetrain import runtime
 from sparsetrain.embedding.lookup_kernels import lookup_kernel
-from sparsetrain.kernels.table_formats.stored import numpy_dtype
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.runtime import as_numpy, as_tensor
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
@@ -24,7 +24,7 @@ KINDS = {
 @pytest.mark.parametrize(("kind", "dtype"), KINDS.values(), ids=KINDS)
 def test_a_bag_of_half_rows_is_that_of_the_rows_in_float32(kind, dtype):
     arguments = kind.draw([3, 0, 1, 5, 2, 4], np.random.default_rng(0))
-    half = np.asarray(arguments["table"]).astype(numpy_dtype(dtype))
+    half = np.asarray(arguments["table"]).astype(format_of(dtype).array)
     wide = {**arguments, "table": half.astype(np.float32)}
     stored = {**arguments, "table": half}
     kept = replace(kind, table_dtype=dtype)
@@ -46,7 +46,7 @@ def test_a_bag_of_half_rows_is_that_of_the_rows_in_float32(kind, dtype):
 @pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 16), ("float16", 131), ("bfloat16", 1)])
 def test_a_lookup_widens_every_number_exactly(dtype, width):
     bits = np.arange(65_536, dtype=np.uint16)
-    table = np.resize(bits, (65_536 // width + 1, width)).view(numpy_dtype(dtype))
+    table = np.resize(bits, (65_536 // width + 1, width)).view(format_of(dtype).array)
     ids = np.arange(len(table), dtype=np.int32)
     kernel = compile_kernel(lookup_kernel(width, dtype, "int32"), host_target())
     out = runtime.empty(table.shape, "float32")

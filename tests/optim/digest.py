@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from sparsetrain import runtime
-from sparsetrain.kernels.table_formats import numpy_dtype
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.sparse_tensor import RowSparse
 from tests.embedding.bags import Kind
 from tests.models.interactions import program
@@ -38,7 +38,7 @@ def results(rng: np.random.Generator, which: str):
             yield from Run(OPTIMIZERS[name], weight).apply(weight[::-1]).arrays().values()
             every_row = replace(OPTIMIZERS[name], update="dense")
             yield from Run(every_row, weight).apply(gradient).arrays().values()
-            half = weight.astype(numpy_dtype("bfloat16"))
+            half = weight.astype(format_of("bfloat16").array)
             yield from Run(OPTIMIZERS[name], half).apply(gradient).arrays().values()
             yield from Run(every_row, half).apply(gradient).arrays().values()
     for kind in (Kind("mean", features=3, width=17), Kind(weighted=True, width=16)):

@@ -6,8 +6,9 @@ import pytest
 
 from sparsetrain import optim
 from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats import format_of
+from sparsetrain.kernels.table_formats.half import HALVES
 from sparsetrain.kernels.table_formats.noise import keys_of
-from sparsetrain.kernels.table_formats.stored import HALVES, numpy_dtype
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, slow_except
 from tests.kernels.table_formats.in_numpy import random_bits, rounded
@@ -27,7 +28,7 @@ NO_OP = {"sgd": optim.sgd, "adagrad": optim.adagrad, "rowwise_adagrad": optim.ro
 
 def halves(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     drawn = np.random.default_rng(seed).standard_normal(shape)
-    return drawn.astype("f4").astype(numpy_dtype(dtype))
+    return drawn.astype("f4").astype(format_of(dtype).array)
 
 
 def bits(array: np.ndarray) -> np.ndarray:
@@ -65,7 +66,7 @@ def test_a_step_is_that_of_float32_rounded_by_the_bits_of_its_step_row_and_colum
         gradient = RowSparse.from_numpy(rng.integers(0, ROWS, 30), values, ROWS)
         expected = wide.apply(gradient).arrays()
         random = random_bits(keys_of(5, "w", step), np.arange(ROWS), width)
-        expected["w"] = rounded(expected["w"], random, dtype).astype(numpy_dtype(dtype))
+        expected["w"] = rounded(expected["w"], random, dtype).astype(format_of(dtype).array)
         assert_same(half.apply(gradient).arrays(), expected)
 
 
@@ -76,7 +77,7 @@ def test_untouched_rows_keep_their_bits_even_those_of_nan(dtype, update):
     if update == "dense":  # a NaN that signals does so when it is read
         infinite, quiet = (0x7F80, 0x40) if dtype == "bfloat16" else (0x7C00, 0x200)
         every = np.where((every & 0x7FFF) > infinite, every | quiet, every)
-    table = every.astype(np.uint16).reshape(-1, 16).view(numpy_dtype(dtype))
+    table = every.astype(np.uint16).reshape(-1, 16).view(format_of(dtype).array)
     run = Run(optim.sgd(0.1, update=update), table)
     for step in range(3):
         indices = np.array([7, 4000, 7 + step])
@@ -129,7 +130,7 @@ def test_the_paths_of_an_update_give_the_same_bits(name, dtype):
 def test_updates_too_small_for_the_format_add_up_on_average(dtype):
     """To nearest, none of these steps would move a weight."""
     steps, rows, width, change = 64, 256, 16, 2.0**-13
-    run = Run(optim.sgd(1.0), np.ones((rows, width), numpy_dtype(dtype)))
+    run = Run(optim.sgd(1.0), np.ones((rows, width), format_of(dtype).array))
     gradient = RowSparse.from_numpy(np.arange(rows), np.full((rows, width), change, "f4"), rows)
     for _ in range(steps):
         run.apply(gradient)

@@ -6,7 +6,7 @@ import pytest
 
 from sparsetrain import optim, runtime
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import floats_of, scales_of, stored_rows
+from sparsetrain.kernels.table_formats import INT8
 from sparsetrain.kernels.table_formats.noise import keys_of
 from sparsetrain.sparse_tensor import RowSparse
 from tests.helpers import assert_same_bits, slow_except
@@ -24,7 +24,7 @@ QUICK = [("sgd", 16), ("rowwise_adagrad", 17), ("count", 131)]
 
 
 def table(shape: tuple[int, int], seed: int = 0) -> np.ndarray:
-    return stored_rows(np.random.default_rng(seed).standard_normal(shape).astype("f4"), "int8")
+    return INT8.rows(np.random.default_rng(seed).standard_normal(shape).astype("f4"))
 
 
 @pytest.mark.parametrize(("name", "width"), slow_except(QUICK, CASES))
@@ -33,7 +33,7 @@ def test_a_step_is_that_of_float32_rounded_by_the_bits_of_its_step_row_and_colum
     rng = np.random.default_rng(1)
     for step in range(1, 5):
         before = stored.arrays()
-        wide = Run(TRAINS[name], floats_of(before["w"]))
+        wide = Run(TRAINS[name], INT8.floats(before["w"]))
         for slot, tensor in wide.state["w"].items():
             tensor.copyfrom(stored.state["w"][slot])
         ids = rng.integers(0, ROWS - 1, 30)
@@ -52,11 +52,11 @@ def test_a_step_is_that_of_float32_rounded_by_the_bits_of_its_step_row_and_colum
 def test_updates_too_small_for_a_row_add_up_on_average():
     """To nearest, none of these steps would move a weight but the largest."""
     steps, rows, width, change = 64, 256, 16, 2.0**-13
-    run = Run(optim.sgd(1.0), stored_rows(np.ones((rows, width), "f4"), "int8"))
+    run = Run(optim.sgd(1.0), INT8.rows(np.ones((rows, width), "f4")))
     gradient = RowSparse.from_numpy(np.arange(rows), np.full((rows, width), change, "f4"), rows)
     for _ in range(steps):
         run.apply(gradient)
-    found = floats_of(run.arrays()["w"]).astype("f8")
+    found = INT8.floats(run.arrays()["w"]).astype("f8")
     step = 2.0**-6
     variance = steps * (change / step) * step**2 / (rows * width)  # of the mean, at most
     assert abs(found.mean() - (1 - steps * change)) < 5 * np.sqrt(variance)
@@ -93,7 +93,7 @@ def test_a_row_that_overflows_reads_as_nan():
     run = Run(optim.sgd(1.0), table((ROWS, 4)))
     run.apply(RowSparse.from_numpy([1], np.full((1, 4), 3.39e38, "f4"), ROWS))
     found = run.arrays()["w"]
-    assert np.isnan(scales_of(found)).ravel().tolist() == [row == 1 for row in range(ROWS)]
+    assert np.isnan(INT8.scales(found)).ravel().tolist() == [row == 1 for row in range(ROWS)]
 
 
 def test_a_row_takes_its_width_a_scale_and_the_slots_of_rows():

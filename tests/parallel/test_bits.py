@@ -15,7 +15,7 @@ from sparsetrain.parallel.sharded_step import ShardedStep
 from sparsetrain.parallel.traffic import Watch
 from tests.helpers import read_checkpoint, slow_except
 from tests.parallel.threads import all_of, run_ranks
-from tests.small_dlrm import bags
+from tests.small_dlrm import assert_same_state, bags
 
 TABLES = [3, 40, 2000, 300]
 ROWS = (37, 37, 3, 37)  # of the batches: 37 are not a multiple of 4 parts, of 3 one is empty
@@ -50,6 +50,14 @@ CASES = {
             "share_embedding": {"C1": "C2"},
         },
         "optimizer": st.optim.adam(LR, mode="dense"),
+    },
+    "tables in bfloat16, two rules": {
+        "model": {"table_dtype": "bfloat16"},
+        "optimizer": st.optim.adagrad(0.05, groups=[st.optim.ParamGroup("*.C2.*", scale=2.0)]),
+    },
+    "bags of tables in int8, row-wise Adagrad": {
+        "model": {"table_dtype": "int8", "pooling": "sum"},
+        "optimizer": st.optim.rowwise_adagrad(0.05),
     },
     "batch norm, SGD": {
         "class": st.models.DCNv2,
@@ -148,6 +156,7 @@ def trained(folder, case, parallel=None, times=1):
     trainer = st.Trainer(model(**changes), optimizer, seed=3, loss_scale=scale, parallel=parallel)
     spike = 1e4 * (scale is not None)
     losses = [float(trainer.step(batch)) for batch in batches(spike, times=times, **changes)]
+    trainer.params.flush()  # as ranks do, when they save
     trainer.save(folder)
     return losses
 
@@ -180,13 +189,31 @@ def test_bits_do_not_depend_on_ranks_or_on_where_tables_lie(tmp_path, name, time
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if "," in name][:1])
+@pytest.mark.parametrize("name", [QUICK, *(name for name in CASES if "tables in" in name)])
 def test_one_rank_and_one_part_is_a_trainer_of_one_process(tmp_path, name):
     found = []
     for parallel in (None, st.parallel.local(parts=1)):
         folder = tmp_path / str(parallel is None)
         found.append((trained(folder, CASES[name], parallel), *read_checkpoint(folder)))
     same(*found)
+
+
+@pytest.mark.parametrize("shard", ["row", "auto"])
+def test_every_rank_makes_the_rows_of_int8_of_the_whole_model(tmp_path, shard):
+    def work(comm):
+        optimizer = st.optim.adam(0.05, mode="exact")
+        trainer = st.Trainer(model(), optimizer, seed=3, parallel=Group(comm, shard, 2))
+        for batch in batches():
+            trainer.step(batch)
+        trainer.save(tmp_path / "saved")
+        return trainer.quantized()
+
+    made = all_of(run_ranks(2, work))
+    wanted = st.load(tmp_path / "saved").quantized()
+    for each in made:
+        assert_same_state(each.state_dict(), wanted.state_dict())
+    rows = next(iter(batches()))
+    np.testing.assert_array_equal(made[1].predict(rows), wanted.predict(rows))
 
 
 def test_bytes_that_are_sent_follow_from_unique_rows_and_not_from_parts():

@@ -9,7 +9,7 @@ from tvm import relax
 import sparsetrain as st
 from sparsetrain.embedding import lookup
 from sparsetrain.errors import ConfigError, NumericalError
-from sparsetrain.kernels.table_formats import floats_of, stored_rows
+from sparsetrain.kernels.table_formats import INT8
 from sparsetrain.serving.model import Model
 from tests import small_dlrm
 from tests.serving.conftest import exporting as exporting
@@ -28,7 +28,7 @@ def trained(steps: int = 5) -> st.Trainer:
 def test_initial_weights_are_those_of_float32_to_the_nearest_step():
     wide = small_dlrm.trainer(seed=3).state_dict()[NAME]
     found = trained(0).state_dict()[NAME]
-    assert found.tobytes() == stored_rows(wide, "int8").tobytes()
+    assert found.tobytes() == INT8.rows(wide).tobytes()
 
 
 def test_memory_is_a_byte_a_number_a_scale_and_a_slot_a_row():
@@ -84,9 +84,9 @@ def test_an_exported_model_predicts_the_same_bits(exporting):
 def test_a_row_that_is_not_finite_is_named_and_refused(tmp_path):
     trainer = trained()
     arrays = trainer.state_dict()
-    table = floats_of(arrays[NAME])
+    table = INT8.floats(arrays[NAME])
     table[4] = np.nan
-    trainer.load_state_dict({**arrays, NAME: stored_rows(table, "int8")})
+    trainer.load_state_dict({**arrays, NAME: INT8.rows(table)})
     with pytest.raises(NumericalError, match=f"parameter '{NAME}' holds numbers that are not fini"):
         trainer.save(tmp_path / "saved")
 

@@ -11,7 +11,7 @@ import sparsetrain as st
 from sparsetrain.backend import backends
 from sparsetrain.cli import main
 from sparsetrain.errors import CheckpointError, ConfigError, NumericalError
-from sparsetrain.kernels.table_formats import check_target
+from sparsetrain.kernels.table_formats import format_of
 from tests import small_dlrm
 from tests.backends.plain import Plain
 from tests.kernels.table_formats.in_numpy import dequantized
@@ -158,18 +158,18 @@ def test_tables_that_were_trained_in_int8_stay_as_they_are(tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
 def test_a_target_without_kernels_for_such_tables_is_refused(dtype, monkeypatch):
     for target in (Target({"kind": "cuda", "arch": "sm_90"}), Target("llvm")):
-        check_target(dtype, target)
+        format_of(dtype).require_target(target)
     plain = Plain()
     plain.row_formats = frozenset({"float32"})
     monkeypatch.setitem(backends(), "plain", plain)
-    check_target("float32", plain.target())
+    format_of("float32").require_target(plain.target())
     with pytest.raises(ConfigError, match=f"'plain' has no kernels for tables in {dtype}: take"):
-        check_target(dtype, plain.target())
+        format_of(dtype).require_target(plain.target())
 
 
 def test_a_gpu_has_no_kernels_for_rows_of_int8_that_train():
-    with pytest.raises(ConfigError, match="'cuda' has no kernels for tables in int8: use target"):
-        check_target("int8", Target({"kind": "cuda", "arch": "sm_90"}))
+    with pytest.raises(ConfigError, match="'cuda' has no kernels for tables in int8: take target"):
+        format_of("int8").require_target(Target({"kind": "cuda", "arch": "sm_90"}))
 
 
 def test_a_predictor_scores_by_the_averages_that_its_optimizer_keeps(tmp_path):

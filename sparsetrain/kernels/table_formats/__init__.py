@@ -1,24 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats of tables: half precision and int8 with stochastic rounding, and rows of bytes."""
+"""Storage formats of tables: plain, half precision and int8, stochastically rounded, and bytes.
 
-from sparsetrain.kernels.table_formats.int8 import scales_of as scales_of
-from sparsetrain.kernels.table_formats.noise import keys_of as keys_of
-from sparsetrain.kernels.table_formats.stored import FOR_PREDICTION as FOR_PREDICTION
-from sparsetrain.kernels.table_formats.stored import INT8 as INT8
-from sparsetrain.kernels.table_formats.stored import TABLE_DTYPES as TABLE_DTYPES
-from sparsetrain.kernels.table_formats.stored import TableDtype as TableDtype
-from sparsetrain.kernels.table_formats.stored import check_table_dtype as check_table_dtype
-from sparsetrain.kernels.table_formats.stored import check_target as check_target
-from sparsetrain.kernels.table_formats.stored import check_trainable as check_trainable
-from sparsetrain.kernels.table_formats.stored import computed_in as computed_in
-from sparsetrain.kernels.table_formats.stored import floats_of as floats_of
-from sparsetrain.kernels.table_formats.stored import has_scales as has_scales
-from sparsetrain.kernels.table_formats.stored import is_half as is_half
-from sparsetrain.kernels.table_formats.stored import is_rounded as is_rounded
-from sparsetrain.kernels.table_formats.stored import numpy_dtype as numpy_dtype
-from sparsetrain.kernels.table_formats.stored import quantize_rows_ as quantize_rows_
-from sparsetrain.kernels.table_formats.stored import read_element as read_element
-from sparsetrain.kernels.table_formats.stored import seen_as as seen_as
-from sparsetrain.kernels.table_formats.stored import stored_rows as stored_rows
-from sparsetrain.kernels.table_formats.stored import stored_width as stored_width
-from sparsetrain.kernels.table_formats.stored import width_of as width_of
+A new one is a file that defines a `TableFormat`, and an entry in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, TypeAlias
+
+from sparsetrain.errors import ConfigError
+from sparsetrain.kernels.table_formats.format import TableFormat as TableFormat
+from sparsetrain.kernels.table_formats.half import HALVES
+from sparsetrain.kernels.table_formats.int8 import INT8 as INT8
+from sparsetrain.kernels.table_formats.uint8 import UINT8 as UINT8
+
+TableDtype: TypeAlias = Literal["float32", "bfloat16", "float16", "int8", "uint8"]
+
+FORMATS = {
+    form.dtype: form for form in (TableFormat.plain("float32"), *HALVES.values(), INT8, UINT8)
+}
+
+
+@cache
+def format_of(dtype: str) -> TableFormat:
+    """The format of tables of some dtype; any other array is stored as it is computed."""
+    return FORMATS.get(dtype) or TableFormat.plain(dtype)
+
+
+def check_table_dtype(dtype: object, place: str) -> None:
+    """Refuse dtypes that no table is stored in.
+
+    Raises
+    ------
+    ConfigError
+        Names the place, the value and the dtypes that there are.
+    """
+    if dtype not in tuple(FORMATS):
+        known = ", ".join(repr(form.dtype) for form in FORMATS.values() if form.trainable)
+        raise ConfigError(f"{place}: table_dtype is one of {known}, not {dtype!r}")

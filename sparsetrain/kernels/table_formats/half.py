@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions inside kernels: half bits to float32, exact; float32 to half, stochastic.
+"""Rows in half precision: exact to float32, rounded by chance as a row is written.
+
+Kernels see the numbers as 16-bit integers and convert them by integer arithmetic: the same bits on
+every target, with or without instructions for them.
 
 `narrowed` adds random bits below the last bit that is kept and truncates: a number becomes one of
 its two neighbours, the nearer one more often, so that the mean is the number. Numbers that the
@@ -14,10 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernels.table_formats.format import TableFormat
 from sparsetrain.kernels.table_formats.noise import uint, word
+from sparsetrain.kernels.table_formats.rows import PlainRow
 
 BITS = "uint16"  # dtype of a half inside kernels
 MAGNITUDE, INFINITE = 0x7FFF_FFFF, 0x7F80_0000  # of a float32
@@ -79,4 +86,34 @@ _WIDENED: dict[str, Callable[[Any], Any]] = {
 _NARROWED: dict[str, Callable[[Any, Any], tuple[Any, int, int, Any]]] = {
     "bfloat16": _narrowed_bfloat16,
     "float16": _narrowed_float16,
+}
+
+
+class HalfRow(PlainRow):
+    """A row in half precision."""
+
+    def read(self, column: Any) -> Any:
+        """Read one weight."""
+        return T.Bind(widened(super().read(column), self.parameter.stored.dtype))
+
+    def begin(self) -> None:
+        """Prepare to write."""
+        self._bits = self._noise()
+
+    def write(self, column: Any, value: Any) -> None:
+        """Store one weight, rounded."""
+        random = self._bits.at(column)
+        super().write(column, narrowed(value, random, self.parameter.stored.dtype))
+
+
+def _element(table: Any, row: Any, column: Any) -> Any:
+    return widened(T.reinterpret(BITS, table[row, column]), str(table.dtype))
+
+
+HALVES = {
+    name: TableFormat(name, dtype, "float32", BITS, rounded=True, element=_element, row=HalfRow)
+    for name, dtype in (
+        ("bfloat16", np.dtype(ml_dtypes.bfloat16)),
+        ("float16", np.dtype(np.float16)),
+    )
 }

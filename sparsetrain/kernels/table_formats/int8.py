@@ -12,14 +12,17 @@ A row that holds NaN, infinity or more than 127 * 2**121 has the scale NaN, and 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from sparsetrain.kernels.table_formats.format import TableFormat
 from sparsetrain.kernels.table_formats.half import INFINITE, MAGNITUDE
 from sparsetrain.kernels.table_formats.noise import uint
+from sparsetrain.kernels.table_formats.rows import PlainRow, Stored, read_float
 
 SCALE = 4  # bytes of the scale of a row
 LEAST, QUIET_NAN = 7 << 23, 0x7FC0_0000  # the exponent of the smallest scale, 2**-126, plus 6; NaN
@@ -74,3 +77,73 @@ def floats_of_rows(rows: np.ndarray) -> np.ndarray:
 def scales_of(rows: np.ndarray) -> np.ndarray:
     """Return the scales of (n, D + 4) int8 rows as (n, 1) float32."""
     return np.ascontiguousarray(rows[:, -SCALE:]).view("<f4").astype(np.float32)
+
+
+class Int8Row(PlainRow):
+    """A row of int8: new weights stay in registers until their scale is known."""
+
+    def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:
+        super().__init__(parameter, row, h)
+        self._scale = T.Bind(read_float(parameter.weight, row, parameter.width))
+
+    def read(self, column: Any) -> Any:
+        """Read one weight."""
+        return T.Bind(self._scale * tirx.Cast("float32", super().read(column)))
+
+    def begin(self) -> None:
+        """Prepare to write."""
+        self._new = T.alloc_local((self.parameter.width,), "float32")
+
+    def write(self, column: Any, value: Any) -> None:
+        """Keep one weight."""
+        T.buffer_store(self._new, value, [column])
+
+    def end(self) -> None:
+        """Choose the scale, round and store the row."""
+        weight, width = self.parameter.weight, self.parameter.width
+        scale = scale_bits(self._largest())
+        inverse = T.Bind(T.reinterpret("float32", inverse_bits(scale)))
+        noise, (tiles, lanes) = self._noise(), self.parameter.tiles()
+        with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
+            column = tile * lanes + lane
+            number = narrowed(self._new[column], inverse, noise.at(column))
+            T.buffer_store(weight, number, [self.row, column])
+        for place in range(SCALE):
+            byte = tirx.Cast("int8", (scale >> (8 * place)) & 0xFF)
+            T.buffer_store(weight, byte, [self.row, width + place])
+
+    def _largest(self) -> Any:
+        """The bits of the largest magnitude of the new weights."""
+        tiles, lanes = self.parameter.tiles()
+        found = T.alloc_local((lanes,), "uint32")
+        with T.vectorized(0, lanes) as lane:
+            T.buffer_store(found, magnitude(self._new[lane]), [lane])
+        with T.serial(0, tiles - 1) as tile, T.vectorized(0, lanes) as lane:
+            size = magnitude(self._new[(tile + 1) * lanes + lane])
+            T.buffer_store(found, tirx.max(found[lane], size), [lane])
+        while lanes > 1:  # the upper half of the vector onto the lower
+            half = (lanes + 1) // 2
+            with T.vectorized(0, lanes - half) as lane:
+                T.buffer_store(found, tirx.max(found[lane], found[half + lane]), [lane])
+            lanes = half
+        return T.Bind(found[0])
+
+
+def _element(table: Any, row: Any, column: Any) -> Any:
+    scale = read_float(table, row, int(table.shape[1]) - SCALE)
+    return scale * tirx.Cast("float32", table[row, column])
+
+
+INT8 = TableFormat(
+    "int8",
+    np.dtype(np.int8),
+    "float32",
+    "int8",
+    SCALE,
+    rounded=True,
+    element=_element,
+    row=Int8Row,
+    packed=rows_of_floats,
+    unpacked=floats_of_rows,
+    scales=scales_of,
+)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sparsetrain import runtime
 from sparsetrain.compiler.precision.loss_scale import Scale
 from sparsetrain.errors import ConfigError
-from sparsetrain.kernels.table_formats import computed_in, is_rounded, width_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.gradients import Gradient, coalesced, global_norm, nonfinite
 from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import RuleSource, State
@@ -133,15 +133,13 @@ def _check_argument(
                 "gradients with sparsetrain.runtime.as_tensor"
             )
     (shape, dtype), found = _shape_and_dtype(param), _shape_and_dtype(gradient)
-    if is_rounded(dtype) and not isinstance(gradient, RowSparse):
-        raise ConfigError(
-            f"optimizer: {name!r} is {dtype}, which needs a row-sparse gradient, but its "
-            "gradient is dense: store it in float32, or use it only in lookups"
-        )
-    numbers = (*shape[:-1], width_of(shape[-1], dtype)) if shape else shape
-    wanted = numbers, computed_in(dtype)
+    stored = format_of(dtype)
+    if not isinstance(gradient, RowSparse):
+        stored.require_dense(name)
+    numbers = (*shape[:-1], stored.width(shape[-1])) if shape else shape
+    wanted = numbers, stored.computed
     if found != wanted:
-        takes = f", which takes {wanted[1]}" if is_rounded(dtype) else ""
+        takes = f", which takes {stored.computed}" if stored.computed != dtype else ""
         raise ConfigError(
             f"optimizer: gradient of {name!r} is {found}, but parameter is {(shape, dtype)}{takes}"
         )

@@ -20,6 +20,7 @@ from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.llvm import each_in_turn, one_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
     Parameter,
@@ -75,7 +76,7 @@ def as_rows(
     each = zip(spec.formula.slots, slots, strict=True)
     viewed = [s if slot.per == "row" else view(s) for slot, s in each]
     whole = view(weight)
-    parameter = Parameter(spec, whole, viewed, whole.shape[1], str(whole.dtype))
+    parameter = Parameter(spec, whole, viewed, whole.shape[1], format_of(str(whole.dtype)))
     return parameter, view(gradient)
 
 

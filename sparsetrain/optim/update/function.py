@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from sparsetrain.compiler.free_rows import note_updates, rows_of
-from sparsetrain.kernels.table_formats import computed_in, seen_as, width_of
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel
 from sparsetrain.optim.update.layout import (
@@ -198,7 +198,8 @@ class _UpdateBuilder:
         return tuple(map(int, self.params[name].ty.shape))
 
     def _slot_kind(self, name: str, slot: Any) -> tuple[tuple[int, ...], str]:
-        return slot_shape(slot, self._shape(name)), computed_in(str(self.params[name].ty.dtype))
+        stored = format_of(str(self.params[name].ty.dtype))
+        return slot_shape(slot, self._shape(name)), stored.computed
 
     def _bind(self, value: Any, ty: Any) -> relax.Var:
         var = relax.Var(f"update{len(self.bindings)}", ty)
@@ -280,7 +281,8 @@ class _UpdateBuilder:
         spec, gradient = self.layout.specs[update.rule], self.gradients[update.name]
         plan, param = self.plans[update.name], self.params[update.name]
         dtype, (rows, columns) = str(param.ty.dtype), matrix_shape(self._shape(update.name))
-        width = width_of(columns, dtype)
+        stored = format_of(dtype)
+        width = stored.width(columns)
         kind = RowsKind(
             width,
             dtype,
@@ -298,7 +300,7 @@ class _UpdateBuilder:
             rows_kernel(spec, kind, update.rule, place, whole),
             [
                 *(plan["rows"], plan["order"], plan["offsets"], *source, gradient.values),
-                self._view(param, (rows, columns), seen_as(dtype)),
+                self._view(param, (rows, columns), stored.seen),
                 *(self._view(variable, shapes[slot.per]) for slot, variable in slots),
                 *([self.last[update.name]] if update.stamped else []),
                 *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[KEYS]),

@@ -53,7 +53,9 @@ class RowsUpdate(NamedTuple):
     every_row : bool
         Whether rows without an entry are also updated, with a gradient of 0.
     stamped : bool
-        Whether the step's number is written for each updated row, for exact mode.
+        Whether the step is noted for each updated row, as exact mode needs it.
+    numbered : bool
+        Whether random bits round rows by their numbers in the whole parameter.
     """
 
     rule: int
@@ -62,6 +64,7 @@ class RowsUpdate(NamedTuple):
     end: int
     every_row: bool = False
     stamped: bool = False
+    numbered: bool = False
 
 
 class Layout(NamedTuple):
@@ -87,21 +90,24 @@ def layout_of(structure: Structure, state: State) -> Layout:
     dense: list[DenseUpdate] = []
     rows: list[RowsUpdate] = []
     for name, template in structure.items():
-        parts = [(rules.index(part.rule), part) for part in state.tables.table(name).ranges]
+        table = state.tables.table(name)
+        parts = [(rules.index(part.rule), part) for part in table.ranges]
         if template is not None:
             rows += [
                 RowsUpdate(
                     rule,
                     name,
-                    part.first,
-                    part.end,
+                    first,
+                    end,
                     part.rule.dense,
-                    state.tables.table(name).stamp(number) is not None,
+                    table.stamp(number) is not None,
+                    bool(table.keys(0, 0)),
                 )
                 for number, (rule, part) in enumerate(parts)
+                for first, end, *_ in table.spans(number)
             ]
         elif len(parts) == 1:
-            together[parts[0][0], state.tables.table(name).dtype].append(name)
+            together[parts[0][0], table.dtype].append(name)
         else:
             dense += [DenseUpdate(rule, (name,), (part.first, part.end)) for rule, part in parts]
     dense += [
@@ -135,6 +141,7 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
 def keys_shape(layout: Layout) -> tuple[int, int]:
     """Return the shape of `KEYS`.
 
-    A row for each rows update: two noise keys, the step's number, the first row and the end.
+    For each rows update two noise keys, the step's number, the first and the end of the rows, and
+    if any is `numbered` the rest of its `Span`.
     """
-    return max(1, len(layout.rows)), 5
+    return max(1, len(layout.rows)), 7 if any(update.numbered for update in layout.rows) else 5

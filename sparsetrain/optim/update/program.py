@@ -38,7 +38,6 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor.coalesce import chunks_for
 from sparsetrain.sparse_tensor.plan_kernel import NOTES
-from sparsetrain.tables.collection import Tables
 
 
 class UpdateProgram(Program):
@@ -88,9 +87,6 @@ class UpdateStep:
         self._tables = tables_of(structure)
         self._numbers = runtime.zeros(numbers_shape(layout), "float64")
         self._keys = runtime.zeros(keys_shape(layout), "int64")
-        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
-        for place, update in enumerate(layout.rows):
-            spans[place] = update.first, update.end
         self._report = runtime.zeros((report_size(structure),), "int64")
         self._reported = runtime.as_numpy(self._report)
         self._written: list[tuple[float, ...]] = []  # scalars in `_numbers`
@@ -98,12 +94,20 @@ class UpdateStep:
         self._steady: tuple[float, float] | None = None
         self._last: list[tuple[float, ...]] = []
         self._is_dense = {name: name not in self._tables for name in structure}
-        tables = (state.tables.table(name) for name in self._tables)
-        ranges = ((table, number) for table in tables for number in range(len(table.ranges)))
+        self._whole = {name for name, dense in self._is_dense.items() if dense}
+        updates = [
+            (table, number, span)
+            for table in map(state.tables.table, self._tables)
+            for number in range(len(table.ranges))
+            for span in table.spans(number)
+        ]
+        spans = runtime.as_numpy(self._keys, writable=True)[:, 3:]
+        for place, (*_, span) in enumerate(updates):
+            spans[place] = span[: spans.shape[1]]
         self._keyed = [
             (place, table, number)
-            for place, (table, number) in enumerate(ranges)
-            if table.stamp(number) is not None or table.keys(0, 0)
+            for place, (table, number, _) in enumerate(updates)
+            if table.marks(number, 0, 0) is not None
         ]
         self._lookups = -1  # number of lookups that `WORK` has room for
         self._bound: tuple[list[str], list[NDArray]] = [], []
@@ -138,18 +142,15 @@ class UpdateStep:
             If a gradient or the loss is not finite; nothing is written then.
         """
         number = state.step + 1
-        if state.tables.lagging:
-            state.tables.hold(params)
-            self._make_current_(state.tables)
+        state.tables.hold(params, self._whole)
         numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
         if self._keyed:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
-        if state.tables.lagging:
-            taken = dict(zip(self._rules, numbers, strict=True))
-            state.tables.note_step(number, state.seed, taken, self._is_dense)
+        taken = dict(zip(self._rules, numbers, strict=True))
+        state.tables.note_step(number, state.seed, taken, self._is_dense)
         state.step = number
         return loss, StepResult(number, scale.norm)
 
@@ -174,8 +175,7 @@ class UpdateStep:
         """Write the noise keys of half-precision tables, and the step numbers of exact mode."""
         view = runtime.as_numpy(self._keys, writable=True)
         for place, table, number in self._keyed:
-            view[place, :2] = table.keys(state.seed, step) or 0
-            view[place, 2] = table.stamp(number) or 0
+            view[place, :3] = table.marks(number, state.seed, step)
 
     def _bind(
         self, params: Mapping[str, NDArray], state: State, lookups: int
@@ -197,12 +197,6 @@ class UpdateStep:
             self._arguments = {**self._arguments, WORK: work}
             self._lookups = lookups
         return self._arguments
-
-    def _make_current_(self, tables: Tables) -> None:
-        """Bring all rows up to date, of parameters with a dense gradient."""
-        for table in tables.lagging:
-            if self._is_dense.get(table.name):
-                table.flush()
 
     def _problem(self, loss: NDArray) -> str:
         """Describe the values that are not finite.

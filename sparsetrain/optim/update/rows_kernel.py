@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import PrimFunc, const
 
 from sparsetrain.kernels.builder import buffer, extents, kernel
-from sparsetrain.kernels.table_formats import computed_in
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.row_update import Runs, update_row, update_rows
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.kernel_parts import (
@@ -66,24 +66,27 @@ def rows_kernel(
 
     Arguments: rows (N,), order (2, N), offsets (N + 1,), source (N,) if pooled, values (M, D),
     weight (V, D), one array per slot, last (V,) if stamped, counts (2,), report, numbers (R, K),
-    keys (P, 5): two noise keys, the step's number, and the first and the end of the rows. `rule`
-    and `place` are rows of the last two.
+    keys (P, 5 or 7): two noise keys, the step's number, the first and the end of the rows, and for
+    rows that are rounded their `numbers` (see `PlainRow`). `rule` and `place` are rows of the last
+    two.
     """
+    form = format_of(kind.dtype)
     with kernel() as built:
         entries, stored, table = extents(3)
         rows = buffer("rows", (entries,), kind.index_dtype)
         order = buffer("order", (2, entries), "int32")
         offsets = buffer("offsets", (entries + 1,), "int32")
         source = buffer("source", (entries,), "int32") if kind.pooled else None
-        values = buffer("values", (stored, kind.width), computed_in(kind.dtype))
+        values = buffer("values", (stored, kind.width), form.computed)
         parameter = Parameter.declare(spec, table, kind.width, kind.dtype)
         last = buffer("last", (table,), "int32") if kind.stamped else None
         counts, report = buffer("counts", (2,), "int32"), declare_report()
         numbers, keys = declare_numbers(), buffer("keys", extents(2), "int64")
         runs = Runs(rows, lambda n: order[0, n], offsets, source, values)
         with T.If(report[0] == 0), T.Then():
-            h = bind_scalars(spec, computed_in(kind.dtype), numbers, rule)
+            h = bind_scalars(spec, form.computed, numbers, rule)
             h.keys = keys[place, 0], keys[place, 1]
+            h.numbers = keys[place, 5], keys[place, 6]
             marks = [] if last is None else [(last, tirx.Cast("int32", keys[place, 2]))]
             used = T.Bind(tirx.Cast("int64", counts[0]))
             span = None if whole else (T.Bind(keys[place, 3]), T.Bind(keys[place, 4]))

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from sparsetrain.kernels.table_formats.half import HALVES
 from sparsetrain.kernels.table_formats.noise import FIRST, GOLDEN, SECOND, Keys
-from sparsetrain.kernels.table_formats.stored import EXTRA, HALVES
+from sparsetrain.kernels.table_formats.uint8 import EXTRA
 
 WORD = np.uint64(0xFFFF_FFFF)
 
@@ -29,7 +30,7 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 def largest(dtype: str) -> float:
     """The largest finite number of a half."""
-    return float(ml_dtypes.finfo(HALVES[dtype]).max)
+    return float(ml_dtypes.finfo(HALVES[dtype].array).max)
 
 
 def neighbours(value: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +38,7 @@ def neighbours(value: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
     They are equal where the format holds the number. Beyond the largest finite one, infinity.
     """
-    half = HALVES[dtype]
+    half = HALVES[dtype].array
     with np.errstate(over="ignore"):
         near = value.astype(half)
     near = np.where(np.abs(value) > largest(dtype), np.copysign(np.inf, value), near)

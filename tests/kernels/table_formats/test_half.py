@@ -9,8 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from sparsetrain import runtime
 from sparsetrain.kernels.builder import buffer, kernel
-from sparsetrain.kernels.table_formats.half import narrowed, widened
-from sparsetrain.kernels.table_formats.stored import HALVES
+from sparsetrain.kernels.table_formats.half import HALVES, narrowed, widened
 from sparsetrain.runtime.compiling import compile_kernel
 from sparsetrain.runtime.host import host_target
 from sparsetrain.runtime.targets import resolve_target
@@ -67,7 +66,7 @@ def randoms(seed):
 @EACH
 @TARGETS
 def test_every_half_is_widened_as_numpy_does(dtype, target):
-    found, expected = widen(dtype, target)(EVERY), EVERY.view(HALVES[dtype])
+    found, expected = widen(dtype, target)(EVERY), EVERY.view(HALVES[dtype].array)
     expected = expected.astype(np.float32)
     nan = np.isnan(expected)
     np.testing.assert_array_equal(found.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
@@ -78,11 +77,11 @@ def test_every_half_is_widened_as_numpy_does(dtype, target):
 @TARGETS
 @pytest.mark.parametrize("random", [0, 1, 2**31, 2**32 - 1])
 def test_a_number_that_the_format_holds_is_never_moved(dtype, target, random):
-    exact = EVERY.view(HALVES[dtype]).astype(np.float32)
+    exact = EVERY.view(HALVES[dtype].array).astype(np.float32)
     found = narrow(dtype, target)(exact, np.full(exact.shape, random, np.uint32))
     nan = np.isnan(exact)
     np.testing.assert_array_equal(found[~nan], EVERY[~nan])
-    assert np.isnan(found.view(HALVES[dtype])[nan]).all()
+    assert np.isnan(found.view(HALVES[dtype].array)[nan]).all()
 
 
 @EACH
@@ -92,7 +91,7 @@ def test_rounding_is_that_of_numpy_for_numbers_of_every_size(dtype, target):
     near = (np.random.default_rng(2).standard_normal(scale.shape) * scale).astype(np.float32)
     for value in (numbers(3), near):
         random = randoms(4)
-        found = narrow(dtype, target)(value, random).view(HALVES[dtype])
+        found = narrow(dtype, target)(value, random).view(HALVES[dtype].array)
         expected = rounded(value, random, dtype)
         np.testing.assert_array_equal(found.astype(np.float32), expected)
         below, above = neighbours(value, dtype)
@@ -104,7 +103,7 @@ def test_the_mean_of_many_roundings_is_the_number(dtype):
     tries = 4096 * LANES
     for number in (1.0003, -0.1, 3e-5, 1e-6, 60_001.7):
         value = np.full((4096, LANES), number, np.float32)
-        found = narrow(dtype)(value, randoms(5)).view(HALVES[dtype]).astype(np.float64)
+        found = narrow(dtype)(value, randoms(5)).view(HALVES[dtype].array).astype(np.float64)
         below, above = (float(n[0]) for n in neighbours(value[0, :1], dtype))
         share = (float(value[0, 0]) - below) / (above - below)
         sigma = (above - below) * np.sqrt(share * (1 - share) / tries)
@@ -118,5 +117,5 @@ def test_only_what_is_beyond_the_largest_number_becomes_infinite(dtype, random):
     beyond = np.nextafter(most, np.float32(np.inf))
     value = np.resize(np.float32([most, -most, beyond, -beyond, np.inf]), (1, LANES))
     found = narrow(dtype)(value, np.full(value.shape, random, np.uint32))
-    found = found.view(HALVES[dtype]).astype(np.float32)[0, :5]
+    found = found.view(HALVES[dtype].array).astype(np.float32)[0, :5]
     np.testing.assert_array_equal(found, [most, -most, np.inf, -np.inf, np.inf])

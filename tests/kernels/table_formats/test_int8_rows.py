@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from sparsetrain.kernels.table_formats import stored
-from sparsetrain.kernels.table_formats.stored import EXTRA, numpy_dtype, quantize_rows_
+from sparsetrain.kernels.table_formats import format_of, uint8
+from sparsetrain.kernels.table_formats.uint8 import EXTRA, quantize_rows_
 from tests.kernels.table_formats.in_numpy import dequantized
 
 
@@ -18,10 +18,10 @@ def quantized(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("width", [1, 2, 16, 33])
 def test_a_number_is_off_by_half_a_step_of_its_row_at_most(width, dtype, monkeypatch):
-    monkeypatch.setattr(stored, "BLOCK", 7)
+    monkeypatch.setattr(uint8, "BLOCK", 7)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((100, width)) * 10.0 ** rng.integers(-4, 4, (100, 1))
-    rows = rows.astype("f4").astype(numpy_dtype(dtype))
+    rows = rows.astype("f4").astype(format_of(dtype).array)
     exact = rows.astype("f8")
     found = dequantized(quantized(rows)).astype("f8")
     step = (exact.max(axis=1) - exact.min(axis=1)) / 255
@@ -45,7 +45,7 @@ def test_rows_at_the_ends_of_the_range_have_a_scale(row):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2e38])
 def test_a_row_without_a_scale_is_named(bad, monkeypatch):
-    monkeypatch.setattr(stored, "BLOCK", 4)
+    monkeypatch.setattr(uint8, "BLOCK", 4)
     rows = np.ones((10, 3), "f4")
     rows[6, 1] = bad
     problem = quantize_rows_(np.empty((10, 3 + EXTRA), np.uint8), rows)

@@ -15,6 +15,7 @@ from sparsetrain.backends.cuda.sparse.coalesce import chunk_sums
 from sparsetrain.backends.cuda.sparse.row_kernels import count_up_kernel, fill_kernel, spread_kernel
 from sparsetrain.backends.cuda.update import update_kernels
 from sparsetrain.backends.cuda.update.arrays import foreach_kernel, total_kernel
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.param_groups import RowRange
 from sparsetrain.optim.update.dense_kernel import MOST
 from sparsetrain.optim.update_rule import UpdateRule
@@ -24,6 +25,7 @@ from sparsetrain.runtime.pool import scratch_tensor
 from sparsetrain.runtime.tensors import target_of
 from sparsetrain.sparse_tensor import CoalescePlan, RowSparse
 from sparsetrain.tables.formula import KernelSpec
+from sparsetrain.tables.kernel_parts import is_flat
 from sparsetrain.tables.slots import LAST, Target, matrix_shape
 
 
@@ -129,7 +131,7 @@ def update_dense_(
     height, width = matrix_shape(target.param.shape)
     numbers, size = [*rows, begin], prod(map(int, gradient.shape))
     shape = size // width, width
-    if update_kernels.is_flat(spec, str(target.param.dtype)):  # treat all elements as one row
+    if is_flat(spec, format_of(str(target.param.dtype))):  # one row of all elements
         numbers = [number * width for number in numbers]
         height, width, shape = 1, height * width, (1, size)
     _dense_kernel(target_of(target.param), spec, str(target.param.dtype))(

@@ -29,11 +29,11 @@ from sparsetrain.backends.cuda.sparse.parts import (
 from sparsetrain.backends.cuda.sparse.runs import Sums, clear
 from sparsetrain.kernels.builder import buffer, extents, kernel, scalar
 from sparsetrain.kernels.loops import store_vector
-from sparsetrain.kernels.table_formats import computed_in, is_half
+from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.row_update import Runs
 from sparsetrain.tables import replay
 from sparsetrain.tables.formula import KernelSpec
-from sparsetrain.tables.kernel_parts import Parameter, scalars
+from sparsetrain.tables.kernel_parts import Parameter, is_flat, scalars
 from sparsetrain.tables.multiply_add import define_multiply_add
 
 # TVM 0.27 does not lower `tirx.fma` for CUDA. With a lowering for it, TVM turns every sum of a
@@ -58,7 +58,7 @@ def row_update_kernel(
         order = buffer("order", (entries,), "int32")
         offsets = buffer("offsets", (segments + 1,), "int32")
         source = buffer("source", (sources,), "int32")
-        values = buffer("values", (stored, width), computed_in(dtype))
+        values = buffer("values", (stored, width), format_of(dtype).computed)
         runs = Runs(rows, lambda n: order[n], offsets, source if pooled else None, values)
         table, chunk_rows, block_rows = extents(3)
         chunks = buffer("chunks", (chunk_rows, width), values.dtype)
@@ -185,8 +185,8 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
     """
     with kernel() as built:
         height, width, rows, across = extents(4)
-        flat = is_flat(spec, dtype)
-        gradient = buffer("gradient", (rows, across if flat else width), computed_in(dtype))
+        flat = is_flat(spec, format_of(dtype))
+        gradient = buffer("gradient", (rows, across if flat else width), format_of(dtype).computed)
         parameter = Parameter.declare(spec, height, width, dtype)
         parameter.lanes = 1
         h = scalars(spec, dtype)
@@ -204,11 +204,6 @@ def dense_update_kernel(spec: KernelSpec, dtype: str) -> PrimFunc:
                 state = parameter.begin_row(T.Bind(first + row), lambda d: gradient[given, d], h)
                 state.update(column, gradient[given, column])
     return built.get()
-
-
-def is_flat(spec: KernelSpec, dtype: str) -> bool:
-    """Whether a dense update ignores rows: no values are shared or rounded per row."""
-    return not (spec.formula.by_row or is_half(dtype))
 
 
 def dense_rows(
@@ -246,7 +241,7 @@ def catch_up_kernel(
         last = buffer("last", (table,), "int32")
         history = buffer("history", (steps, replay.columns(spec, dtype)), "float64")
         replayed = buffer("replayed", (strips,), "int64")
-        nothing = scalar("zero", computed_in(dtype))
+        nothing = scalar("zero", format_of(dtype).computed)
         first, end = scalar("first", "int64"), scalar("end", "int64")
         base, now, cap = (scalar(name, "int32") for name in ("base", "now", "cap"))
         past = replay.PastSteps(history, base, spec, dtype)
