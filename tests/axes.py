@@ -43,7 +43,7 @@ AXES = {
     "tables in half precision and int8": Axis(
         r"\bstored\.(rounded|trainable|beside)\b|\bU?INT8\b|table_dtype|table_format_of\(.*\.dtype",
         r"table_formats|quantized|^tables/",
-        7,
+        5,
     ),
     "precision of programs": Axis(
         r"\bpolicy\b|policy_(for|of)|to_half|precision\.lacks|loss_scale|LOSS_SCALE|\bscaling\b"
@@ -57,12 +57,12 @@ AXES = {
         r"|\.lags\b|\blagging\b|\bstamp(ed|s)?\b|\bLAST\b|max_replayed"
         r"|(table|params)\.(flush|current)\(",
         r"^tables/",
-        20,
+        23,
     ),
     "bags": Axis(
         r"\bhas_bags\b|\bpooling\b|\bweighted\b|\bbags\b",
         r"/bags\.py|ragged|data/ids|/by_feature",
-        18,
+        16,
     ),
     "kinds of labels": Axis(
         r'label_kinds|LabelKind|is_clicks|(?<!": )"(binary|real)"|\b(Binary|Real|Classes)\(',

@@ -45,7 +45,7 @@ def cut(module: tvm.IRModule, function: str, plan: ShardingPlan) -> tuple[tvm.IR
     ------
     ConfigError
         If a storage is read in any way but a lookup by an input, or one input looks up two storages
-        with different owners.
+        that are sharded differently.
     """
     module = extract(module, function)
     old = module[function]
@@ -79,6 +79,6 @@ def _require_alike(lookups: Lookups, plan: ShardingPlan) -> None:
         where = [[table.owner for table in plan[name].tables] for name in (one, other)]
         if both and (where[0] != where[1] or len(where[0]) > 1):
             raise ConfigError(
-                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which have "
-                "different owners: name both tables in the feature"
+                f"parallel: {min(both)!r} is looked up in {one} and in {other}, which are "
+                "sharded differently: name both tables in the feature"
             )

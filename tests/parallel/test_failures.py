@@ -109,7 +109,7 @@ def test_rows_that_come_in_another_order_from_each_table_are_refused():
         crossed, group = Crossed({"user": 9, "item": 5}), Group(comm, "table", 2)
         st.Trainer(crossed, ADAGRAD, parallel=group).compile()
 
-    said = "'user' is looked up in user.weight and in item.weight, which have different owners"
+    said = "'user' is looked up in user.weight and in item.weight, which are sharded differently"
     assert any(said in str(error) for error in run_ranks(2, work))
 
 

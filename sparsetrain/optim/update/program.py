@@ -142,15 +142,17 @@ class UpdateStep:
             If a gradient or the loss is not finite; nothing is written then.
         """
         number = state.step + 1
-        state.tables.hold(params, self._whole)
+        if state.tables.lagging:
+            state.tables.hold(params, self._whole)
         numbers = self._write_numbers_(number, state.lr_scale, scale.factor)
         if self._keyed:
             self._write_keys_(state, number)
         loss = self.program(self._bind(params, state, lookups), inputs, checked=True)
         if self._reported[0]:
             return loss, skip_step(state, self._problem(loss), scale, loss)
-        taken = dict(zip(self._rules, numbers, strict=True))
-        state.tables.note_step(number, state.seed, taken, self._is_dense)
+        if state.tables.lagging:
+            taken = dict(zip(self._rules, numbers, strict=True))
+            state.tables.note_step(number, state.seed, taken, self._is_dense)
         state.step = number
         return loss, StepResult(number, scale.norm)
 
