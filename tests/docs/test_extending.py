@@ -228,7 +228,7 @@ RECIPES = {
                 "from sparsetrain.models.arguments": (
                     "from sparsetrain.models.nfm import NFM as NFM\n"
                 ),
-                "    )\n}\n\n__all__": "        NFM,\n",
+                "    )\n}\n\n\ndef kind_of": "        NFM,\n",
             },
             "tests/models/equations.py": {
                 "# Kind in `MODELS`": NFM_EQUATION,
