@@ -609,7 +609,7 @@ def test_a_constant_id_outside_a_table_is_refused_by_name(bad):
     def loss(table):
         return op.sum(emit(lookup(table, relax.const([0, bad]))))
 
-    message = rf"constant.* id {bad} at \(1,\) is outside the axis of 5"
+    message = rf"constant.* id {bad} at \(1,\) is outside the axis of length 5"
     with pytest.raises(ConfigError, match=message):
         st.value_and_grad(function({"table": (5, 2)}, loss), "loss", ["table"])
 

@@ -127,7 +127,7 @@ def test_training_is_refused_by_name(tmp_path):
     for train in (quantized.step, quantized.fit):
         with pytest.raises(ConfigError, match="tables in uint8 are for prediction only: train"):
             train(small_dlrm.batch(8))
-    with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone"):
+    with pytest.raises(ConfigError, match="tables in uint8 are for prediction only"):
         st.Trainer(quantized.model, st.optim.sgd(0.1))
     quantized.save(tmp_path / "small")
     with pytest.raises(CheckpointError, match="int8, for prediction only: `load_predictor`"):

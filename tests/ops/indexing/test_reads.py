@@ -120,11 +120,17 @@ def test_modes_of_take_are_those_of_numpy(mode, target):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gather_nd", r"'ids': id 4 at \(3, 1\) is outside the axis of 4 that relax.gather_nd"),
-        ("gather_nd of one axis", r"'ids': id -6 at \(3, 0\) is outside the axis of 5"),
-        ("gather_nd by batches", r"'ids': id 1099511627776 at \(3, 0\) is outside the axis of 4"),
-        ("gather_elements", r"'ids': id 5 at \(2, 0\) is outside the axis of 5"),
-        ("index_tensor", r"'i': id 7 at \(2, 0\) is outside the axis of 5"),
+        (
+            "gather_nd",
+            r"'ids': id 4 at \(3, 1\) is outside the axis of length 4 that relax.gather_nd",
+        ),
+        ("gather_nd of one axis", r"'ids': id -6 at \(3, 0\) is outside the axis of length 5"),
+        (
+            "gather_nd by batches",
+            r"'ids': id 1099511627776 at \(3, 0\) is outside the axis of length 4",
+        ),
+        ("gather_elements", r"'ids': id 5 at \(2, 0\) is outside the axis of length 5"),
+        ("index_tensor", r"'i': id 7 at \(2, 0\) is outside the axis of length 5"),
         ("take along another axis", r"'ids': id -2 at \(2,\) is outside the table's 5 rows"),
     ],
 )
