@@ -126,7 +126,7 @@ def test_a_ranker_recommends_items_of_the_sort_that_a_user_chose():
     assert items.shape == scores.shape == (3, 4)
     assert not {*items[0]} & {*log[~last].query("who == 3").what}
     assert model.predict(log[:2]).tolist() == [model.recommend([0], 1)[0][0, 0]] * 2
-    with pytest.raises(DataError, match="users are string, unlike those of fit"):
+    with pytest.raises(DataError, match="users are string, unlike users in fit"):
         model.recommend(["x"])
     with pytest.raises(ConfigError, match="DLRM predicts labels"):
         Ranker("dlrm").fit(log)

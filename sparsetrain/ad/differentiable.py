@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors have a gradient, and the gradient's shape.
+"""Tensors that have a gradient, and the gradient's shape.
 
 An int8 table represents floats: its gradient is float32, without columns for the scales.
 """

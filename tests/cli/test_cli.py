@@ -300,7 +300,7 @@ def read_only_parent(path):
 @pytest.mark.parametrize(
     "name, prepare, message",
     [
-        ("run", occupied, "exists already; name a new folder or remove this one"),
+        ("run", occupied, "exists already; name another folder or remove this one"),
         ("run", lambda path: path.symlink_to("nowhere"), "exists already"),
         ("file/run", lambda path: path.parent.write_text(""), "is not a folder"),
         pytest.param(

@@ -103,7 +103,7 @@ def _assert_one_line(err: str, message: str) -> None:
 
 
 REFUSED = {
-    "no option": ([], "model 'Linear' is unknown.*a class of yours is for --model MODULE:CLASS"),
+    "no option": ([], "model 'Linear' is unknown.*for your own class use --model MODULE:CLASS"),
     "no class": (["--model", MODULE], r"--model linear_of_a_test: write MODULE:CLASS, such as"),
     "no module": (["--model", "nowhere:Linear"], "No module named 'nowhere'; it is neither"),
     "no such class": (["--model", f"{MODULE}:Liner"], "linear_of_a_test has no Liner"),

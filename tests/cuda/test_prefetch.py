@@ -267,7 +267,7 @@ def test_fit_sends_ahead(cuda, monkeypatch):
 
 
 def test_a_planner_is_refused_where_it_means_nothing():
-    with pytest.raises(ConfigError, match="plan is 'auto', 'host' or 'device', not 'gpu'"):
+    with pytest.raises(ConfigError, match="plan must be 'auto', 'host' or 'device', not 'gpu'"):
         trainer_on_cpu(plan="gpu")
     with pytest.raises(ConfigError, match="plan='host' needs CUDA"):
         trainer_on_cpu(plan="host")

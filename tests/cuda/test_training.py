@@ -187,7 +187,7 @@ def test_a_profile_waits_for_every_kernel_before_it_reads_the_clock(cuda, monkey
     profile = trainer.profile(small_dlrm.batch(9), steps=2)
     assert "clock" in events
     assert all(events[n - 1] == "wait" for n, event in enumerate(events) if event == "clock")
-    assert "on cuda, where launches wait for each other" in str(profile)
+    assert "on cuda, with launches that wait for each other" in str(profile)
     names = {kernel.name for kernel in profile.kernels}
     assert names >= {"interaction", "lookup of rows", "short plan", "update of touched rows"}
     assert_same_state(trainer.state_dict(), before)
@@ -238,7 +238,9 @@ def test_parameters_that_lie_elsewhere_are_named_with_the_way_out(cuda, what):
     state = optimizer.init(params)
     if what == "slot 'sum'":
         params = there
-    message = rf"'w' is on .*, its {what} on .*program\.place\(params\) before optimizer\.init"
+    message = (
+        rf"'w' is on .*, but its {what} is on .*program\.place\(params\) before optimizer\.init"
+    )
     with pytest.raises(ConfigError, match=message):
         optimizer.apply_(params, there, state)
 

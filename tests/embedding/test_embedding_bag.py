@@ -126,7 +126,7 @@ def test_a_mode_that_does_not_exist_is_refused(options):
     if options.pop("weights", False):
         options["weights"] = variables["weights"]
     table, ids, offsets = (variables[name] for name in ("table", "ids", "offsets"))
-    with pytest.raises(ValueError, match="mode must be 'sum', or 'mean' without weights"):
+    with pytest.raises(ValueError, match="mode is 'sum', or 'mean' without weights"):
         embedding_bag(table, ids, offsets, **options)
 
 

@@ -102,7 +102,7 @@ def test_a_run_starts_in_an_empty_folder_and_in_no_other(data, tmp_path, capsys)
         other.mkdir()
         (other / name).write_text("step-000000000001\n")
         assert main([*train, str(other)]) == 2
-        assert "exists already; name a new folder" in capsys.readouterr().err
+        assert "exists already; name another folder" in capsys.readouterr().err
         assert os.listdir(other) == [name]
 
 

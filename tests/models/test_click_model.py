@@ -365,7 +365,7 @@ def test_tables_become_int8_where_the_class_takes_a_table_dtype():
         def forward(self, dense, embedded):
             return self.last(dense)
 
-    with pytest.raises(ConfigError, match=r"Fixed takes no table_dtype.* pass \*\*rest"):
+    with pytest.raises(ConfigError, match=r"Fixed has no table_dtype.* pass \*\*rest"):
         st.Trainer(Fixed([5, 7]), st.optim.sgd(0.1)).quantized()
 
 

@@ -82,7 +82,7 @@ OPTIONS = {"rows": [9, 5], "dim": 4, "num_dense": 3, "bottom": (4,), "top": (4,)
 
 def test_what_is_not_there_is_refused_by_name():
     refused = {
-        "Own.initialize draws weights by a rule of its own": lambda: Own(**OPTIONS),
+        "Own overrides initialize": lambda: Own(**OPTIONS),
     }
     for said, make in refused.items():
         with pytest.raises(ConfigError, match=said):

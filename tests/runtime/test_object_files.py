@@ -113,7 +113,9 @@ def test_predictions_share_the_layers_of_the_step(place, compiled):
     assert "fused_matmul_nt_add_relu" in compiled
     compiled.clear()
     trainer.compile(scores=True)
-    assert set(compiled) <= {"shape_func"}
+    # Layers of numbers alone are computed once for equal rows, which `take` then repeats.
+    found = sorted(name for name in compiled if name != "shape_func")
+    assert found == ["fused_matmul_nt_add_relu"] * 2 + ["take"]
 
 
 @pytest.mark.parametrize("kind", slow_except(["weighted"], ["single", "weighted"]))

@@ -108,7 +108,7 @@ def test_absent_columns_are_missing_values_where_this_was_asked_for(made):
 def test_a_source_that_is_missing_or_bad_is_named(made):
     rows = rows_of(2, 3)
     lacking = {name: values for name, values in rows.items() if name != "genres"}
-    with pytest.raises(DataError, match="column genres is missing: genres_list is made of it"):
+    with pytest.raises(DataError, match="column genres is missing: genres_list is derived from it"):
         made[1].predict(lacking)
     with pytest.raises(DataError, match="column price: 'x' is not a number"):
         made[1].predict(rows | {"price": ["1", "x"]})

@@ -145,7 +145,7 @@ def test_a_request_with_other_numbers_of_ids_is_refused_by_row_and_column(export
 
 
 REFUSED = {
-    "bert4rec": "BERT4Rec.prepare_scores is Python, which no export runs",
+    "bert4rec": "BERT4Rec.prepare_scores is Python code, which an export cannot run",
     "two Dense": "Rated has several Dense features, numbers, others",
 }
 

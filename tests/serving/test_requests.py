@@ -157,7 +157,7 @@ def test_a_type_that_is_no_feature_is_refused_before_the_batches_are_read(
     if listed:
         column = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), column)
     monkeypatch.setattr(requests, "as_feature", Mock(side_effect=AssertionError))
-    with pytest.raises(DataError, match="column site: a column of dictionary.*not a feature"):
+    with pytest.raises(DataError, match="column site: type dictionary.*is not supported"):
         from_arrow(stream({"site": column}), NAMES, MOST)
 
 

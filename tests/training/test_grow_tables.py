@@ -146,5 +146,7 @@ def test_a_model_whose_arguments_do_not_decide_its_rows_is_refused():
     schema = st.data.Schema(categories=("user",))
     encoder = st.data.Encoder.fit(rows, schema=schema, min_count=1, treat_as="raw")
     trainer = st.Trainer(Fixed(), encoder=encoder)
-    with pytest.raises(ConfigError, match="no argument of Fixed decides how many rows its tables"):
+    with pytest.raises(
+        ConfigError, match="no argument of Fixed sets the number of rows of its tables"
+    ):
         trainer.extended(encoder.extended({**rows, "user": [1, 3] * 20}))

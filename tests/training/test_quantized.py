@@ -125,9 +125,9 @@ def test_a_run_in_a_precision_that_this_machine_lacks_is_quantized_in_another(tm
 def test_training_is_refused_by_name(tmp_path):
     quantized = trained().quantized()
     for train in (quantized.step, quantized.fit):
-        with pytest.raises(ConfigError, match="tables in uint8 are for prediction only: train"):
+        with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone: train"):
             train(small_dlrm.batch(8))
-    with pytest.raises(ConfigError, match="tables in uint8 are for prediction only"):
+    with pytest.raises(ConfigError, match="tables in uint8 are for prediction alone"):
         st.Trainer(quantized.model, st.optim.sgd(0.1))
     quantized.save(tmp_path / "small")
     with pytest.raises(CheckpointError, match="int8, for prediction only: `load_predictor`"):

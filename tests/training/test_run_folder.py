@@ -45,7 +45,7 @@ def is_gone(run: Path) -> None:
 
 
 LOST = {
-    names_nothing: r"LATEST names step-0*99, which is missing; the newest there is step-0*3: write",
+    names_nothing: r"LATEST names step-0*99, which is missing; the newest is step-0*3: write",
     is_gone: r"has checkpoints up to step-0*3, but its LATEST is missing or older: write the name",
 }
 
@@ -147,7 +147,7 @@ def test_a_lock_with_another_name_is_not_written(run, tmp_path):
     (tmp_path / "mine").write_text("mine")
     (run / ".lock").unlink()
     os.link(tmp_path / "mine", run / ".lock")
-    with pytest.raises(CheckpointError, match=r"\.lock is not a file of a run's own"):
+    with pytest.raises(CheckpointError, match=r"\.lock is not a lock file of a run"):
         fit(loaded(run), run, epochs=2, resume=True)
     assert (tmp_path / "mine").read_text() == "mine"
 

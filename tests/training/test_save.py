@@ -192,7 +192,7 @@ CHANGES = {
     ),
     "tables of an unknown dtype": (
         _with("int4", "model", "config", "table_dtype"),
-        "table_dtype must be one of .*, not 'int4'",
+        "table_dtype is one of .*, not 'int4'",
     ),
     "other tables": (
         _with(["C1", "C2", "D"], "model", "config", "names"),

@@ -72,7 +72,7 @@ def test_what_is_no_table_is_refused_and_nothing_is_written(trained):
     ):
         with pytest.raises(ConfigError, match=error):
             trained.load_table("C2", table)
-    with pytest.raises(ConfigError, match="no table 'item'; there are C1, C2, C3"):
+    with pytest.raises(ConfigError, match="no table 'item'; tables are C1, C2, C3"):
         trained.table("item")
     small_dlrm.assert_same_state(trained.state_dict(), before)
 

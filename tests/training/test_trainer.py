@@ -38,7 +38,9 @@ def test_a_trainer_says_what_it_is():
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
 def test_a_trainer_is_saved_and_loaded_rather_than_copied(copied):
-    with pytest.raises(TypeError, match="a Trainer is not pickled or copied: save it in a folder"):
+    with pytest.raises(
+        TypeError, match="a Trainer cannot be pickled or copied: save it to a folder"
+    ):
         copied(small_dlrm.trainer())
 
 
@@ -83,7 +85,9 @@ def test_a_step_returns_the_loss_from_before_it():
     "given", [({}, [[1]], [1]), {"I1": [1]}, None], ids=["tuple", "dict", "None"]
 )
 def test_a_step_on_what_is_no_batch_says_how_to_make_one(given):
-    with pytest.raises(DataError, match=r"step takes a Batch, not a \w+; encoder\.encode\(table\)"):
+    with pytest.raises(
+        DataError, match=r"step needs a Batch, not a \w+: use encoder\.encode\(table\)"
+    ):
         small_dlrm.trainer().step(given)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA requires of kernels: names that are C++ identifiers, and device threads.
+"""Requirements of CUDA on kernels: names that are C++ identifiers, and device threads.
 
 The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
 function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
