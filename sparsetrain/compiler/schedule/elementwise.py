@@ -43,8 +43,8 @@ class Elementwise(CpuRule):
 def _inlined(sch: s_tir.Schedule, blocks: list[SBlockInfo]) -> list[SBlockRV]:
     """Inline each block into its consumers; return the blocks that write results.
 
-    dlight's `try_inline` also tries blocks that write results, and TVM's first error takes 0.35 s,
-    because its traceback reads the symbols of libraries.
+    dlight's `try_inline` also tries blocks that write results, and TVM's first error takes long;
+    see `rule`.
     """
     results = sch.get_output_blocks(sch.get_sblock("root"))
     kept = {sch.get(block).name_hint for block in results}
@@ -61,7 +61,7 @@ def _starts_nowhere(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
 def schedule_map(sch: s_tir.Schedule, block: SBlockRV, target: Target) -> None:
     """Spread one elementwise block over threads and vectors."""
     loops = sch.get_loops(block)
-    if not loops:
+    if all(static_extent(sch, loop) == 1 for loop in loops):
         return
     if len(loops) == 1:
         loops = sch.split(loops[0], [None, _CHUNK])

@@ -48,8 +48,6 @@ class SingleReduction(CpuRule):
         for info in blocks[:place]:
             sch.compute_inline(info.block_rv)
         final = inline_all_but_last(sch, followers)
-        if final is not None:
-            _give_it_a_loop(sch, final)
         lanes = vector_unit(target).lanes(output_dtype(sch, block))
         spatial, reduced = _split_axes(sch, blocks[place])
         if spatial and _keeps_contiguous_axis(sch, block, spatial[-1]):
@@ -70,12 +68,6 @@ class RowwiseReductions(CpuRule):
         """Run all blocks of a row together, so that the row stays in cache."""
         del blocks
         return DlightReduction().apply(sch.mod["main"], target, False)
-
-
-def _give_it_a_loop(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Wrap a scalar block in a loop of one: `rfactor` of TVM 0.27 fails beside a block without."""
-    if not sch.get_loops(block):
-        sch.add_unit_loop(block)
 
 
 def _split_axes(sch: s_tir.Schedule, info: SBlockInfo) -> tuple[list[LoopRV], LoopRV]:

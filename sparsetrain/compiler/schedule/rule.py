@@ -63,8 +63,35 @@ def _normalized(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, list[SBlockInfo]]:
 
     A schedule's block references stay valid in its copies.
     """
-    sch = s_tir.Schedule(func)
+    sch = s_tir.Schedule(_with_loops(func))
     return sch, normalize_prim_func(sch) or []
+
+
+def _with_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with a loop of one around each scalar block.
+
+    Beside a block without loops `rfactor` of TVM 0.27 fails, and `normalize_prim_func` raises and
+    catches an error. TVM's first error takes 0.35 s, because its traceback reads the symbols of
+    libraries.
+    """
+    root = func.body.block
+    parts = [*root.body] if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    if not any(isinstance(part, s_tir.SBlockRealize) for part in parts):
+        return func
+    looped = [_with_loop(part) for part in parts]
+    body = tirx.SeqStmt(looped) if len(looped) > 1 else looped[0]
+    block = s_tir.SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, body, root.init, root.alloc_buffers
+    )
+    return func.with_body(s_tir.SBlockRealize([], True, block))
+
+
+def _with_loop(part: tirx.Stmt) -> tirx.Stmt:
+    if not isinstance(part, s_tir.SBlockRealize):
+        return part
+    var = tirx.Var("u", "int64")
+    realize = s_tir.SBlockRealize([var for _ in part.iter_values], part.predicate, part.block)
+    return tirx.For(var, 0, 1, tirx.ForKind.SERIAL, realize)
 
 
 def has_blocks(func: tirx.PrimFunc) -> bool:

@@ -82,3 +82,13 @@ def test_the_module_that_is_given_stays_as_it_is():
     text = module.script()
     assert scheduled(ApplyRules(Counting()), module).script() != text
     assert module.script() == text
+
+
+@pytest.mark.parametrize("operator", [op.mean, op.negative])
+def test_no_block_is_without_a_loop_since_tvm_would_raise_an_error(operator):
+    shape = ("b", 3) if operator is op.mean else ()
+    module = run_passes(function({"x": shape}, operator), until="ApplyRules")
+    (kernel,) = (f for f in module.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+    schedule, blocks = schedule_rules._normalized(kernel)
+    assert blocks
+    assert all(schedule.get_loops(info.block_rv) for info in blocks)
