@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
 import sparsetrain as st
@@ -89,15 +89,34 @@ def losses(make, steps=4, **options):
     return [float(trainer.step(BATCHES[make](65, seed=i))) for i in range(steps)], trainer
 
 
-def test_the_mean_stays_and_the_share_of_zeros_is_the_rate():
+def module(rows, columns):
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((1000, 300), "float32"))
+    x = relax.Var("x", relax.TensorType((rows, columns), "float32"))
     keys = [relax.Var(name, relax.TensorType((1,), "int64")) for name in (KEY, FIRST_ROW)]
     with builder.function("main", [x, *keys], attrs={"num_input": 3}):
         with builder.dataflow():
             out = builder.emit_output(builder.emit(dropout(x, *keys, rate=0.3)))
         builder.emit_func_output(out)
-    program = Program(builder.get(), "main", resolve_target("cpu"), None)
+    return builder.get()
+
+
+@pytest.mark.parametrize("columns, kernels", [(300, 1), (tirx.Var("width", "int64"), 2)])
+def test_no_kernel_is_compiled_for_the_words_of_columns_known_beforehand(columns, kernels):
+    legal = relax.transform.LegalizeOps()(module(1000, columns))
+    assert sum(isinstance(f, tirx.PrimFunc) for f in legal.functions.values()) == kernels
+
+
+def test_words_known_beforehand_are_those_computed():
+    x = {"x": np.ones((40, 300), np.float32), **dropout_inputs(0, 1, 0)}
+    known, computed = (
+        Program(module(40, columns), "main", resolve_target("cpu"), None)({}, x)
+        for columns in (300, tirx.Var("width", "int64"))
+    )
+    assert np.array_equal(st.runtime.as_numpy(known), st.runtime.as_numpy(computed))
+
+
+def test_the_mean_stays_and_the_share_of_zeros_is_the_rate():
+    program = Program(module(1000, 300), "main", resolve_target("cpu"), None)
 
     def drawn(step):
         inputs = {"x": np.ones((1000, 300), np.float32), **dropout_inputs(0, step, 0)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax import op
 
@@ -28,12 +29,8 @@ def _type(call: Any) -> relax.Type:
 def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     x = call.args[0]
     keep, relu = 1.0 - float(call.attrs["rate"]), bool(call.attrs["relu"])
-    layer = uint(int(call.attrs["layer"]) * _LAYER % 2**32)
+    layer = int(call.attrs["layer"]) * _LAYER % 2**32
     limit = uint(min(round(keep * 2**32), 2**32 - 1))
-
-    def columns() -> te.Tensor:
-        width = x.ty.shape[-1] if x.ty.ndim > 1 else 1
-        return te.compute((width,), lambda i: times(_low(i), GOLDEN) ^ layer, "columns")
 
     def dropout(x: te.Tensor, key: te.Tensor, rows: te.Tensor, columns: te.Tensor) -> te.Tensor:
         zero, scale = tirx.const(0.0, x.dtype), tirx.const(1.0 / keep, x.dtype)
@@ -53,12 +50,25 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
         return te.compute(x.shape, element, "dropout")
 
-    # Folded to a constant where the width is constant, because a vector of column numbers is
-    # expensive.
-    words = builder.emit(builder.call_te(columns))
+    words = _columns(builder, x.ty.shape[-1] if x.ty.ndim > 1 else 1, layer)
     # It fuses after a product, like adding a bias, if the keys have one element each.
     kind = {"op_pattern": _ELEMENTWISE}
     return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
+
+
+def _columns(builder: relax.BlockBuilder, width: Any, layer: int) -> relax.Expr:
+    """A word for each column: a constant where the width is one, since computing it is expensive.
+
+    TVM would fold it, but compiles a kernel for that.
+    """
+    if isinstance(width, tirx.IntImm | int):
+        numbers = np.arange(int(width), dtype=np.uint32)
+        return relax.const(numbers * np.uint32(GOLDEN) ^ np.uint32(layer))
+
+    def columns() -> te.Tensor:
+        return te.compute((width,), lambda i: times(_low(i), GOLDEN) ^ uint(layer), "columns")
+
+    return builder.emit(builder.call_te(columns))
 
 
 def _low(index: Any) -> Any:
