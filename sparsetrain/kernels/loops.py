@@ -16,6 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 MAX_LANES = 128
+_LANES = 16  # float32 numbers in a register of AVX-512
 
 # Called with the number of each column.
 Columns = Callable[[Callable[[Any], None]], None]
@@ -71,10 +72,23 @@ def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 
 
 def columns(width: int, do: Callable[[Any], None]) -> None:
-    """Call `do` for each of `width` columns, in CPU vectors."""
-    tiles, lanes = (tirx.const(extent, "int64") for extent in column_tiles(width))
-    with T.serial(0, tiles) as t, T.vectorized(0, lanes) as d:
-        do(t * lanes + d)
+    """Call `do` for each of `width` columns, in CPU vectors; the last one may be shorter.
+
+    A vector holds a power of two of numbers, or the rest of fewer than 16: LLVM takes long to split
+    operations on 50 numbers, and its code for them is slow.
+    """
+    lanes = min(max(_LANES, width & -width), MAX_LANES)
+    whole = width - width % lanes
+    if whole:
+        with T.serial(0, _wide(whole // lanes)) as t, T.vectorized(0, _wide(lanes)) as d:
+            do(t * lanes + d)
+    if whole < width:
+        with T.vectorized(0, _wide(width - whole)) as d:
+            do(whole + d)
+
+
+def _wide(number: int) -> Any:
+    return tirx.const(number, "int64")
 
 
 HOST_LOOPS = Loops(_each, _each_vector, _each_row, partial(T.vectorized, 0))
