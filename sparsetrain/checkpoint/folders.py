@@ -24,7 +24,7 @@ from sparsetrain.system.file_locks import locked_draft, remove_dead, sync
 
 def located(folder: str | os.PathLike[str]) -> Path:
     """Return the absolute path, with links followed, so that siblings are on the same disk."""
-    path = Path(os.path.realpath(require_path("folder", folder)))  # circular links are no error
+    path = Path(os.path.realpath(require_path("folder", folder)))  # circular links are not an error
     if not path.name:
         raise CheckpointError(f"{path} cannot be a checkpoint: choose a folder below it")
     return path
@@ -47,7 +47,7 @@ def restore(target: Path) -> None:
 
 
 def require_replaceable(target: Path) -> None:
-    """Refuse a target that holds anything but a checkpoint of ours.
+    """Refuse a target that has anything but a checkpoint.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder of ours, manifest first, so its remains never look like a checkpoint.
+    """Delete a checkpoint, manifest first, so its remains never look like a checkpoint.
 
     A file that is not ours stays, and makes this fail. If `folder` is a link, only the link is
     deleted.

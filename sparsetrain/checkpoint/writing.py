@@ -138,7 +138,7 @@ def require_room(target: Path, size: int) -> None:
     Raises
     ------
     ResourceError
-        If not; the message gives the needed and the free space.
+        If there is not; the message gives the needed and the free space.
     """
     needed = _SLACK + size
     existing = next(place for place in (target, *target.parents) if place.exists())
@@ -150,5 +150,5 @@ def require_room(target: Path, size: int) -> None:
 
 
 def errors_of(target: Path) -> AbstractContextManager[None]:
-    """Turn an error of the operating system into one of ours that names `target`."""
+    """Convert errors of the operating system to package errors that name `target`."""
     return name_write_errors(target, CheckpointError)

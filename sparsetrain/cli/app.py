@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: its commands, and exit codes of their errors."""
+"""The command line: commands, and the exit codes of errors."""
 
 import atexit
 import os
@@ -106,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done, 2 usage or configuration, 3 data, 4 checkpoint, 5 numerical, 6 resources,
-        130 or 143 stopped by a signal, 1 a bug in this package.
+        Exit code: 0 success, 2 usage or configuration, 3 data, 4 checkpoint, 5 numerical,
+        6 resources, 130 or 143 stopped by a signal, 1 a bug in this package.
     """
     open_streams()
     texts = list(sys.argv[1:] if arguments is None else arguments)
@@ -115,20 +115,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_traceback = wanted or "--traceback" in texts
     texts = [text for text in texts if text != "--traceback"]
     try:
-        if "" in texts:  # an empty path would be the current folder
+        if "" in texts:  # an empty path would mean the current folder
             raise ConfigError("an argument is empty; is a shell variable not set?")
         command = next((text for text in texts if not text.startswith("-")), "train")
         several = processes_started() > 1
         if several and command not in ("train", "doctor"):
             raise ConfigError("only `train` and `doctor` run in several processes: start one")
-        # Before all that may fail: to begin, MPI waits for every process, even one that has ended.
+            # Before anything can fail: MPI_Init waits for every process, even one that has ended.
         joins = several and command == "train"
         with joined().comm.guard(Exception) if joins else nullcontext(), data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; Python would complain again at exit.
+        # The reader of our output has exited, for example `head`; Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (Exception, Stopped) as error:
@@ -145,15 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_and_exit() -> NoReturn:
     """Run the command of `sys.argv`, and end the process.
 
-    C's exit would wait for TVM's threads until they have yielded 300,000 times, which takes a
-    machine with many busy processes an hour.
+    C's exit would wait for TVM's threads until they have yielded 300,000 times, which takes an hour
+    on a machine with many busy processes.
     """
     if sys.argv[1:] and sys.argv[1] not in _WITHOUT_DATA and "--help" not in sys.argv:
         import_arrow()
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # closed, or a process without one
+        with suppress(OSError, ValueError, AttributeError):  # the stream is closed or absent
             stream.flush()
     os._exit(code)
 
@@ -161,7 +161,7 @@ def run_and_exit() -> NoReturn:
 def _print_error(message: str) -> None:
     try:
         print(escape_controls(message), file=sys.stderr, flush=True)
-    except OSError:  # such as a log on a full disk; Python would complain at exit
+    except OSError:  # for example, a full disk; Python would complain at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -175,7 +175,7 @@ def explain(error: BaseException) -> tuple[int, str]:
                 message = argument.sub(option, message)
             return code, message
     text = " ".join(str(error).split())
-    return 1, f"error: a fault of this package, please report it: {type(error).__name__}: {text}"
+    return 1, f"error: a bug in this package, please report it: {type(error).__name__}: {text}"
 
 
 # Arguments of the library -> options of commands.
@@ -192,7 +192,7 @@ _OUT_OF_MEMORY = "error: out of memory; reduce train.batch_size, model.dim or da
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # TVM reports memory that it cannot get as an InternalError with this text.
+    # TVM reports failed allocations as an InternalError with this text.
     return isinstance(error, MemoryError) or "std::bad_alloc" in str(error)
 
 
@@ -209,7 +209,7 @@ def _system(error: BaseException) -> str:
 
 
 def _is_odd_name(error: BaseException) -> bool:
-    # Python reads the bytes of a path that are not UTF-8 as such characters.
+    # Python decodes the bytes of a path that are not UTF-8 as surrogates.
     return isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed"
 
 

@@ -55,7 +55,7 @@ def compare(
 ) -> None:
     """Measure sparse and dense updates of tables on this machine.
 
-    Reports the table size from which on the sparse one is cheaper.
+    Reports the smallest table for which the sparse update is cheaper.
     """
     import sparsetrain as st
 
@@ -92,7 +92,7 @@ def compare(
 
 
 def _parse_rows(text: str) -> dict[str, int]:
-    """Return names and rows of tables from row counts with commas between them."""
+    """Return names and rows of tables from row counts separated by commas."""
     try:
         return {f"T{n}": int(part) for n, part in enumerate(text.split(","), start=1)}
     except ValueError:
@@ -102,7 +102,7 @@ def _parse_rows(text: str) -> dict[str, int]:
 
 
 def _measure(planned: Sequence[tuple[Any, Any]], arms: Sequence[str], out: Path) -> Measurements:
-    """Measure all cases; say which is next, and write the results after each."""
+    """Measure all cases; print each case first, and write the results after it."""
     import sparsetrain as st
 
     made: list[st.compare.Measurement] = []
@@ -182,7 +182,7 @@ def _ratio(m: st.compare.Measurement | None, sparse: st.compare.Measurement | No
 
 
 def _crossings(made: Measurements) -> dict[str, int | None]:
-    """Return the rows from which on the sparse update of a sweep is faster, by formula."""
+    """Return, by formula, the least rows from which the sparse update of a sweep is faster."""
     return {
         formula: crossing([(m.case.rows, m.arm, m.median_us) for m in points])
         for formula, points in _by_formula(made).items()
@@ -191,7 +191,7 @@ def _crossings(made: Measurements) -> dict[str, int | None]:
 
 
 def crossing(times: Sequence[tuple[int, str, float]]) -> int | None:
-    """Return the least rows from which on "sparse" takes less than "dense"; None if it never does.
+    """Return the least rows from which "sparse" is always faster than "dense", or None.
 
     `times` are rows, arm and time of each measurement.
     """
@@ -205,7 +205,7 @@ def crossing(times: Sequence[tuple[int, str, float]]) -> int | None:
 
 
 def _draw(groups: Mapping[str, Measurements], out: Path) -> list[Path]:
-    """Draw time and memory against rows, a plot for each formula."""
+    """Plot time and memory against rows, one plot for each formula."""
     files = [out / f"{formula}.png" for formula in groups]
     try:
         for file, (formula, points) in zip(files, groups.items(), strict=True):
@@ -213,7 +213,7 @@ def _draw(groups: Mapping[str, Measurements], out: Path) -> list[Path]:
             times = _chart("time of an update (µs)", points, lambda m: m.median_us)
             memory = _chart("bytes on top of table and slots", points, lambda m: m.memory_bytes)
             draw([times, memory], [formula], file)
-    except ConfigError as error:  # results are worth having without plots
+    except ConfigError as error:  # results are useful without plots
         note(f"no plots: {error}")
         return []
     return files

@@ -43,21 +43,21 @@ def convert(
 ) -> None:
     """Convert raw logs to encoded parquet.
 
-    Run it again after an interruption, and it continues.
+    After an interruption, run it again to continue.
     """
     import sparsetrain as st
 
     data = settings.resolve().data
     if data.label is not None:
         raise ConfigError(
-            "data.label is for `train`; give `convert` a --schema, made by `sparsetrain schema`"
+            "data.label works with `train` only: make a --schema with `sparsetrain schema`"
         )
     if data.numbers != "scaled":
-        raise ConfigError("data.numbers is for train; convert takes derived columns of --schema")
+        raise ConfigError("data.numbers works with train only: use derived columns in --schema")
     encoding = data.encoding()
     if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
         others = ", ".join(settings.flags()) or "settings of data"
-        raise ConfigError(f"--encoder brings its own schema and settings: leave out {others}")
+        raise ConfigError(f"--encoder has its own schema and settings: remove {others}")
     require_writable(out)
     with StopSignals():
         summary = st.data.convert_files(
@@ -127,18 +127,18 @@ def _describe(summary: dict[str, Any], out: Path, label: bool, encoder: Path | N
 
 
 class PassProgress:
-    """Notes how far a pass is, `every` so many seconds and at its end."""
+    """Prints the progress of a pass every `every` seconds and at its end."""
 
     def __init__(self, every: float = 5.0) -> None:
         self._every, self._name, self._rows = every, "", 0
         self._shown, self._began, self._before = time.monotonic(), 0.0, 0.0
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """Count `rows` more rows of pass `what`; the share `done` of it is done."""
+        """Count `rows` more rows of pass `what`; `done` is its completed share."""
         now = time.monotonic()
         if what != self._name:
             self._name, self._rows, self._began = what, 0, now
-        if not self._rows:  # an earlier run did this part
+        if not self._rows:  # an earlier run completed this part
             self._began, self._before = now, 0.0 if rows else done
         self._rows += rows
         if now - self._shown < self._every and done < 1:

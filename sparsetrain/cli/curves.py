@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts of runs' logs: losses, scores of validations, speed.
 
-`plot` draws them by Matplotlib, `report` as SVG.
+`plot` draws them with Matplotlib, `report` as SVG.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Line = Mapping[str, Any]
 
 
 class Curve(NamedTuple):
-    """One curve: its kind, "training", "validation" or "constant", and its points."""
+    """A curve: its points, and its kind, "training", "validation" or "constant"."""
 
     label: str
     kind: str
@@ -29,9 +29,9 @@ class Curve(NamedTuple):
 
 
 def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:
-    """Return the charts of runs, each with its name and log; speed is the last.
+    """Return the charts of runs, passed as pairs of name and log; speed is the last chart.
 
-    A color is a run; of a single run, a label. The scores of a constant are grey.
+    Each run has a color; if there is only one run, each label has. Scores of a constant are grey.
     """
     several, charts = len(runs) > 1, dict[str, list[Series]]()
     for number, (run, log) in enumerate(runs):
@@ -52,10 +52,10 @@ def _label(curve: Curve) -> str:
 
 
 def panels_of(lines: Sequence[Line]) -> Mapping[str, Sequence[Curve]]:
-    """Return the panels of a log with the curves in each; those without points are left out."""
+    """Return the panels of a log with their curves, without empty curves and panels."""
     training = [line for line in lines if line.get("split") == "train"]
     valid = [line for line in lines if line.get("split") == "valid"]
-    # The loss of training is the score of this name where there is one label, of classes.
+    # With one label of classes, the training loss is the logloss.
     loss = "logloss" if any("logloss" in line for line in valid) else "loss"
     panels = {loss: [Curve("training", "training", _points(training, "loss"))]}
     for name in dict.fromkeys(name for line in valid for name in line):
@@ -72,10 +72,10 @@ def panels_of(lines: Sequence[Line]) -> Mapping[str, Sequence[Curve]]:
 
 
 def steady(lines: Sequence[Line]) -> list[Line]:
-    """Return the log lines with a speed of training alone.
+    """Return the log lines that measure the speed of training alone.
 
     The first line of an epoch, or after a validation, includes the wait for rows and cold caches;
-    at the ends of epochs lines have few rows. Where all lines are such, all are returned.
+    the last line of an epoch has few rows. If no other lines exist, all are returned.
     """
     training = [line for line in lines if line.get("split") == "train"]
     most = max((line.get("rows") or 0 for line in training), default=0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic data with a known best score: `sparsetrain generate`, and a DLRM trained on it, `demo`.
 
-The synthetic generator knows the true click probability of every row, so its own AUC and logloss
-are the ceiling: no model can do better, and a constant is the floor.
+The generator knows the true click probability of every row, so the AUC and logloss of these are the
+ceiling that no model can exceed; a constant prediction is the floor.
 """
 
 import math
@@ -59,7 +59,7 @@ def demo(
 def _write_data(
     folder: Path, rows: int, held_out: int, seed: int, keep: bool
 ) -> tuple[Files, dict[str, float]]:
-    """Write three parquet files of fresh chunks; return them and the ceiling of the test file."""
+    """Write three parquet files of new chunks; return them and the ceiling of the test file."""
     import sparsetrain as st
 
     generator = st.data.SyntheticCriteo(seed)
@@ -69,14 +69,14 @@ def _write_data(
     for name, size in sizes.items():
         note(f"writing {size:,} synthetic rows for {name}")
         truth = generator.write(paths[name], size, first_chunk=chunk, chunk_rows=_CHUNK_ROWS)
-        chunk += math.ceil(size / _CHUNK_ROWS)  # files that share no chunk share no row
+        chunk += math.ceil(size / _CHUNK_ROWS)  # files with different chunks share no rows
     out = folder / "model" if keep else None
     files = Files([paths["train"]], paths["valid"], paths["test"], out)
     return files, {"auc": truth.auc, "logloss": truth.logloss}
 
 
 def _verdict(test: dict[str, Any], ceiling: dict[str, float]) -> str:
-    """Judge the result by the share of the possible gain that was learnt."""
+    """Judge the result by its share of the possible gain."""
     floor, best = test["constant_logloss"], ceiling["logloss"]
     if test["logloss"] >= floor:
         return "The training failed: the model is no better than a constant."
@@ -126,7 +126,7 @@ def generate(
     import sparsetrain as st
 
     if out.suffix.lower() not in (".parquet", ".tsv"):
-        raise ConfigError(f"{out}: the file is parquet or text; name it *.parquet or *.tsv")
+        raise ConfigError(f"{out}: unsupported file type: use *.parquet or *.tsv")
     require_writable(out)
     with StopSignals():
         generator = st.data.SyntheticCriteo(

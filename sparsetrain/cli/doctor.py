@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain doctor`: installed versions, the kernels' CPU, and CUDA or why it is missing.
+"""`sparsetrain doctor`: installed versions, the CPU target, and CUDA or why it is missing.
 
 A check that fails is reported in its line, and the remaining checks still run.
 """

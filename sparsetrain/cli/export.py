@@ -35,7 +35,7 @@ def export(
         typer.Option(
             "--cpu",
             metavar="x86-64-v3|x86-64-v4|native",
-            help="Instructions that the kernels may use; native: those of this machine.",
+            help="Instructions that the kernels may use; native: all that this machine has.",
         ),
     ] = default_level(),
     since: Annotated[
@@ -52,14 +52,14 @@ def export(
     """Export a model to a folder that needs no Python and no compiler.
 
     It holds compiled kernels, the weights, the encoder, a C header and TVM's runtime. A FILE.onnx
-    has the model alone, without the encoder.
+    has only the model, without the encoder.
     """
     require_no_export(model)
     require_free(out)
     chosen = {"checkpoint": checkpoint, "precision": precision, "model": import_class(model_class)}
     if out.suffix == ".onnx":
         if since is not None:
-            raise ConfigError("--since is for a FOLDER; a FILE.onnx is written whole")
+            raise ConfigError("--since works with a FOLDER only; a FILE.onnx has no delta")
         from sparsetrain.serving.onnx_model import export_onnx
 
         with StopSignals():
@@ -88,9 +88,9 @@ def apply(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="NEWER", help="New folder to write.")],
 ) -> None:
-    """Apply a delta to an exported model; write the newer one.
+    """Apply a delta to an exported model, and write the newer one.
 
-    Give `serve` a link; move it to NEWER and send SIGHUP.
+    To update a server, start `serve` with a link, move the link to NEWER and send SIGHUP.
     """
     from sparsetrain.serving.delta import apply as make
 
@@ -138,7 +138,7 @@ def serve(
 ) -> None:
     """Serve an exported model over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
 
-    SIGHUP opens FOLDER again without a stop, SIGTERM ends after the requests at hand.
+    SIGHUP reopens FOLDER without a stop, SIGTERM stops after the current requests.
     """
     require_export(folder)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until FOLDER is opened for the first time

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MODEL_FILES = ("manifest.json", "LATEST")
 _SHOWN = 40
-# Entries of a config that the list of tables shows.
+# Entries of a configuration that the list of tables already shows.
 _IN_TABLES = ("rows", "names", "table_dtype", "share_embedding")
 
 Summary = tuple[dict[str, Any], str]
@@ -84,7 +84,9 @@ def _encoder(path: Path) -> Summary:
 def _tables(tables: dict[str, int], share: dict[str, str]) -> str:
     rows = [["table", "rows"]] + [[name, f"{count:,}"] for name, count in tables.items()]
     shown = format_table(rows[: _SHOWN + 1])
-    return "\n".join([shown, *(f"{name} shares that of {owner}" for name, owner in share.items())])
+    return "\n".join(
+        [shown, *(f"{name} shares the table of {owner}" for name, owner in share.items())]
+    )
 
 
 def _model(path: Path, class_: Any) -> Summary:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain settings`: all settings, with defaults or the values of a run, as a TOML file.
 
-TOML cannot express a value that is not set: its line is a comment. `sparsetrain models`: every
-model that `train --model` takes, its paper and its settings.
+TOML has no null, so a setting without a value is a comment line. `sparsetrain models`: every model
+for `train --model`, with its paper and its settings.
 """
 
 import inspect

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options shared by commands, and the options of commands generated from declared settings.
+"""Options shared by commands, and options generated from declared settings.
 
-A setting with a flag (see `settings.fields`) becomes an option of every command that is decorated
-with `with_settings`; its text is parsed and checked by the settings, whatever its source.
+A setting with a flag (see `settings.fields`) becomes an option of every command decorated with
+`with_settings`; the settings parse and check its text, as from any source.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _PANELS = {"data": "Data", "model": "Model", "optimizer": "Optimizer", "train": 
 
 @dataclass(frozen=True)
 class SettingOptions:
-    """Settings from a command line, not resolved yet."""
+    """Settings from a command line, not yet resolved."""
 
-    entries: Sequence[Entry] = ()  # from options of their own
+    entries: Sequence[Entry] = ()  # from the settings' own options
     config: Path | None = None  # settings file
     overrides: Sequence[str] = ()  # from `--set`
 
@@ -62,7 +62,7 @@ class SettingOptions:
 
 
 def setting_type(name: str) -> Any:
-    """Return the annotation of an option, such as ``--schema``, for a command's parameter."""
+    """Return the annotation for a command's parameter that is an option such as ``--schema``."""
     flag = _FLAGS[name]
     default = "" if flag.default in (None, False) else f"  [default: {flag.default}]"
     option = typer.Option(
@@ -79,8 +79,8 @@ def with_settings(
 ) -> Callable[[Callable[..., None]], Any]:
     """Decorate a command: its parameter `settings` becomes options of settings.
 
-    These are the options `names`, or by default all that settings have except `exclude`, and none
-    without `own`; with `general` also `--set` and `--config`.
+    These are the options `names`, by default all except `exclude`, or none if `own` is False; with
+    `general`, also `--set` and `--config`.
     """
     chosen = [_FLAGS[name] for name in names or _FLAGS if own and name != exclude]
 
@@ -126,7 +126,7 @@ class GroupedCommand(TyperCommand):
     """A command that lists options in groups in its help."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then the options of each group in the order of their declaration."""
+        """Write arguments, then the options of each group in order of declaration."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -141,10 +141,10 @@ class GroupedCommand(TyperCommand):
 
 
 class GroupedCommands(TyperGroup):
-    """Commands in groups, each with its whole summary."""
+    """Lists commands in groups, each with its whole summary."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands of each group in the order of their declaration."""
+        """Write the commands of each group in order of declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)

@@ -16,7 +16,7 @@ from typing import Any
 from sparsetrain.errors import DataWarning
 from sparsetrain.system.launcher import is_first
 
-# Control characters but newlines and tabs, marks that turn the direction of text, and bytes of
+# Control characters except newline and tab, marks that change the direction of text, and bytes of
 # paths that are not UTF-8.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -24,36 +24,36 @@ _CONTROL = re.compile(
 
 
 def escape_controls(text: str) -> str:
-    """Return text that a terminal shows and does not obey: names in data may hold anything."""
+    """Escape text that a terminal would interpret: names in data may contain anything."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-_said: ContextVar[set[str] | None] = ContextVar("_said", default=None)  # notes of several runs
+_printed: ContextVar[set[str] | None] = ContextVar("_printed", default=None)  # see `notes_once`
 
 
 @contextmanager
 def notes_once() -> Iterator[None]:
-    """Print each note once, as runs of one search say the same of their data."""
-    token = _said.set(set())
+    """Print each note only once during the block, such as notes on data in all runs of a search."""
+    token = _printed.set(set())
     try:
         yield
     finally:
-        _said.reset(token)
+        _printed.reset(token)
 
 
 def note(text: str) -> None:
-    """Print a note on stderr; of processes that were started together only the first prints."""
-    said = _said.get()
-    if not is_first() or (said is not None and text in said):
+    """Print a note on stderr; with several processes, only the first prints."""
+    printed = _printed.get()
+    if not is_first() or (printed is not None and text in printed):
         return
-    if said is not None:
-        said.add(text)
+    if printed is not None:
+        printed.add(text)
     print(escape_controls(f"sparsetrain: {text}"), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def data_warnings_as_notes() -> Iterator[None]:
-    """Print the library's warnings of data as notes."""
+    """Print the library's warnings about data as notes."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", DataWarning)
         others = warnings.showwarning
@@ -69,7 +69,7 @@ def data_warnings_as_notes() -> Iterator[None]:
 
 
 def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
-    """Print the result of a command, as the last thing on stdout; only the first process does."""
+    """Print a command's result at the end of stdout; only the first process prints."""
     if not is_first():
         return
     shown = json.dumps(_plain(result), allow_nan=False) if as_json else escape_controls(text)
@@ -80,7 +80,7 @@ def emit(result: Mapping[str, Any], text: str, as_json: bool) -> None:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by names with dots; an empty mapping is a value."""
+    """Flatten nested mappings to names with dots; an empty mapping counts as a value."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         is_inner = isinstance(value, Mapping) and value
@@ -94,7 +94,7 @@ def format_share(count: int | None, total: int) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as aligned text; the first row is the heading, the first column left."""
+    """Align cells as text; the first row is the heading, the first column is on the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for first, *others in rows:
@@ -104,7 +104,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """Return the scores of named data sets as tables, each beside a constant's."""
+    """Return the scores of named data sets as tables, next to a constant's scores."""
     found = {
         f"{name} {label}".strip(): own
         for name, score in scores.items()
@@ -118,7 +118,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
             for name, own in found.items()
             if next((table for table in known_tables if table in own), None) == first
         }
-        # A grouped AUC is there only if it was asked for.
+        # A grouped AUC exists only if it was requested.
         known = set().union(*shown.values())
         columns = {key: column for key, column in columns.items() if key in known}
         rows = [
@@ -131,9 +131,9 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
 
 
 def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores of each label by its name, which is "" for an only one.
+    """Return the scores of each label by its name, which is "" for a single label.
 
-    The scores of Pop, beside a ranking's, are under that name.
+    A ranking's scores of Pop are under the name "Pop".
     """
     found: dict[str, dict[str, Any]] = {}
     several = any("." in name for name in score)
@@ -148,7 +148,7 @@ def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
-    """Warn if a constant, or the most popular items for everybody, would have scored as well."""
+    """Warn if a constant, or the most popular items for every user, would score as well."""
     for key in (key for key in score if key.startswith(f"{_POP}ndcg@")):
         own, pop = score[key.removeprefix(_POP)], score[key]
         if own is not None and own <= pop:
@@ -170,13 +170,13 @@ def warn_if_useless(name: str, score: Mapping[str, Any]) -> None:
             )
 
 
-_POP = "pop_"  # begins the scores of a ranking that is the same for all
+_POP = "pop_"  # prefix of the scores of a ranking by popularity
 _LOGLOSS = {
     "logloss": ("logloss", "{:.4f}"),
     "constant_logloss": ("constant's", "{:.4f}"),
     "ne": ("NE", "{:.4f}"),
 }
-# A score of a kind of label that no table before has -> its scores, each with title and form.
+# A score that identifies a kind of label -> the kind's scores, with titles and formats.
 _TABLES = {
     "auc": {
         "rows": ("rows", "{:,}"),
@@ -203,7 +203,7 @@ _TABLES = {
 
 @cache
 def _of_labels() -> dict[str, dict[str, tuple[str, str]]]:
-    """For kinds of labels that have no table in `_TABLES` one of all their scores."""
+    """Return a table of all scores for each kind of label without a table in `_TABLES`."""
     import sparsetrain as st
 
     plain = {
@@ -217,7 +217,7 @@ def _of_labels() -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def _tables_of(scores: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Return all tables; rankings have a row for each length of lists."""
+    """Return all tables; the table of rankings has a column for each score and cutoff."""
     names = dict.fromkeys(name for own in scores for name in own if "@" in name)
     ranked = {
         name: (name if name.startswith("recall") else name.upper(), "{:.4f}")
@@ -229,12 +229,12 @@ def _tables_of(scores: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, tuple
 
 
 def format_score(value: float | None, form: str = "{:.4f}") -> str:
-    """Return a score as text, `-` where it is not defined."""
+    """Return a score as text, `-` if it is undefined."""
     return "-" if value is None else form.format(value)
 
 
 def _plain(value: Any) -> Any:
-    """Turn NumPy scalars and paths into JSON values; numbers that are not finite become null."""
+    """Convert NumPy scalars and paths to JSON values; non-finite numbers become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -247,9 +247,9 @@ def _plain(value: Any) -> Any:
 
 
 def open_streams() -> None:
-    """Open standard streams that were closed, as by `>&-`, on the null device.
+    """Open closed standard streams, as after `>&-`, on the null device.
 
-    Otherwise the next opened file gets their number, and output of C++ code ends up in it.
+    Otherwise the next opened file gets their number, and output of C++ code would go into it.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest free number
         os.set_inheritable(number, True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output files: checked before any work is done, and replaced atomically.
 
-A file is written next to its place, under a lock that ends with the process, and renamed when it is
-whole; until then the old file stays. The draft of a killed process is removed by the next one that
-writes the same file, except on file systems without locks.
+A draft is written next to the file, under a lock that ends with the process, and renamed when it
+is complete; until then the old file stays. The next process that writes the same file removes
+drafts of killed processes, except on file systems without locks.
 """
 
 import os
@@ -31,9 +31,7 @@ def require_writable(path: Path, option: str = "--out") -> None:
 def require_free(path: Path, option: str = "--out") -> None:
     """Raise `ConfigError` if `path`, the value of `option`, exists or could not be created."""
     if os.path.lexists(path):
-        raise ConfigError(
-            f"{option} {path}: exists already; name another folder or remove this one"
-        )
+        raise ConfigError(f"{option} {path}: exists already; name a new folder or remove this one")
     require_writable(path, option)
 
 
@@ -41,8 +39,8 @@ def require_free(path: Path, option: str = "--out") -> None:
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield an empty file to write, with the same suffix; rename it to `path` on success.
 
-    A symbolic link's target is replaced. Raises `ResourceError` on a full disk, `DataError` if the
-    file cannot be written for any other reason.
+    If `path` is a symbolic link, its target is replaced. Raises `ResourceError` on a full disk,
+    `DataError` if the file cannot be written for a different reason.
     """
     with name_write_errors(path, DataError):
         target = Path(os.path.realpath(path))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`sparsetrain plot`: losses, scores and speed of one or more runs.
 
-Matplotlib (extra `plot`) is needed for plots only, and draws without a screen.
+Only plots need Matplotlib (extra `plot`), which draws without a screen.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def plot(
     logs = [st.Run(run).log() for run in runs]
     for run, log in zip(runs, logs, strict=True):
         if not charts_of([("", log)]):
-            raise CheckpointError(f"{run} holds no log: it is not a run, or nothing was logged yet")
+            raise CheckpointError(f"{run} has no log: it is not a run, or nothing was logged yet")
     names = names_of(runs)
     draw(charts_of([*zip(names, logs, strict=True)]), names, out)
     count = sum(map(len, logs))
@@ -66,7 +66,7 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 
 def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
-    """Draw charts below each other; several names label the colors, a single one is the title."""
+    """Draw charts below each other; several names label colors, a single name is the title."""
     from matplotlib import rc_context
 
     with rc_context(_COLORS):
@@ -102,14 +102,14 @@ def _figure(charts: Sequence[Chart], names: Sequence[str]) -> Any:
 
 
 def _literal(text: str) -> str:
-    """Return text that Matplotlib can draw, and does not take for a formula."""
+    """Return text that Matplotlib can draw without reading it as a formula."""
     return text.encode(errors="backslashreplace").decode().replace("$", r"\$")
 
 
 def check_plot(option: str, path: Path) -> None:
     """Raise `ConfigError` unless a plot could be drawn at `path`, the value of `option`."""
     if path.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"{option} {path}: a plot ends in {', '.join(_SUFFIXES)}")
+        raise ConfigError(f"{option} {path}: unsupported file type: use {', '.join(_SUFFIXES)}")
     require_writable(path)
     try:
         import matplotlib  # noqa: F401
@@ -120,6 +120,6 @@ def check_plot(option: str, path: Path) -> None:
 
 
 def write_plot(figure: Any, path: Path) -> None:
-    """Write a figure; the old file stays until all of it is written."""
+    """Write a figure; the old file stays until the new one is complete."""
     with replace_file(path) as draft:
         figure.savefig(draft, dpi=120)

@@ -40,8 +40,8 @@ def evaluate(
         Path,
         typer.Argument(
             metavar="DATA",
-            help="Labelled rows, parquet or text; for a ranking a log, of whose users the last "
-            "items are ranked.",
+            help="Labelled rows, parquet or text; for a ranking a log, in which the last "
+            "item of each user is ranked.",
         ),
     ],
     checkpoint: Checkpoint = "auto",
@@ -129,7 +129,7 @@ def predict(
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         columns = predictor.prediction_names
         if taken := next((name for name in keep or () if name in columns), None):
-            raise ConfigError(f"--keep {taken}: a column of predictions has this name")
+            raise ConfigError(f"--keep {taken}: a prediction column has the same name")
         dataset = st.data.Dataset(str(rows), predictor.encoder, require_label=False)
         read_kept = _kept_columns(rows, predictor.encoder, list(dict.fromkeys(keep or ())))
         found = predictor.predict(dataset, batch_size=batch_size)
@@ -151,13 +151,13 @@ def predict(
 
 
 def _kept_columns(rows: Path, encoder: Any, names: list[str]) -> Callable[[], dict[str, Any]]:
-    """Check that the columns exist; return a function that reads them as stored, by name."""
+    """Check that the columns exist; return a function that reads them unchanged, by name."""
     import sparsetrain as st
 
     if not names:
         return dict
     source = st.data.open_source(str(rows), encoder.schema)
-    assert isinstance(source, st.data.Source)  # paths give no other kind
+    assert isinstance(source, st.data.Source)  # always true for paths
     for part in source.parts:
         if missing := [name for name in names if name not in part.schema.names]:
             raise DataError(
@@ -185,12 +185,12 @@ def _concatenate(name: str, columns: list[Any]) -> Any:
     except pa.ArrowException:
         types = " and ".join(sorted({str(column.type) for column in columns}))
         raise DataError(
-            f"--keep {name}: the files hold {types}, which make no column; predict them one by one"
+            f"--keep {name}: the files have different types, {types}: predict them one by one"
         ) from None
 
 
 def _decode(column: Any) -> Any:
-    """Return a column without dictionary codes, its text and bytes in Arrow's usual types."""
+    """Return a column without dictionary codes, with text and bytes in Arrow's common types."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -208,7 +208,7 @@ _USUAL = {
 
 
 def as_text(column: Any) -> Any:
-    """Return a column of bytes, as text files are read, as text if it is valid UTF-8."""
+    """Convert a column of bytes, as read from text files, to text if it is valid UTF-8."""
     import pyarrow as pa
 
     if not pa.types.is_binary(column.type):
@@ -220,20 +220,20 @@ def as_text(column: Any) -> Any:
 
 
 def require_output(out: Path, rows: Path) -> None:
-    """Refuse an output that cannot be written, or that is among the input files."""
+    """Refuse an output that cannot be written, or that is one of the input files."""
     if out.suffix.lower() not in (".parquet", ".csv"):
-        raise ConfigError(f"--out {out}: predictions end in .parquet or .csv")
+        raise ConfigError(f"--out {out}: unsupported file type: use .parquet or .csv")
     written, read = Path(os.path.realpath(out)), Path(os.path.realpath(rows))
     if out.is_dir() or read in (written, *written.parents):
         raise ConfigError(
-            f"--out {out}: is a folder, the input or a file in its folder; name another file"
+            f"--out {out}: is a folder, the input or a file in its folder; name a different file"
         )
     require_writable(written)
 
 
 def write_table(table: "pa.Table", path: Path) -> None:
     """Write parquet or CSV, by the suffix."""
-    with open(path, "wb") as file:  # Arrow opens no path that is not UTF-8
+    with open(path, "wb") as file:  # Arrow cannot open a path that is not UTF-8
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that `train` continues (`--resume`) or starts from (`--start-from`): their stored settings.
+"""Stored settings of runs that `train` continues (`--resume`) or starts from (`--start-from`).
 
-Stored settings are the lowest layer, so a resumed run needs no options. A setting that differs in
-the end is an error that names it, unless it has no effect on the weights or was allowed. A run
-started from a saved one is a new run: it takes over weights, slots and encoding. A schema file may
-be moved between runs, but not changed, since the encoder keeps its contents.
+Stored settings are the lowest layer, so a resumed run needs no options. If a setting differs in the
+end, an error names it, unless it does not affect the weights or was allowed. A run that starts from
+a saved run is a new run with its weights, slots and encoding. A schema file may be moved between
+runs, but not changed, since the encoder stores its contents.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.settings.schema import ARITHMETIC
 from sparsetrain.errors import CheckpointError, ConfigError
 
-# Settings that decide a run's end and its log, not its results.
+# Settings that affect a run's end and its log, but not its results.
 _FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen", "train.k"}
 )
-# Settings and files that `Trainer.fit` checks for changes -> its name for them.
+# Settings and files that `Trainer.fit` checks for changes -> their names in `fit`.
 _CHECKED_BY_FIT = {
     "data": "data",
     "validation": "validation",
@@ -46,18 +46,18 @@ _CHECKED_BY_FIT = {
 }
 # Sections that are fixed in a saved model.
 _FIXED = ("model.", "data.")
-# Settings about the old run's rows or its end, which `--start-from` does not take over.
+# Settings about the old run's rows or its end, which `--start-from` does not use.
 _NOT_TAKEN_OVER = frozenset(
     {"data.valid_share", "data.valid_seed", "data.valid_from", "data.time_column", "data.window"}
     | {"train.patience", "train.validate_every", "train.validate_epochs", "train.monitor"}
     | {"train.reduce_lr", "train.reduce_lr_patience", "train.group_by"}
 )
-# Settings of the data that do not affect how a known value is encoded.
+# Data settings that do not affect the encoding of known values.
 _OPEN = _NOT_TAKEN_OVER | {"data.min_count", "data.warn_unseen", "data.schema_file"}
 
 
 class StoredRun(NamedTuple):
-    """Arguments a run was started with."""
+    """The arguments that a run was started with."""
 
     entries: list[Entry]  # its settings
     files: Mapping[str, Any]  # absolute paths by role
@@ -71,11 +71,11 @@ class EarlierRun(NamedTuple):
     ----------
     folder : Path
     settings : Settings
-        In effect now.
+        The settings in effect now.
     changed : frozenset of str
         Settings that differ from the run's.
     files : mapping
-        The run's own, absolute paths by role.
+        The run's files, absolute paths by role.
     allowed : frozenset of str or None
         `allow_changed` of `Trainer.fit`; None for a run to start from.
     schema : mapping or None
@@ -103,10 +103,10 @@ def find_run(resume: str | None, out: Path | None) -> Path | None:
         return None
     if resume == "auto":
         if out is None:
-            raise ConfigError("--resume auto: name the run's folder with --out")
+            raise ConfigError("--resume auto: set the run's folder with --out")
         return out if st.Run(out).latest is not None else None
     if out is not None and out.absolute() != Path(resume).absolute():
-        raise ConfigError(f"--out {out}: a resumed run stays in its folder, {resume}")
+        raise ConfigError(f"--out {out}: a resumed run stays in its folder, {resume}: remove --out")
     return Path(resume)
 
 
@@ -116,7 +116,7 @@ def read_run(folder: Path) -> StoredRun:
 
     run = st.Run(folder)
     if run.latest is None and not (folder / "log.jsonl").exists():
-        raise CheckpointError(f"{folder} holds no run; `train FILES --out {folder}` starts one")
+        raise CheckpointError(f"{folder} has no run; `train FILES --out {folder}` starts one")
     extra = run.manifest().get("extra")
     stored = extra if isinstance(extra, dict) else {}
     settings, files, schema = (stored.get(name) for name in ("settings", "files", "schema"))
@@ -128,7 +128,7 @@ def read_run(folder: Path) -> StoredRun:
 
 
 def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> EarlierRun:
-    """Read a run; raise if a setting or the schema differs from it now and may not."""
+    """Read a run; raise if a setting or the schema has changed and must not."""
     stored = read_run(folder)
     settings = options.resolve(stored.entries)
     before, now, changed = _compare(stored.entries, settings)
@@ -139,29 +139,29 @@ def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[st
     for name in allow_changed:
         if name not in _CHECKED_BY_FIT and name not in now:
             raise ConfigError(
-                f"--allow-changed {name}: it is 'data', 'validation' or a setting, section.key"
+                f"--allow-changed {name}: it must be 'data', 'validation' or a setting, section.key"
             )
     for key in sorted(changed):
         if key.startswith(_FIXED):
             raise _fixed_error(folder, key, before, now, "train anew")
         if key not in allow_changed:
             raise CheckpointError(
-                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: give the "
-                f"same, or add --allow-changed {key}"
+                f"{key} is {_shown(before[key])} in {folder} and {_shown(now[key])} now: use the "
+                f"same value, or add --allow-changed {key}"
             )
     allowed = frozenset(_CHECKED_BY_FIT[key] for key in allow_changed if key in _CHECKED_BY_FIT)
     return EarlierRun(folder, settings, changed, stored.files, allowed, stored.schema)
 
 
 def start_from_run(folder: Path, options: SettingOptions) -> EarlierRun:
-    """Read the run that a new one starts from; raise if a setting changes its arrays' shapes."""
+    """Read the run that a new run starts from; raise if a setting changes its arrays' shapes."""
     stored = read_run(folder)
     entries = [entry for entry in stored.entries if entry.key not in _NOT_TAKEN_OVER]
     settings = options.resolve(entries)
     before, now, changed = _compare(entries, settings)
     for key in sorted(changed - _OPEN):
         if key.startswith((*_FIXED, "optimizer.name")):
-            raise _fixed_error(folder, key, before, now, "leave it out, or train anew")
+            raise _fixed_error(folder, key, before, now, "remove it, or train anew")
     return EarlierRun(folder, settings, changed, stored.files, None, stored.schema)
 
 
@@ -169,7 +169,7 @@ def _compare(
     entries: Iterable[Entry], settings: Settings
 ) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
     """Return settings by ``section.key``, before and now, and the keys that differ."""
-    # `--start-from` drops some entries, for which the defaults count.
+    # `--start-from` drops some entries, which then have their defaults.
     before = {
         **_flatten(type(settings)().to_dict()),
         **{entry.key: entry.value for entry in entries},
@@ -203,15 +203,15 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
 def require_same_schema(
     file: str | None, before: Mapping[str, Any], folder: Path, weights: str | None = None
 ) -> None:
-    """Raise `CheckpointError` unless a schema file says `before`, the schema of the run `folder`.
+    """Raise `CheckpointError` unless a schema file equals `before`, the schema of the run `folder`.
 
-    No file is the empty schema. The column `weights` replaces the file's, as it did in `before`.
+    No file means the empty schema. The column `weights` replaces the file's, as it did in `before`.
     """
     import sparsetrain as st
 
     if file is not None and not os.path.exists(file):
         raise ConfigError(
-            f"{file}: cannot read the schema: there is no such file; give its new place by --schema"
+            f"{file}: cannot read the schema: no such file; pass its new path with --schema"
         )
     known = st.data.Schema.from_dict(before)
     now = st.data.Schema.read(file, weights).as_learnt(known).to_dict()
@@ -219,13 +219,13 @@ def require_same_schema(
         return
     named = "no schema file" if file is None else f"--schema {file}"
     raise CheckpointError(
-        f"{named}: {folder} was trained with a different schema: {_differences(before, now)}; give "
+        f"{named}: {folder} was trained with a different schema: {_differences(before, now)}; use "
         "that schema again, or train anew"
     )
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    old, new = flat(before), flat(now)  # by names of a file, such as `linear.price.scale`
+    old, new = flat(before), flat(now)  # by names as in a file, such as `linear.price.scale`
     return ", ".join(
         f"{name} was {_as_json(old.get(name))} and is {_as_json(new.get(name))}"
         for name in sorted(old.keys() | new.keys())

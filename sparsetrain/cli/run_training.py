@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training run from files to scores, shared by `train` and `demo`.
 
-Errors are raised early: for output folders and input files before data are read, for held-out rows
-before the model is built. The run is saved before it is scored, so a signal or a full disk during
-scoring loses nothing.
+Errors are raised early: about output folders and input files before data are read, about held-out
+rows before the model is built. The run is saved before it is scored, so a signal or a full disk
+during scoring loses nothing.
 """
 
 from pathlib import Path
@@ -102,7 +102,7 @@ def require_new_run(out: Path) -> None:
 
 
 def require_machine(settings: Settings) -> None:
-    """Raise `ConfigError` if the machine lacks the device or instructions of the settings."""
+    """Raise `ConfigError` if the machine does not have the settings' device or instructions."""
     import sparsetrain as st
     from sparsetrain.runtime.targets import resolve_target
 
@@ -127,7 +127,7 @@ def _note_numerics(trainer: "st.Trainer") -> None:
 
 
 def make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
-    """Return the run that is saved; None without a folder."""
+    """Return the run to save to; None without a folder."""
     import sparsetrain as st
 
     if files.out is None:
@@ -165,7 +165,7 @@ def fit_options(settings: Settings) -> dict[str, Any]:
 
 
 def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, Any]:
-    """Return the entries that `resume.read_run` reads; of a schema file its contents."""
+    """Return the entries for `resume.read_run`, including the contents of a schema file."""
     is_given = settings.data.schema_file is not None or settings.data.label is not None
     schema = {"schema": data.schema.to_dict()} if is_given else {}
     return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
@@ -178,7 +178,7 @@ def _score(
     scored: dict[str, Any] = {}
     train = settings.train
     is_last = history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None
-    if is_last and settings.model.has_labels:  # a ranking is scored again, with Pop beside it
+    if is_last and settings.model.has_labels:  # a ranking is scored again, to include Pop
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name)

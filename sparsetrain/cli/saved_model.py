@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved models of `evaluate`, `predict`, `quantize` and `inspect`: options, loading, warnings."""
+"""Saved models for `evaluate`, `predict`, `quantize` and `inspect`: options, loading, warnings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -49,7 +49,7 @@ _MOST_NAMED = 5
 def load_by(
     load: Callable[..., Any], folder: Path, checkpoint: str, model_class: str | None, **options: Any
 ) -> Any:
-    """Load a model by `st.load` or `st.load_predictor`."""
+    """Load a model with `st.load` or `st.load_predictor`."""
     require_no_export(folder)
     loaded = load(folder, checkpoint=checkpoint, model=import_class(model_class), **options)
     note_checkpoint(folder, checkpoint, loaded.steps)
@@ -60,8 +60,8 @@ def require_no_export(folder: Path) -> None:
     """Raise `CheckpointError` if a folder was written by `export`, not `train`."""
     if (folder / "manifest.txt").is_file():
         raise CheckpointError(
-            f"{folder} is an export, which answers by: sparsetrain serve {folder}; this command "
-            "takes the folder that train --out wrote"
+            f"{folder} is an export: serve it with sparsetrain serve {folder}; this command "
+            "needs the folder that train --out wrote"
         )
 
 
@@ -77,14 +77,14 @@ def require_export(folder: Path) -> None:
 
 
 def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
-    """Note it if "auto" chose the best checkpoint, of `step`, and that is not the latest."""
+    """Print a note if "auto" chose the best checkpoint, at `step`, and it is not the latest."""
     import sparsetrain as st
 
     run = st.Run(folder)
     best = run.best
     if checkpoint != "auto" or best is None or best == run.latest or not run.stops_early:
         return
-    if best.name.endswith(f"-{step:012d}"):  # else the run has saved a newer one since
+    if best.name.endswith(f"-{step:012d}"):  # else the run has saved a newer one meanwhile
         note(
             f"{folder} was trained with early stopping: this is its best checkpoint, of step "
             f"{step:,} (--checkpoint latest: the last one)"
@@ -94,10 +94,10 @@ def note_checkpoint(folder: Path, checkpoint: str, step: int) -> None:
 def warn_unseen(
     dataset: "st.data.Dataset", encoder: "st.data.Encoder | None", limit: float
 ) -> dict[str, Any]:
-    """Warn of columns with a share of rare or unseen ids above `limit`; return all shares.
+    """Warn about columns with a share of rare or unseen ids above `limit`; return all shares.
 
-    A column with values as rare in the training data is exempt: more than `limit` of its known
-    share there must be missing here as well.
+    A column that was as rare in the training data is exempt: the share of known ids must also have
+    fallen by more than `limit` of its value there.
     """
     shares = dataset.id_shares
     total = sum(share.ids for share in shares)

@@ -37,7 +37,7 @@ def schema(
 
 
 def schema_of(data: DataSettings, paths: Sequence[str]) -> st.data.Schema:
-    """Return the schema of a file, or the one that `--label` infers, noting each column."""
+    """Return the schema of a file, or infer it for `--label` and print each column's role."""
     import sparsetrain as st
 
     if data.label is None:
@@ -45,14 +45,14 @@ def schema_of(data: DataSettings, paths: Sequence[str]) -> st.data.Schema:
     inferred = _infer(data, paths)
     for name, what in inferred.columns.items():
         note(f"{name}: {what}")
-    note("if a column is something else: --dense, --category or --ignore COLUMN")
+    note("to change the role of a column: --dense, --category or --ignore COLUMN")
     return _with_buckets(inferred.schema, data, paths)
 
 
 def _with_buckets(
     schema: st.data.Schema, data: DataSettings, paths: Sequence[str]
 ) -> st.data.Schema:
-    """Return a schema with buckets of its numbers, if they are asked for."""
+    """Return a schema with buckets of its numbers if the settings ask for buckets."""
     import sparsetrain as st
 
     if data.numbers == "scaled" or data.numbers == "periodic" or data.numbers == "autodis":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that differ in their seed: mean and deviation of their scores."""
+"""Runs with different seeds: mean and deviation of their scores."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparsetrain.cli.train_files import Files
 
 
 def run_seeds(settings: Settings, files: Files, stop: StopSignals, count: int) -> dict[str, Any]:
-    """Train with seeds from `train.seed` on; return runs, and means and deviations of scores.
+    """Train with `count` seeds from `train.seed` on; return runs, and means and deviations.
 
-    Each is saved in a subfolder ``seed-N`` of the files' folder.
+    Each run is saved in a subfolder ``seed-N`` of the files' folder.
     """
     runs = []
     if files.out is not None:

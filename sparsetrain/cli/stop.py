@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT and SIGTERM: training stops after its batch and is saved, all else stops at once.
+"""SIGINT and SIGTERM: training stops after its batch and is saved, anything else stops at once.
 
-A signal that arrives inside `StopSignals.deferred` only sets a flag, which the training loop polls
-after each batch. Outside, and at the second signal, `Stopped` is raised where the program is. C
-code may lose that exception or replace it, as imports do: then it is raised again.
+A signal inside `StopSignals.deferred` only sets a flag, which the training loop polls after each
+batch. Outside, and at the second signal, the handler raises `Stopped`. C code, for example during
+imports, may lose or replace the exception: then it is raised again.
 """
 
 import os
@@ -17,20 +17,20 @@ from typing import Any
 from sparsetrain.errors import SparsetrainError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN = 2.0  # seconds until an exception that was lost is raised again, once
+_AGAIN = 2.0  # seconds until a lost exception is raised again, once
 
 
 class Stopped(BaseException):
-    """A signal ended the command; no `except Exception` on the way may swallow it."""
+    """A signal ended the command; no `except Exception` catches this."""
 
     def __init__(self, signum: int | str) -> None:
         super().__init__(signum)
-        self.signum = int(signum)  # text where it came through TVM
+        self.signum = int(signum)  # text if it passed through TVM
         self.name = signal.Signals(self.signum).name
 
 
 class StopSignals:
-    """Takes over both signals inside a `with` block and gives them back at its end."""
+    """Handles both signals inside a `with` block, and restores the old handlers at its end."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -57,16 +57,16 @@ class StopSignals:
 
     @property
     def name(self) -> str | None:
-        """The name of the signal that has come, or None."""
+        """The name of the received signal, or None."""
         return None if self.received is None else signal.Signals(self.received).name
 
     def requested(self) -> bool:
-        """Return whether a signal has come; the argument `stop` of `Trainer.fit`."""
+        """Return whether a signal was received; the argument `stop` of `Trainer.fit`."""
         return self.received is not None
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let the first signal in this block only set the flag."""
+        """Make the first signal in this block only set the flag."""
         self._deferring = True
         try:
             yield
@@ -74,7 +74,7 @@ class StopSignals:
             self._deferring = False
 
     def raise_if_requested(self) -> None:
-        """Raise `Stopped` for a signal that was put off."""
+        """Raise `Stopped` for a deferred signal."""
         if self.received is not None:
             raise Stopped(self.received)
 
@@ -85,17 +85,17 @@ class StopSignals:
             self._raised = signum
             signal.setitimer(signal.ITIMER_REAL, _AGAIN)
             raise Stopped(signum)
-        # os.write, because a handler may interrupt a print that holds stderr's buffer.
+        # os.write, since the handler may interrupt a print that holds stderr's buffer.
         os.write(2, b"\nsparsetrain: stopping after this batch; a second signal stops at once\n")
 
     def _raise_again(self, _signum: int, _frame: FrameType | None) -> None:
         error = sys.exc_info()[1]
         while error is not None and not isinstance(error, Stopped):
             error = error.__context__
-        if error is None:  # else it is on its way
+        if error is None:  # else `Stopped` is being handled
             raise Stopped(self._raised)
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether an error is of the work itself, such as a full disk."""
+    """Return whether an error has its own cause, such as a full disk, and not the signal."""
     return isinstance(error, (SparsetrainError, OSError, MemoryError))

@@ -61,11 +61,11 @@ def train(
 ) -> None:
     """Train a model on logs of clicks, ratings or choices, and score it."""
     if allow_changed and resume is None:
-        raise ConfigError("--allow-changed goes with --resume")
+        raise ConfigError("--allow-changed needs --resume")
     if start_from is not None and resume not in (None, "auto"):
-        raise ConfigError("--start-from and --resume exclude each other: drop one")
+        raise ConfigError("--start-from and --resume exclude each other: remove one")
     if seeds > 1 and (resume or start_from):
-        raise ConfigError("--seeds makes new runs: drop --resume and --start-from")
+        raise ConfigError("--seeds makes new runs: remove --resume and --start-from")
     folder = find_run(resume, out)
     earlier = None
     files = Files(train or (), valid, test, folder or out)
@@ -81,7 +81,7 @@ def train(
         if chosen.data.window is not None:
             if earlier or seeds > 1 or profile:
                 raise ConfigError(
-                    "--window: drop --start-from, --seeds and --profile; --resume is auto"
+                    "--window: remove --start-from, --seeds and --profile; use --resume auto"
                 )
             windows = run_windows(chosen, files, stop, resume is not None)
             emit(windows, describe_windows(windows), as_json)
@@ -120,7 +120,7 @@ def _describe(result: dict[str, Any]) -> str:
 
 
 def describe_work(result: dict[str, Any]) -> str:
-    """Return how many rows were trained on, and how fast."""
+    """Return the number of rows trained on, and the speed."""
     if not result["rows"] and not result["stopped"]:
         hint = "it stopped early" if result["stopped_early"] else "raise --epochs to continue"
         return f"nothing to train: the run had ended; {hint}"
@@ -129,7 +129,7 @@ def describe_work(result: dict[str, Any]) -> str:
 
 
 def _describe_epochs(epochs: list[dict[str, Any]]) -> str:
-    """Show the epochs in which training helped, and the one in which overfitting began."""
+    """Return the losses and scores of the epochs, which show where overfitting begins."""
     named: dict[str, Any] = next((epoch["valid"] for epoch in epochs if epoch.get("valid")), {})
     shown = [name for name in named if name.rpartition(".")[2] in ("auc", "logloss", "rmse")]
     titles = [f"valid {name.replace('auc', 'AUC').replace('rmse', 'RMSE')}" for name in shown]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input files of a run, and the rows it trains on and is scored on.
+"""Input files of a run, and its rows for training and scoring.
 
-Validation rows come from a file of their own, or are split off TRAIN by share or by time.
+Validation rows come from a separate file, or are split off TRAIN by share or by time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Files:
-    """Input files of a run, and the folder it is saved in; None if absent."""
+    """Input files of a run, and the folder to save it in; None if absent."""
 
     train: Sequence[Path]
     valid: Path | None = None
@@ -32,41 +32,41 @@ class Files:
     out: Path | None = None
 
     def with_defaults(self, stored: Mapping[str, Any]) -> Files:
-        """Return these files, with a resumed run's in place of absent ones."""
+        """Return these files, and a resumed run's files for absent ones."""
         train = self.train or [Path(str(path)) for path in stored.get("train") or ()]
         held_out = {k: Path(str(stored[k])) for k in ("valid", "test") if stored.get(k)}
         valid, test = self.valid or held_out.get("valid"), self.test or held_out.get("test")
         return Files(train, valid, test, self.out)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return absolute paths, to be stored with the run."""
+        """Return absolute paths, for the saved run."""
         held_out = {name: os.path.abspath(path) for name, path in self.held_out.items()}
         return {"train": [os.path.abspath(path) for path in self.train], **held_out}
 
     @property
     def held_out(self) -> dict[str, str]:
-        """Files that are scored, by name."""
+        """Files to score, by name."""
         pairs = {"valid": self.valid, "test": self.test}
         return {name: str(path) for name, path in pairs.items() if path is not None}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a run, as paths or as sources that are parts of them."""
+    """Rows of a run, as paths or as sources that read parts of them."""
 
-    train: Any  # rows to train on
-    held_out: dict[str, Any]  # rows to be scored, by "valid" and "test"
-    whole: list[str]  # the training files
-    files: int  # number of files in them
+    train: Any  # training rows
+    held_out: dict[str, Any]  # rows to score, by "valid" and "test"
+    whole: list[str]  # training files and folders
+    files: int  # number of files in these
     schema: st.data.Schema
-    learn: Any = None  # rows that an encoder learns from, if not `train`
-    interactions: int = 0  # rows to train on, of a ranking
+    learn: Any = None  # rows to fit the encoder on, if not `train`
+    interactions: int = 0  # number of training rows of a ranking
 
 
 def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | None = None) -> Rows:
     """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it.
 
-    `inferred` is the schema of an earlier run, which is not inferred anew.
+    `inferred` is an earlier run's schema, which replaces a new inference.
     """
     import sparsetrain as st
 
@@ -83,7 +83,7 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
     for name, path in files.held_out.items():
         both = trained & _opened(path, schema, labels)
         if both:
-            note(f"warning: --{name}: {min(both)} is trained on too; its score means little")
+            note(f"warning: --{name}: {min(both)} is also a training file; its score means little")
     if data.valid_share is not None:
         split = st.data.split_share(whole, data.valid_share, seed=data.valid_seed, schema=schema)
     elif data.valid_from is not None:
@@ -96,15 +96,15 @@ def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | No
 
 
 def time_column(data: DataSettings, schema: st.data.Schema, option: str) -> str:
-    """Return the time column that an option is about."""
+    """Return the time column that an option needs."""
     column = data.time_column or schema.time
     if column is None:
-        raise ConfigError(f"{option}: name the column by --time-column, or `time` in the schema")
+        raise ConfigError(f"{option}: set the column with --time-column, or `time` in the schema")
     return column
 
 
 def _opened(paths: Any, schema: st.data.Schema, labels: bool) -> set[str]:
-    """Open files, check that each has labels if they are read, and return their real paths."""
+    """Open files, check that each has labels if needed, and return their real paths."""
     import sparsetrain as st
 
     source = st.data.open_source(paths, schema)
@@ -114,7 +114,7 @@ def _opened(paths: Any, schema: st.data.Schema, labels: bool) -> set[str]:
 
 
 def _check_validation(settings: Settings, files: Files) -> None:
-    """Raise `ConfigError` for two kinds of validation, or for none where options need one."""
+    """Raise `ConfigError` for two kinds of validation, or none if options need one."""
     data = settings.data
     options = {
         "--valid": files.valid,
@@ -130,6 +130,6 @@ def _check_validation(settings: Settings, files: Files) -> None:
         ("train.reduce_lr", settings.train.reduce_lr),
     ):
         if value is not None and not used:
-            raise ConfigError(f"{option} needs rows to validate on: add {', '.join(options)}")
+            raise ConfigError(f"{option} needs validation rows: add {' or '.join(options)}")
     if data.time_column is not None and data.valid_from is None:
-        raise ConfigError("data.time_column goes with data.valid_from (--valid-from)")
+        raise ConfigError("data.time_column needs data.valid_from (--valid-from)")

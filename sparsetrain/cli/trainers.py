@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainers: new from settings, resumed from a run, or started from a saved run.
 
-Held-out rows are read as soon as the encoder is known, so that a bad row fails before the training.
+Held-out rows are read as soon as the encoder exists, so that a bad row fails before training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _resume(run: EarlierRun) -> st.Trainer:
 
 
 def _start(run: EarlierRun, data: Rows) -> st.Trainer:
-    """Return the saved run's trainer (its best, with early stopping), with rows added."""
+    """Return the saved run's trainer (its best with early stopping), with rows for new values."""
     trainer = load(run, "auto")
     note(f"starting from step {trainer.steps:,} of {run.folder}")
     if trainer.encoder is None:
@@ -52,7 +52,7 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
 
 
 def grow(trainer: st.Trainer, rows: Any, min_count: int | None = None) -> st.Trainer:
-    """Return a trainer that goes on with rows for the values that are new in `rows`."""
+    """Return a trainer that continues, with table rows for new values in `rows`."""
     assert trainer.encoder is not None
     encoder = trainer.encoder.extended(rows, min_count=min_count)
     extended = trainer.extended(encoder)
@@ -88,7 +88,7 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
 
     paths = data.whole
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    # Of a folder with both, only parquet is read, which the number shows.
+    # A folder with parquet and text reads only parquet; the number of files shows this.
     count = f" ({format_count(data.files, 'file')})" if any(map(os.path.isdir, paths)) else ""
     converted = all(os.path.isfile(os.path.join(path, "dataset.json")) for path in paths)
     doing = "taking" if converted else "learning"
@@ -100,7 +100,7 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     else:
         encoder = st.data.Encoder.fit(data.train, **encoding)
     if data.train is not data.whole and encoder.encoded:
-        # Encoded ids fix nothing but the rows that tables need, held-out rows included.
+        # Encoded data only determine the rows of tables, which held-out rows need too.
         encoder = st.data.Encoder.fit(paths, **encoding)
     note(f"layout: {encoder.layout}")
     if encoder.schema.weights is not None:
@@ -139,16 +139,16 @@ def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> s
 
 
 def with_parts(settings: Settings, is_new: bool) -> Settings:
-    """Settings with the parts into which several processes cut a batch, for who resumes.
+    """Set the number of parts that processes cut a batch into, for a later resume.
 
     Raises
     ------
     ConfigError
-        If a new run has both parts and micro-batches, which these settings become.
+        If a new run has both parts and micro-batches.
     """
     if is_new and settings.train.parts is not None and settings.optimizer.accumulate > 1:
         raise ConfigError(
-            "optimizer.accumulate and train.parts both cut a batch into parts: drop the former"
+            "optimizer.accumulate and train.parts both cut a batch into parts: remove accumulate"
         )
     if processes_started() == 1 or settings.train.parts is not None:
         return settings
@@ -157,14 +157,14 @@ def with_parts(settings: Settings, is_new: bool) -> Settings:
 
 
 def joined(shard: Any = "auto", parts: int | None = None) -> Any:
-    """The group of the processes that a launcher started; parameters as `st.parallel.mpi`."""
+    """Return the group of processes that a launcher started; see `st.parallel.mpi`."""
     import sparsetrain as st
 
     return (st.parallel.torch if is_torchrun() else st.parallel.mpi)(shard, parts)
 
 
 def _group(settings: Settings) -> Any:
-    """The processes that were started together; None for one that cuts no batches into parts."""
+    """Return the group of processes; None for one process that does not cut batches."""
     import sparsetrain as st
 
     shard, parts = settings.train.shard, settings.train.parts
@@ -173,17 +173,17 @@ def _group(settings: Settings) -> Any:
     group = joined(shard, parts)
     hosts, processes = group.comm.hosts, group.comm.gather(os.getpid())
     named = (f"{n} is process {pid} of {hosts[n]}" for n, pid in enumerate(processes))
-    note(f"rank {', '.join(named)}")  # a launcher names a process that was killed by its number
+    note(f"rank {', '.join(named)}")  # launchers report a killed process by its number
     return group
 
 
 def _accumulate(settings: Settings) -> int:
-    """Parts of a batch in one process; with several processes see `train.parts`."""
+    """Return the parts of a batch in one process; several processes use `train.parts`."""
     return settings.optimizer.accumulate if settings.train.parts is None else 1
 
 
 def make_optimizer(settings: Settings) -> st.optim.Optimizer:
-    """Build the optimizer of the section `optimizer`."""
+    """Build the optimizer from the section `optimizer`."""
     import sparsetrain as st
 
     chosen = settings.optimizer

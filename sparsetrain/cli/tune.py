@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain tune`: a search over settings, which is a study of Optuna (extra `tune`).
+"""`sparsetrain tune`: a search over settings, as a study of Optuna (extra `tune`).
 
-The study is kept in `trials.jsonl` of the folder, by which the search resumes: an interrupted trial
-is run again with the same settings. One with numbers that are not finite counts as pruned.
+The study is stored in the folder's `trials.jsonl`, so the search can resume: an interrupted trial
+runs again with the same settings. A trial that fails with NaN or infinity counts as pruned.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 from sparsetrain.system.file_locks import name_write_errors
 from sparsetrain.system.regular_files import read_regular_file
 
-_MOST_BYTES = 1 << 30  # of the file of trials
-_SHOWN = 10  # trials of the final table
+_MOST_BYTES = 1 << 30  # most bytes of the file of trials
+_SHOWN = 10  # trials in the final table
 _QUEUED = "fixed_params"  # Optuna's entry for the settings of a queued trial
 
 
@@ -66,12 +66,12 @@ def tune(
     seed, count = base.train.seed, len(points) or trials
     monitor = base.train.monitor or ("loss" if base.model.has_labels else "ndcg@10")
     plan = {"search": search, "sampler": sampler, "seed": seed, "monitor": monitor}
-    as_toml(base).encode()  # of a path that is not UTF-8 no settings file can be made
+    as_toml(base).encode()  # raises for a path that is not UTF-8, which TOML cannot hold
     require_writable(path)
     choose = getattr(optuna.samplers, "TPESampler" if sampler == "optuna" else "RandomSampler")
     out.mkdir(parents=True, exist_ok=True)
     with StopSignals() as stop, locked(out), notes_once():
-        with name_write_errors(path, DataError):  # before the first trial: can it be kept?
+        with name_write_errors(path, DataError):  # raises before the first trial if unwritable
             study = _open_study(path, _shown(plan), monitor, space)
             for point in points:
                 study.enqueue_trial(point, skip_if_exists=True)
@@ -111,7 +111,7 @@ def _score(settings: Settings, files: Files, stop: StopSignals) -> float:
     result = run_training(settings, files, stop, out_option=None)
     stop.raise_if_requested()
     if result["best"] is None:
-        raise ConfigError("tune needs rows to validate on: add --valid, --valid-share")
+        raise ConfigError("tune needs validation rows: add --valid or --valid-share")
     return float(result["best"]["value"])
 
 
@@ -121,7 +121,7 @@ def _with(settings: SettingOptions, values: dict[str, Any]) -> Settings:
 
 
 def _dimension(text: str) -> tuple[str, Any]:
-    """Return a setting and the distribution of its values; choices are in JSON."""
+    """Return a setting and the distribution of its values; choices are JSON text."""
     key, equals, values = text.partition("=")
     is_log, is_range = values.startswith("log:"), ".." in values
     parts = values.removeprefix("log:").split("..") if is_range else [f"[{values}]"]
@@ -135,7 +135,7 @@ def _dimension(text: str) -> tuple[str, Any]:
             f"--search {text}: expected SECTION.KEY=A,B,C, or LOW..HIGH or log:LOW..HIGH of numbers"
         )
     if is_log and not (is_range and chosen[0] > 0):
-        raise ConfigError(f"--search {text}: log: goes with a range above 0")
+        raise ConfigError(f"--search {text}: log: needs a range above 0")
     kinds = _optuna().distributions
     if not is_range:
         return key.strip(), kinds.CategoricalDistribution(
@@ -147,7 +147,7 @@ def _dimension(text: str) -> tuple[str, Any]:
 
 
 def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all points of a search, each with the choices by their settings."""
+    """Return all points of a grid search, each a choice by setting."""
     for key, dimension in space.items():
         if not hasattr(dimension, "choices"):
             raise ConfigError(f"--search {key}: a grid needs values, A,B,C, not a range")
@@ -156,22 +156,22 @@ def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _seed(seed: int, number: int) -> int:
-    """Return the sampler's seed for a trial, different from any trial of a different seed."""
+    """Return the sampler's seed for a trial, distinct for each seed and trial."""
     import numpy as np
 
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
 def _open_study(path: Path, name: str, monitor: str, space: dict[str, Any]) -> Any:
-    """Return the study of a search; trials that were cut off wait to be made again.
+    """Return the study of a search, and queue interrupted trials again.
 
-    One that had not all its settings yet is drawn anew, from the same seed.
+    A trial that did not have all its settings yet is drawn again from the same seed.
     """
     optuna, storage = _optuna(), _open_storage(path)
     for other in optuna.get_all_study_names(storage):
         if other != name and _over(optuna.load_study(study_name=other, storage=storage)):
             raise ConfigError(
-                f"--out {path.parent}: it holds the trials of {other}; name another folder"
+                f"--out {path.parent}: it has the trials of {other}; name a different folder"
             )
     direction = "minimize" if _is_loss(monitor) else "maximize"
     study = optuna.create_study(
@@ -188,7 +188,7 @@ def _open_study(path: Path, name: str, monitor: str, space: dict[str, Any]) -> A
 
 
 def _open_storage(path: Path) -> Any:
-    """Read a file of trials, without a last line that was cut off; begin one if there is none."""
+    """Read a file of trials, without a truncated last line; create it if there is none."""
     storages = _optuna().storages
     path.touch()
     try:
@@ -199,16 +199,16 @@ def _open_storage(path: Path) -> Any:
         storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(path)))
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
-    except Exception:  # Optuna raises whatever a damaged line leads to
+    except Exception:  # Optuna raises various errors for a damaged line
         reason = "damaged"
     else:
         os.truncate(path, end)
         return storage
-    raise ConfigError(f"{path}: {reason}; remove it, or name another folder")
+    raise ConfigError(f"{path}: {reason}; remove it, or name a different folder")
 
 
 def _over(study: Any) -> list[Any]:
-    """Return the trials that count: with a score, or with numbers that were not finite."""
+    """Return the completed trials: with a score, or failed with NaN or infinity."""
     states = _optuna().trial.TrialState
     return list(study.get_trials(states=[states.COMPLETE, states.PRUNED]))
 
@@ -224,7 +224,7 @@ def _record(trial: Any) -> dict[str, Any]:
 
 
 def _is_loss(monitor: str) -> bool:
-    """Whether a smaller score is better."""
+    """Return whether a smaller score is better."""
     import sparsetrain as st
 
     return st.EarlyStopping(monitor).is_better(0.0, 1.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain verify`: the README's promises, proved on this machine and for a run of yours."""
+"""`sparsetrain verify`: checks of the README's promises on this machine and for your own run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verify(
     from sparsetrain.verify.checks import CHECKS
 
     if (run is None) != (data is None):
-        raise ConfigError("--run and --data go together: a model, and rows to check it on")
+        raise ConfigError("--run and --data need each other: a model, and rows to check it on")
     if data is not None and not data.is_file():
         raise ConfigError(f"--data {data}: is not a file")
     if inject not in (None, "all", *CHECKS):
@@ -63,7 +63,7 @@ def verify(
     outcomes: dict[str, Outcome] = {}
     with StopSignals(), tempfile.TemporaryDirectory() as folder:
         subject = _subject(Path(folder), run, data, model_class)
-        _ = subject.batches  # unreadable input is refused before the first check
+        _ = subject.batches  # raises for unreadable input before the first check
         for number, name in enumerate(names, start=1):
             note(f"{number} of {len(names)}: {CHECKS[name].promise}")
             outcomes |= dict(run_checks(subject, [name], inject is not None))

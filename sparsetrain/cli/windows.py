@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Progressive validation: each window of time is scored, and then trained on.
 
-Blum, Kalai and Langford 1999, https://doi.org/10.1145/307400.307439. Tables get rows for the new
-values of a window before it is trained on, so it is scored with past knowledge alone. Each window's
-run has a subfolder of the files' folder, named like the window.
+Blum, Kalai and Langford 1999, https://doi.org/10.1145/307400.307439. A window is scored before
+tables get rows for its new values, so scores use only past knowledge. Each window's run has a
+subfolder of the files' folder with the window's name.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """Rows of a window to train on, and the same to score before."""
+    """Rows of a window for training, and the same rows for scoring first."""
 
     name: str
     data: Rows
     scored: Any
-    files: Files  # its run is in a folder of its own
+    files: Files  # `out` is the window's own folder
 
 
 def run_windows(
     settings: Settings, files: Files, stop: StopSignals, resumes: bool
 ) -> dict[str, Any]:
-    """Score and train window by window; go on behind the windows that have a run, if it `resumes`.
+    """Score and train window by window; if `resumes`, skip windows that already have a run.
 
     Returns
     -------
@@ -69,8 +69,8 @@ def run_windows(
         _finish(done, settings, stop)
     if len(found) < 2 and not stop.requested():
         raise ConfigError(
-            f"--window {settings.data.window}: all rows are in one window; of numbers, hour to "
-            "month read seconds since 1970: give a span in the column's units"
+            f"--window {settings.data.window}: all rows are in one window; hour to month read "
+            "numbers as seconds since 1970: for other units, give a span in the column's units"
         )
     scores = [entry["scores"] for entry in found if entry["scores"]]
     mean = {key: _mean([each[key] for each in scores]) for key in (scores or [{}])[0]}
@@ -94,7 +94,7 @@ def _next(
     stop: StopSignals,
     found: list[dict[str, Any]],
 ) -> st.Trainer | None:
-    """Score and train on a window, and note it in `found`; return the trainer that it leaves."""
+    """Score a window and train on it, append the result to `found`, and return the trainer."""
     name, data = window.name, window.data
     if window.files.out is not None:
         require_new_run(window.files.out)
@@ -141,7 +141,7 @@ def _fit(
 
 
 def _stored(window: Window, settings: Settings) -> dict[str, Any] | None:
-    """Return a window's saved result, None if it has no run yet.
+    """Return a window's saved result, or None if it has no run yet.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def _stored(window: Window, settings: Settings) -> dict[str, Any] | None:
     for key, value in same.items():
         if extra.get(key) != value:
             raise CheckpointError(
-                f"{folder}: trained with different {key}; give the same, or a new --out"
+                f"{folder}: trained with different {key}; use the same, or a new --out"
             )
     return {**extra["window"], "rows": 0, "seconds": 0.0}
 
@@ -168,7 +168,7 @@ def _finish(window: Window, settings: Settings, stop: StopSignals) -> st.Trainer
     folder, entry = window.files.out, _stored(window, settings)
     assert folder is not None and entry is not None
     trainer = load(EarlierRun(folder, settings, frozenset(), {}, frozenset()), "latest")
-    note(f"going on behind step {trainer.steps:,} of {folder}")
+    note(f"continuing after step {trainer.steps:,} of {folder}")
     _fit(trainer, window, settings, stop, entry, resume=True)
     return trainer
 
@@ -186,7 +186,7 @@ def _windows(settings: Settings, files: Files) -> Iterator[Window]:
         log, how = read_interactions(settings, files)
         for name, split in log.split_windows(unit, **how):
             train: Any = st.data.open_source(split.train)
-            train = replace(train, files=log.files)  # by which a resumed run notices changed data
+            train = replace(train, files=log.files)  # a resumed run detects changed files by these
             rows = Rows(train, {}, paths, len(log.files), split.schema, split.whole)
             yield Window(name, rows, split.test, own(name))
         return
@@ -208,7 +208,7 @@ def _check(settings: Settings, files: Files) -> None:
         "train.parts": train.parts,
     }.items():
         if value is not None:
-            raise ConfigError(f"{option}: --window scores each window itself; drop one of the two")
+            raise ConfigError(f"{option}: --window already scores each window; remove one of them")
     if processes_started() > 1:
         raise ConfigError("--window trains in one process: start one")
 

@@ -88,7 +88,7 @@ class ClassMetrics:
         return z, labels.astype(np.int64)
 
     def merge(self, other: ClassMetrics) -> None:
-        """Add the rows that `other` has seen; `other` stays as it is."""
+        """Add the rows that `other` has seen; `other` does not change."""
         self._rows += other._rows
         self._counts += other._counts
         self._loss += other._loss

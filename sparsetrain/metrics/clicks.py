@@ -68,7 +68,7 @@ class ClickMetrics:
         self._right += total((z > 0) == clicks, factors)
 
     def merge(self, other: ClickMetrics) -> None:
-        """Add the rows that `other` has seen; `other` stays as it is."""
+        """Add the rows that `other` has seen; `other` does not change."""
         self._order.merge(other._order)
         self._loss += other._loss
         self._prediction += other._prediction

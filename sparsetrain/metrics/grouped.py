@@ -66,7 +66,7 @@ class GroupedAUC:
         self._parts.append((groups.astype(np.int64), logits.copy(), labels == 1))
 
     def merge(self, other: "GroupedAUC") -> None:
-        """Add the rows that `other` has seen; `other` stays as it is."""
+        """Add the rows that `other` has seen; `other` does not change."""
         self._parts += other._parts
 
     def result(self) -> Scores:

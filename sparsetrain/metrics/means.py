@@ -56,7 +56,7 @@ class MeanMetrics(ABC):
         self._weight += len(wanted) if weights is None else float(weights.sum())
 
     def merge(self, other: MeanMetrics) -> None:
-        """Add the rows that `other` has seen; `other` stays as it is."""
+        """Add the rows that `other` has seen; `other` does not change."""
         for name, added in other._sums.items():
             self._sums[name] = self._sums.get(name, 0.0) + added
         self._rows += other._rows

@@ -47,7 +47,7 @@ class RegressionMetrics(MeanMetrics):
         super()._add(found, wanted, weights)
 
     def merge(self, other: MeanMetrics) -> None:
-        """Add the rows that `other` has seen; `other` stays as it is."""
+        """Add the rows that `other` has seen; `other` does not change."""
         assert isinstance(other, RegressionMetrics)
         if other._weight:
             self._spread_by(other._weight, other._means()["label"], other._spread)

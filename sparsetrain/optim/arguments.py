@@ -47,7 +47,7 @@ class Options(WithoutDecay, total=False):
 
 
 def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
-    """Return an `Optimizer` as it is, or make one from a name in `OPTIMIZERS`.
+    """Return an `Optimizer` unchanged, or make one from a name in `OPTIMIZERS`.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def make_optimizer(
     shared : type
         The options that the constructor accepts.
     fixed : mapping, optional
-        Options that the formula decides.
+        Options that the formula sets.
 
     Raises
     ------

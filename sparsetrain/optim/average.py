@@ -27,7 +27,7 @@ AVERAGE = "average"  # name of the slot, and of the number in `h` that keeps the
 class Average(NamedTuple):
     """An average of all weights, which a model uses to score; made by `ema` or `swa`.
 
-    Call it with a step's number for the factor by which that step keeps the earlier average.
+    Call it with a step's number to get the factor that multiplies the earlier average.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Average(NamedTuple):
     every: int = 1
 
     def __call__(self, step: int) -> float:
-        """Return the factor by which a step, counted from 1, keeps the earlier average."""
+        """Return the factor of the earlier average in a step; steps count from 1."""
         if step <= self.start:
             return 0.0
         count, rest = divmod(step - self.start, self.every)

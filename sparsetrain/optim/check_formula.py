@@ -31,7 +31,9 @@ def check_formula(formula: Formula, hyper: Mapping[str, float]) -> None:
     """
     names = [slot.name for slot in formula.slots]
     if len(set(names)) < len(names) or any(s.per not in KINDS["per"] for s in formula.slots):
-        raise ConfigError(f"{formula.name}: slots need distinct names, and per 'element' or 'row'")
+        raise ConfigError(
+            f"{formula.name}: slots need distinct names; per must be 'element' or 'row'"
+        )
     if LAST in names:
         raise ConfigError(f"{formula.name}: a slot cannot be named {LAST!r}; exact mode uses it")
     if formula.noop_on_zero_grad not in KINDS["noop_on_zero_grad"]:

@@ -77,9 +77,9 @@ class Optimizer(RowOptions):
     on_nonfinite : {"stop", "skip"}
         If a gradient has NaN or infinity, raise, or skip the step and count it.
     update : {"sparse", "dense"}, optional
-        Whether a row-sparse gradient updates only the rows it names, or every row, if both give the
-        same bits. The default is sparse, except in dense mode, and in exact mode for small tables,
-        for which dense is faster.
+        "sparse": a row-sparse gradient updates only its own rows; "dense": all rows, where that
+        gives the same bits. The default is sparse, except in dense mode, and in exact mode for
+        small tables, for which dense is faster.
     average : float or Average, optional
         Keep an average of all weights, and score with it: the decay of an exponential average, or
         the result of `ema` or `swa`. Needs mode exact or dense, and tables in float32.
@@ -327,7 +327,8 @@ class Optimizer(RowOptions):
         NumericalError
             If a parameter or a slot is not finite; nothing is written then.
         ConfigError
-            If a parameter is missing, not a tensor or named like a slot, or `extra` is no mapping.
+            If a parameter is missing, not a tensor or named like a slot; if `extra` is not a
+            mapping.
         ResourceError
             If the disk has too little free space.
         """

@@ -133,7 +133,7 @@ class UpdateRule(RowOptions):
         Raises
         ------
         ConfigError
-            If a function of the step does not return a finite number of 0 or more.
+            If a function of the step does not return a finite number >= 0.
         """
         changes = self.changes or lr_scale != 1
         return self._numbers(step, lr_scale) if changes else self._always
@@ -174,7 +174,7 @@ def as_hyper_parameter(formula: Formula, name: str, value: Any) -> float | Funct
     Raises
     ------
     ConfigError
-        If it is neither a finite number of 0 or more nor callable.
+        If it is not callable and not a finite number >= 0.
     """
     if callable(value):
         return value

@@ -55,7 +55,7 @@ def mpi(shard: Shard = "auto", parts: int | None = None, deadline: float = 600) 
         rank, for tables by name; the rest are "auto".
     parts : int, optional
         K, the number of parts of a batch: size, 2 size, 4 size, ... By default the number of ranks.
-        The result depends, to the bit, on K alone: K, K/2, K/4, ... ranks give the same weights.
+        The result depends only on K, to the bit: K, K/2, K/4, ... ranks give the same weights.
     deadline : float
         Seconds after which a rank that does not answer ends the job.
 

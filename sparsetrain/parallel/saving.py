@@ -248,7 +248,7 @@ class ShardOf:
         return self._of.get(name) or self._of.get(name.rpartition(":")[0])
 
     def _count(self, name: str, shape: tuple[int, ...]) -> int:
-        """Return this rank's number of rows; a wrong saved number as it is, for a later check."""
+        """Return this rank's number of rows; a wrong saved number is kept, for a later check."""
         table: Any = self._table(name)
         same = shape[0] == table.rows.stop - table.rows.start
         return table.held(self._shards.rank, self._shards.size) if same else shape[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disk cache of compiled libraries; the key is a digest of everything that decides their code.
+"""Disk cache of compiled libraries; the key is a digest of everything that determines their code.
 
 A file name has the key and a digest of the content, so a damaged file is never loaded. A
 library is code, so the folder belongs to the user (mode 0700), no one else may write it or its
@@ -106,7 +106,7 @@ def digest(*parts: str) -> str:
 
 
 def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
-    """Return everything that decides a kernel's code: its script, and the LLVM IR it imports.
+    """Return everything that determines a kernel's code: its script, and the LLVM IR it imports.
 
     The script holds that IR as metadata, which it does not print. Printing metadata crashes the
     process for some modules.

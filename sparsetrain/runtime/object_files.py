@@ -37,7 +37,7 @@ from sparsetrain.runtime import library_cache, lowering, threads
 
 
 class CrossKernelCallError(Exception):
-    """A kernel calls a function of its module."""
+    """A kernel calls another function of its module."""
 
 
 TOGETHER = 4  # kernels per module; with 16, LLVM takes a few percent less on fewer cores

@@ -20,7 +20,7 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
     target : str or tvm.target.Target
         ``"cpu"`` is this machine's CPU, ``"llvm"`` a generic one, ``"cuda"`` this machine's GPU,
         ``"auto"`` the GPU if it can be used, else the CPU; a `tvm.target.Target` of kind ``llvm``
-        or ``cuda`` is used as it is.
+        or ``cuda`` is used unchanged.
 
     Raises
     ------

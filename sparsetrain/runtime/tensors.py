@@ -195,14 +195,14 @@ def reshape_view(tensor: NDArray, shape: tuple[int, ...]) -> NDArray:
 
 
 def zeros(shape: tuple[int, ...], dtype: str, what: str = "an array") -> NDArray:
-    """Allocate a tensor of zeros on the CPU; errors as in `empty`."""
+    """Allocate a tensor of zeros on the CPU; `what` names it in errors."""
     tensor = empty(shape, dtype, what)
     as_numpy(tensor, writable=True)[...] = 0
     return tensor
 
 
 def to_device(tensor: NDArray, device: tvm.runtime.Device, what: str = "an array") -> NDArray:
-    """Return a tensor on a device: itself if it is there, else a copy; `what` as in `empty`."""
+    """Return a tensor on a device: itself if already there, else a copy."""
     if tensor.device == device:
         return tensor
     copy = empty(tuple(map(int, tensor.shape)), str(tensor.dtype), what, device)

@@ -149,7 +149,7 @@ def _from_values(values: Sequence[Any], kinds: set[type], name: str) -> Column:
         try:
             return Column(DOUBLE, _array("d", values), None, missing)
         except OverflowError:
-            raise bad_column(name, "a number is beyond 64 bits") from None
+            raise bad_column(name, "a number exceeds 64 bits") from None
     if kinds <= _TEXTS:
         joined = "".join(values) if bytes not in kinds else ""
         if joined and joined.isascii():
@@ -174,7 +174,7 @@ def _integers(values: Sequence[int], name: str) -> Any:
             return _array(code, values)
         except OverflowError:
             continue
-    raise bad_column(name, "an integer is beyond 64 bits; give it as text")
+    raise bad_column(name, "an integer exceeds 64 bits; pass it as text")
 
 
 def _edges(lengths: Iterable[int]) -> Any:

@@ -124,7 +124,7 @@ def write_delta(older: str | Path, newer: str | Path, out: str | Path) -> None:
 
 
 def _are_tables(old: _Export, new: _Export, name: str) -> bool:
-    """Return whether a file has rows of one width, and tables in the same layout, in both."""
+    """Return whether a file has table rows of the same width in both exports."""
     if not (name in old.matrices and name in new.matrices):
         return False
     before, after = old.matrices[name], new.matrices[name]

@@ -2,7 +2,7 @@
 """Manifest of an exported folder: text, one record a line, fields separated by tabs.
 
 The last record is the Adler-32 of all text before it; ``native/artefact.c`` checks it too. Files
-also have a CRC-32, by which a delta finds the files that changed.
+also have a CRC-32; deltas compare it to find changed files.
 """
 
 from __future__ import annotations

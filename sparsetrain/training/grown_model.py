@@ -79,7 +79,7 @@ def _arguments_of_rows(
     more = {name: encoder.rows[at] - known.rows[at] for name, at in place.items()}
     found: dict[str, int] = {}
     for argument, value in config.items():
-        with suppress(Exception):  # if the constructor raises, the argument is no number of rows
+        with suppress(Exception):  # if the constructor raises, the argument is not a number of rows
             tried = type(model)(**{**config, argument: value + 1}) if is_int(value) else model
             rows = {n: tried.rows_of(tried.features[n]) - model.rows_of(tables[n]) for n in tables}
             if longer := [more[name] for name, change in rows.items() if change == 1]:

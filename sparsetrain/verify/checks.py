@@ -228,7 +228,7 @@ def check_threads(subject: Subject, inject: bool) -> Outcome:
 
 
 def check_dead_rows(subject: Subject, inject: bool) -> Outcome:
-    """Compare results with and without dead-row elimination, of a small SASRec and the model."""
+    """Compare a small SASRec and the model with and without dead-row elimination."""
     lengths = np.random.default_rng(0).integers(0, 13, 64)
     sasrec = SASRec({"history": 60, "item": 60}, dim=8, length=12)
     ids = np.random.default_rng(1).integers(0, 60, lengths.sum())
@@ -293,7 +293,7 @@ class Check(NamedTuple):
 CHECKS = {
     check.name: check
     for check in (
-        Check("gradients", "gradients are those of the model", check_gradients),
+        Check("gradients", "gradients match the model", check_gradients),
         Check("sparse-is-dense", "exact mode has the bits of a dense one", check_sparse_is_dense),
         Check("untouched", "untouched rows keep their bits", check_untouched),
         Check("duplicates", "duplicate ids are summed", check_duplicates),

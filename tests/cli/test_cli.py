@@ -300,7 +300,7 @@ def read_only_parent(path):
 @pytest.mark.parametrize(
     "name, prepare, message",
     [
-        ("run", occupied, "exists already; name another folder or remove this one"),
+        ("run", occupied, "exists already; name a new folder or remove this one"),
         ("run", lambda path: path.symlink_to("nowhere"), "exists already"),
         ("file/run", lambda path: path.parent.write_text(""), "is not a folder"),
         pytest.param(
@@ -331,7 +331,7 @@ ERRORS = [
     (RuntimeError("InternalError: std::bad_alloc"), 6, "error: out of memory; "),
     (OSError(errno.ENOSPC, "No space left on device", "x"), 6, "error: x: No space left"),
     (PermissionError(errno.EACCES, "Permission denied", "x"), 3, "error: x: Permission denied"),
-    (KeyError("x"), 1, "error: a fault of this package, please report it: KeyError: 'x'"),
+    (KeyError("x"), 1, "error: a bug in this package, please report it: KeyError: 'x'"),
 ]
 
 
@@ -394,7 +394,10 @@ USAGE = [
     (["train", "a", "--set", "train.seed=-1"], "train.seed = -1 must be greater"),
     (["demo", "--folder", "/"], "--folder /: exists already"),
     (["evaluate", "model"], "Missing argument 'DATA'"),
-    (["predict", "model", "a", "--out", "a.txt"], "--out a.txt: predictions end in .parquet or"),
+    (
+        ["predict", "model", "a", "--out", "a.txt"],
+        "--out a.txt: unsupported file type: use .parquet or",
+    ),
     (["predict", "model", "a"], "Missing option '--out'"),
     (["predict", "model", "a", "--out", "a.csv", "--keep", "probability"], "--keep probability: "),
 ]
@@ -464,7 +467,7 @@ def test_instructions_that_are_missing_are_found_before_data_are_read(library, c
 def test_what_validation_decides_needs_rows_to_validate_on(library, capsys, option):
     assert main(["train", "a", option, "2"]) == 2
     assert f"{option} (train." in (said := capsys.readouterr().err)
-    assert "needs rows to validate on: add --valid, --valid-share, --valid-from" in said
+    assert "needs validation rows: add --valid or --valid-share or --valid-from" in said
     assert library.calls == []
     assert main(["train", "a", "--valid", "v", option, "2"]) == 0
 
@@ -512,7 +515,7 @@ def test_predict_never_writes_into_the_folder_that_it_reads(library, capsys, tmp
     (tmp_path / "link").symlink_to(rows)
     for out in (rows / "part-0.parquet", rows / "day=1" / "new.csv", tmp_path / "link" / "a.csv"):
         assert main(["predict", "model", str(rows), "--out", str(out)]) == 2
-        assert "the input or a file in its folder; name another" in capsys.readouterr().err
+        assert "the input or a file in its folder; name a different file" in capsys.readouterr().err
     assert (rows / "part-0.parquet").read_text() == "raw"
 
 

@@ -155,11 +155,11 @@ REFUSED = [
         2,
         "an argument is empty; is a shell variable not set",
     ),
-    (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "brings its own"),
+    (["convert", "RAW", "--out", "OUT", "--encoder", "x", "--min-count", "3"], 2, "has its own"),
     (
         ["convert", "RAW", "--out", "OUT", "--encoder", "x", "--set", "data.nan=missing"],
         2,
-        "brings",
+        "has its own schema",
     ),
     (
         ["train", "RAW", "--set", "train.parts=2", "--set", "optimizer.accumulate=2"],
@@ -167,8 +167,8 @@ REFUSED = [
         "both cut a batch",
     ),
     (["inspect", "none.parquet"], 3, "none.parquet: no such file"),
-    (["plot", "RAW", "--out", "OUT"], 2, "a plot ends in .png"),
-    (["generate", "OUT"], 2, "name it *.parquet or *.tsv"),
+    (["plot", "RAW", "--out", "OUT"], 2, "unsupported file type: use .png"),
+    (["generate", "OUT"], 2, "use *.parquet or *.tsv"),
     (["generate", "OUT.parquet", "--bayes-auc", "0.1"], 2, "bayes_auc must be between"),
 ]
 
@@ -297,10 +297,10 @@ def test_a_held_out_file_in_the_training_folder_is_warned_of(raw, tmp_path, caps
         pq.write_table(pq.read_table(raw).slice(0, 200), folder / f"{name}.parquet")
     assert main(["train", str(folder), "--valid", str(folder / "valid.parquet"), *SMALL]) == 0
     assert "warning: --valid: " in (printed := capsys.readouterr().err)
-    assert "valid.parquet is trained on too" in printed
+    assert "valid.parquet is also a training file" in printed
     only = str(folder / "train.parquet")
     assert main(["train", only, "--valid", str(folder / "valid.parquet"), *SMALL]) == 0
-    assert "is trained on too" not in capsys.readouterr().err
+    assert "is also a training file" not in capsys.readouterr().err
 
 
 def test_rows_without_a_label_are_converted_to_be_scored(raw, converted, tmp_path, capsys):
@@ -355,7 +355,7 @@ NO_SPLIT = {
     "no time": (["--valid-from", "never"], 2, "'never' is not a moment"),
     "no column": (["--valid-from", "3", "--time-column", "day"], 3, "column day: the time column"),
     "no rows": (["--valid-from", "3"], 3, "no row has hour < 3"),
-    "no use": (["--time-column", "hour"], 2, "goes with data.valid_from"),
+    "no use": (["--time-column", "hour"], 2, "needs data.valid_from"),
 }
 
 
@@ -468,7 +468,9 @@ def test_kept_columns_of_files_that_store_them_differently_are_one(type_):
 
 
 def test_kept_columns_that_have_no_type_in_common_are_refused():
-    with pytest.raises(DataError, match="--keep user: the files hold int64 and string, which"):
+    with pytest.raises(
+        DataError, match="--keep user: the files have different types, int64 and string"
+    ):
         _concatenate("user", [NAMES, pa.chunked_array([[1]])])
 
 
@@ -488,4 +490,4 @@ def test_a_file_trains_and_resumes_by_the_name_of_its_label_alone(tmp_path, caps
     assert all((one[name] == two[name]).all() for name in one)
     capsys.readouterr()
     assert main(["train", data, "--label", "click", "--schema", schema]) == 2
-    assert "--label infers a schema, --schema gives one" in capsys.readouterr().err
+    assert "--label infers a schema, but --schema gives one" in capsys.readouterr().err

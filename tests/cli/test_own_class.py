@@ -171,5 +171,5 @@ def test_a_class_that_a_file_names_is_not_imported(here, capsys):
     (here / "settings.toml").write_text(f'[model]\nname = "{MODULE}:Factors"\n')
     asked = ["train", "rows.parquet", "--config", "settings.toml"]
     assert main(asked) == 2
-    _assert_one_line(capsys.readouterr().err, f"class of your own, .*: add --model {MODULE}:Fact")
+    _assert_one_line(capsys.readouterr().err, f"your own class, .*: add --model {MODULE}:Fact")
     assert MODULE not in sys.modules

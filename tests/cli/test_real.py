@@ -176,12 +176,12 @@ def test_a_folder_that_is_no_model_is_refused(capsys, tmp_path, files, command):
         (
             "manifest.txt",
             "evaluate {} rows",
-            "{} is an export, which answers by: sparsetrain ",
+            "{} is an export: serve it with sparsetrain ",
         ),
         (
             "manifest.txt",
             "export {} --out new",
-            "{} is an export, which answers by: sparsetrain ",
+            "{} is an export: serve it with sparsetrain ",
         ),
     ],
 )

@@ -127,9 +127,9 @@ def test_a_saved_model_without_a_log_has_tables(folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["{}/none"], 4, "none: there is no such folder"),
+        (["{}/none"], 4, "none: no such folder"),
         (["{}/a", "{}"], 4, "is neither a run nor a saved model"),
-        (["{}/a", "--out", "{}/x.pdf"], 2, "a report ends in .html"),
+        (["{}/a", "--out", "{}/x.pdf"], 2, "unsupported file type: use .html"),
         (["{}/a"] * 9, 2, "9 runs are too many for one page: name 8 at most"),
         (["{}/a", "--data", "{}/none.parquet"], 3, "none.parquet"),
     ],

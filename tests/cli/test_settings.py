@@ -152,7 +152,7 @@ REFUSED_TEXTS = [
     (["optimizer.mode=lzy"], {}, "'lazy', 'exact', 'closed' or 'dense'; did you mean 'lazy'?"),
     (["train.monitor=acu"], {}, "= 'acu' must be a score: logloss, ne, auc, "),
     (["train.monitor=ndcg"], {}, "precision@K, map@K; did you mean 'ndcg@K'?"),
-    (["model.name=DLMR"], {}, "of your own); did you mean 'dlrm'?"),
+    (["model.name=DLMR"], {}, "(your own: MODULE:CLASS); did you mean 'dlrm'?"),
     (["model.bottom=big"], {}, "--set: model.bottom = 'big' must be a list"),
     (["model.bottom=true"], {}, "--set: model.bottom = True must be a valid integer"),
     (["model.bottom=64,0"], {}, "--set: model.bottom = 0 must be greater than or equal to 1"),
@@ -162,9 +162,9 @@ REFUSED_TEXTS = [
     (
         ["model.name=deepfn"],
         {},
-        "--set: there is no model 'deepfn' (or MODULE:CLASS of your own); did you mean 'deepfm'?",
+        "--set: there is no model 'deepfn' (your own: MODULE:CLASS); did you mean 'deepfm'?",
     ),
-    (["model.name=mf", "model.table_dtype=float16"], {}, "'float16'; mf keeps float32"),
+    (["model.name=mf", "model.table_dtype=float16"], {}, "'float16'; mf needs float32 tables"),
     (["model.label_weights={like=-1}"], {}, "label_weights.like is -1.0; it must be finite"),
     (["model.name=fm", "model.top=8"], {}, "--set: unknown setting 'model.top'"),
     (["model.interaction=cross", "model.cross_rank=0"], {}, "--set: model.cross_rank = 0 must be"),
@@ -196,7 +196,7 @@ REFUSED_FILES = [
     ("a.toml", "train = 1\n", ": unknown setting 'train'; "),
     ("a.toml", "[other]\n", ": unknown setting 'other'; "),
     ("a.toml", "[train.epochs]\nx = 1\n", ": train.epochs = {'x': 1} must be a valid integer"),
-    ("a.ini", "[train]\n", ": a settings file ends in .toml, .yaml, .yml"),
+    ("a.ini", "[train]\n", ": unsupported file type: use .toml, .yaml, .yml"),
     ("a.yaml", "- train\n", ": expected sections such as [train]"),
     ("a.yaml", "train: [\n", ": not valid YAML: "),
 ]
@@ -362,7 +362,7 @@ def test_an_optimizer_setting_that_would_be_ignored_is_refused(overrides, messag
         (
             "twice.yaml",
             "train:\n  seed: 1\n  seed: 2\n",
-            "not valid YAML: key 'seed' is there twice",
+            "not valid YAML: duplicate key 'seed'",
         ),
     ],
     ids=["deep TOML", "long TOML", "deep YAML", "long YAML", "YAML key twice"],

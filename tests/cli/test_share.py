@@ -38,7 +38,7 @@ def test_train_and_inspect_say_which_columns_share(folder, capsys):
     assert main(["inspect", str(folder / "run")]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "2 tables of 21 rows" in shown
-    assert shown[-1] == "history shares that of item"
+    assert shown[-1] == "history shares the table of item"
     found = told(capsys, "inspect", folder / "run")
     assert found["config"]["share_embedding"] == {"history": "item"}
     assert main(["inspect", str(folder / "raw.parquet"), "--schema", str(folder / "log.toml")]) == 0
@@ -79,7 +79,7 @@ def test_convert_keeps_one_table_and_training_on_it_too(folder, capsys):
     same = [told(capsys, "evaluate", folder / run, raw) for run in ("run", "again")]
     assert same[0] == same[1]
     assert main(["inspect", str(out / "_encoder.parquet")]) == 0
-    assert capsys.readouterr().out.endswith("history shares that of item\n")
+    assert capsys.readouterr().out.endswith("history shares the table of item\n")
 
 
 @pytest.mark.parametrize("of", ["run", pytest.param("data", marks=pytest.mark.slow)])

@@ -52,7 +52,7 @@ def test_a_search_resumes_and_writes_the_settings_of_the_best(
     assert best["optimizer.lr"] == found["best"]["settings"]["optimizer.lr"]
     assert best["model.top"] == found["best"]["settings"]["model.top"]
     assert main(["tune", *map(str, options), "--search", "model.dim=4,8", "--trials", "1"]) == 2
-    assert "it holds the trials of" in capsys.readouterr().err
+    assert "it has the trials of" in capsys.readouterr().err
 
 
 GRID = ["--sampler", "grid", "--search", "optimizer.lr=0.1,0.2", "--search", "model.top=[4],[8]"]

@@ -55,8 +55,8 @@ def test_a_fault_that_cannot_be_looked_for_is_an_error(capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--run", "here"], "--run and --data go together"),
-        (["--data", "here"], "--run and --data go together"),
+        (["--run", "here"], "--run and --data need each other"),
+        (["--data", "here"], "--run and --data need each other"),
         (["--run", "here", "--data", "nowhere"], "--data nowhere: is not a file"),
         (["--inject", "luck"], "--inject luck: the checks are gradients, "),
     ],

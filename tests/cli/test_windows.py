@@ -98,8 +98,11 @@ def test_items_of_a_window_are_ranked_before_they_are_learnt(model, tmp_path, ca
 
 BAD = {
     "unit": (["--window", "year"], "--window"),
-    "both": (["--window", "day", "--valid-share", 0.1], "--window: it holds out each window"),
-    "valid": (["--window", "day", "--patience", 2], "--window scores each window itself"),
+    "both": (
+        ["--window", "day", "--valid-share", 0.1],
+        "--window: each window is already held out",
+    ),
+    "valid": (["--window", "day", "--patience", 2], "--window already scores each window"),
     "one": (["--window", "month"], "all rows are in one window"),
     "column": (["--window", "day", "--time-column", "when"], "column when: the time column is mi"),
 }

@@ -85,4 +85,4 @@ def test_the_command_makes_and_keeps_them(frame, tmp_path, capsys):
         )
         == 2
     )
-    assert "data.numbers is for train" in capsys.readouterr().err
+    assert "data.numbers works with train only" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def test_a_run_starts_in_an_empty_folder_and_in_no_other(data, tmp_path, capsys)
         other.mkdir()
         (other / name).write_text("step-000000000001\n")
         assert main([*train, str(other)]) == 2
-        assert "exists already; name another folder" in capsys.readouterr().err
+        assert "exists already; name a new folder" in capsys.readouterr().err
         assert os.listdir(other) == [name]
 
 
@@ -187,7 +187,7 @@ def test_a_schema_that_was_edited_is_refused_by_what_differs(described, capsys, 
         f"error: --schema {file}: {run} was trained with a different schema: {EDITS[edited]}"
         in said
     )
-    assert said.endswith("; give that schema again, or train anew")
+    assert said.endswith("; use that schema again, or train anew")
     assert st.load(run).epochs == 1
 
 
@@ -198,7 +198,7 @@ def test_a_schema_may_be_written_otherwise_or_moved(described, capsys):
     (described / "log.toml").rename(described / "new.toml")
     assert main([*resume, "3"]) == 2
     said = capsys.readouterr().err
-    assert "log.toml: cannot read the schema" in said and "give its new place by --schema" in said
+    assert "log.toml: cannot read the schema" in said and "pass its new path with --schema" in said
     assert main([*resume, "3", "--schema", str(described / "new.toml")]) == 0
     assert main([*resume, "4"]) == 0  # where it lies now is kept
 
@@ -223,7 +223,7 @@ def test_a_run_is_drawn_from_its_log(data, tmp_path, capsys):
     assert main(["plot", str(tmp_path / "run"), "--json"]) == 0
     assert (tmp_path / "run" / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert main(["plot", str(tmp_path)]) == 4
-    assert "holds no log" in capsys.readouterr().err
+    assert "has no log" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("locale", slow_except(["tr_TR.UTF-8"], ["C", "tr_TR.UTF-8"]))

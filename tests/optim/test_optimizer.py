@@ -204,7 +204,7 @@ def test_all_results_are_computed_from_the_values_before_the_step():
             "per-row slot 'r' depends on a single element; use row_means",
         ),
         (lambda w, g, s, h: (w, s), (Slot("a"), Slot("a")), "slots need distinct names"),
-        (lambda w, g, s, h: (w, s), (Slot("a", "table"),), "per 'element' or 'row'"),
+        (lambda w, g, s, h: (w, s), (Slot("a", "table"),), "per must be 'element' or 'row'"),
     ],
 )
 def test_a_formula_that_cannot_become_a_kernel_is_refused_when_it_is_made(step, slots, message):

@@ -104,7 +104,7 @@ BAD_VALUES = {
     "text in time": ({"time": ["noon"]}, "column time: hour is derived from it"),
     "mixed": ({"user": [1, "x"]}, "column user: it holds int and str"),
     "no list": ({"user": 1}, "column user: it is a single value, not a column"),
-    "beyond 64 bits": ({"user": [2**70]}, "column user: an integer is beyond 64 bits"),
+    "beyond 64 bits": ({"user": [2**70]}, "column user: an integer exceeds 64 bits"),
     "another length": ({"user": [1, 2]}, "columns differ in length"),
 }
 

@@ -231,7 +231,7 @@ BAD_JSON = {
     "one row": "row 0: .* more than 131,072 bytes",
     "depth": "row 0: it is too deep",
     "digits": "row 0: an integer has more than 4,300 digits",
-    "integers": "column user: an integer is beyond 64 bits",
+    "integers": "column user: an integer exceeds 64 bits",
     "text": "row 0: .* more than 131,072 bytes",
     "space": "no comma or end after row 0",
     "gzip": "the body is not JSON",

@@ -103,7 +103,7 @@ def test_the_command_lowers_and_tells_it(tmp_path, capsys):
     options += ["--set", "model.dim=4", "--set", "model.bottom=8", "--set", "model.top=8"]
     files = [str(tmp_path / "a.parquet"), "--out", str(tmp_path / "run")]
     assert main(["train", *files, *options]) == 2
-    assert "train.reduce_lr needs rows to validate on" in capsys.readouterr().err
+    assert "train.reduce_lr needs validation rows" in capsys.readouterr().err
     assert main(["train", *files, *options, "--valid", str(tmp_path / "b.parquet")]) == 0
     told = capsys.readouterr().err
     assert "no better logloss for 1 validation: the learning rate becomes 0.1" in told

@@ -74,7 +74,7 @@ def test_a_folder_that_holds_no_run_is_not_resumed(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for name in ("empty", "none"):
         assert main(["train", "--resume", str(tmp_path / name)]) == 4
-        assert f"{name} holds no run; `train FILES --out" in capsys.readouterr().err
+        assert f"{name} has no run; `train FILES --out" in capsys.readouterr().err
 
 
 def test_a_file_of_the_users_in_an_old_checkpoint_stays_and_stops_nothing(run):

@@ -112,11 +112,11 @@ def test_a_schema_may_have_been_moved_but_not_changed(days, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "code", "error"),
     [
-        (["--set", "model.dim=8"], 4, "model.dim is 4 in .* cannot become 8: leave it out, or"),
+        (["--set", "model.dim=8"], 4, "model.dim is 4 in .* cannot become 8: remove it, or"),
         (["--optimizer", "adam"], 4, "optimizer.name is 'adagrad' in .* cannot become 'adam'"),
         (["--set", "data.dense_fill=1"], 4, "data.dense_fill is 0.0 in .* cannot become 1.0"),
-        (["--resume", "x"], 2, "--start-from and --resume exclude each other: drop one"),
-        (["--allow-changed", "data"], 2, "--allow-changed goes with --resume"),
+        (["--resume", "x"], 2, "--start-from and --resume exclude each other: remove one"),
+        (["--allow-changed", "data"], 2, "--allow-changed needs --resume"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(days, tmp_path, capsys, options, code, error):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rankings by the command: how a log is split and ranked, and items to recommend."""
+"""Rankings on the command line: splitting and ranking a log, and recommending items."""
 
 from sparsetrain.cli.ranking.protocols import IS_RANKING as IS_RANKING
 from sparsetrain.cli.ranking.protocols import find_interactions as find_interactions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocols of rankings for the command: the split of a log, and the candidates."""
+"""Protocols of rankings on the command line: the split of a log, and the candidates."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from sparsetrain.cli.settings import Settings
 
 
-IS_RANKING = [Entry("data.task", "ranking", "--task")]  # of commands that read logs by settings
+IS_RANKING = [Entry("data.task", "ranking", "--task")]  # for commands that read logs
 
 
 def read_interactions(
     settings: Settings, files: Files
 ) -> tuple[st.data.Interactions, dict[str, Any]]:
-    """Read a log, and return it with the arguments of its splits that the model decides."""
+    """Read a log; return it and the arguments of its splits that depend on the model."""
     import sparsetrain as st
 
     if settings.model.has_labels:
         models = st.models.MODELS.items()
         ranking = ", ".join(n for n, m in models if m.forward is st.models.Model.forward)
         raise ConfigError(
-            f"--task ranking: {settings.model.name} learns from labels; --model {ranking}"
+            f"--task ranking: {settings.model.name} learns from labels: use --model {ranking}"
         )
     log = read_log(settings, [str(path) for path in files.train])
     note(f"{len(log):,} interactions of {len(log.users):,} users")
@@ -71,34 +71,34 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
     train: Any = st.data.open_source(split.train)
     read = (*log.files, *(file for each in given.values() for file in each.files))
-    train = replace(train, files=read)  # by which a resumed run notices changed data
+    train = replace(train, files=read)  # a resumed run detects changed files by these
     rows = split.train.num_rows
     return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
 
 
 def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
-    """Return rows of histories and items as they are, and of a log the last item of each user."""
+    """Return rows with histories unchanged; for a log, return the last item of each user."""
     import sparsetrain as st
 
-    with suppress(DataError):  # of text without names
+    with suppress(DataError):  # text files without column names
         source: Any = st.data.open_source(str(data))
         if "history" in source.parts[0].schema.names:
             return source
     log = read_log(settings, [str(data)])
     rows = log.leave_one_out(ages=has_ages(encoder)).test
     if not rows.num_rows:
-        raise DataError(f"{data}: no user has three interactions, as ranking the last one needs")
-    note(f"the last item of each of {rows.num_rows:,} users is ranked, behind those before it")
+        raise DataError(f"{data}: no user has three interactions, which ranking the last one needs")
+    note(f"the last item of each of {rows.num_rows:,} users is ranked, given the earlier items")
     return rows
 
 
 def has_ages(encoder: Any) -> bool:
-    """Return whether histories come with the age of each item."""
+    """Return whether histories include the age of each item."""
     return encoder.schema.rule("history").weights is not None
 
 
 def ranking_options(settings: Settings, trainer: st.Trainer, rows: Any) -> dict[str, Any]:
-    """Return the arguments of `evaluate` by which held-out rows are ranked."""
+    """Return the arguments of `evaluate` for held-out rows of a ranking."""
     train = settings.train
     if settings.model.has_labels:
         return {} if train.negatives is None else {"negatives": train.negatives}
@@ -109,7 +109,7 @@ def ranking_options(settings: Settings, trainer: st.Trainer, rows: Any) -> dict[
 
 
 def read_log(settings: Settings, paths: list[str]) -> st.data.Interactions:
-    """Read interactions by the columns that settings name."""
+    """Read interactions from the columns that settings name."""
     import sparsetrain as st
 
     data = settings.data
@@ -125,7 +125,7 @@ def _given_negatives(log: st.data.Interactions, trainer: st.Trainer, rows: pa.Ta
     number = pc.index_in(rows["user"].cast(log.users.type), value_set=log.users)
     if number.null_count:
         user = rows["user"].filter(number.is_null())[0]
-        raise DataError(f"--negatives: the user {user} has none there")
+        raise DataError(f"--negatives: user {user} has no negatives in the file")
     users = number.combine_chunks().to_numpy()
     begin, end = (np.searchsorted(log.user, users, side) for side in ("left", "right"))
     counts = end - begin

@@ -48,7 +48,7 @@ def recommend(
         predictor = load_by(st.load_predictor, model, checkpoint, model_class, precision=precision)
         ranks, encoder = predictor.model, predictor.encoder
         if ranks.all_labels or ranks.target is None or encoder is None:
-            raise ConfigError(f"{model} ranks no items; sparsetrain predict writes its predictions")
+            raise ConfigError(f"{model} does not rank items: use sparsetrain predict")
         chosen = read_log(settings.resolve(IS_RANKING), [str(log)])
         rows = chosen.queries(ages=has_ages(encoder))
         ids, scores = predictor.recommend(rows, k, include_seen=include_seen)
@@ -64,6 +64,6 @@ def recommend(
             write_table(pa.table(found), draft)
     few = int((ids < 0).any(axis=1).sum())
     if few:
-        note(f"{few:,} users have fewer than {k:,} items left that they have not chosen")
+        note(f"{few:,} users have fewer than {k:,} items they have not chosen")
     result = {"users": len(ids), "fewer_than_k": few, "out": str(out)}
     emit(result, f"items for {len(ids):,} users written to {out}", as_json)

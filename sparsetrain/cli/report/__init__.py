@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`sparsetrain report`: runs side by side on one page of HTML, which needs no network.
+"""`sparsetrain report`: runs side by side on one HTML page that needs no network.
 
-`facts` reads the contents of the page, `page` lays it out, `chart` draws.
+`facts` reads the contents of the page, `page` lays it out.
 """
 
 from pathlib import Path
@@ -44,7 +44,7 @@ def report(
         raise ConfigError(f"{len(runs)} runs are too many for one page: name {MOST_RUNS} at most")
     out = out or runs[0] / "report.html"
     if out.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out {out}: a report ends in .html")
+        raise ConfigError(f"--out {out}: unsupported file type: use .html")
     require_writable(out)
     with StopSignals():
         facts = [

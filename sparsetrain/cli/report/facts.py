@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of one run: its log, its newest manifest, its tables, and scores of rows if there are any.
+"""Facts of one run: its log, its newest manifest, its tables, and scores of rows if requested.
 
 Predictions and labels of all scored rows are in memory: 8 bytes for each row and label.
 """
@@ -22,12 +22,12 @@ from sparsetrain.errors import CheckpointError
 if TYPE_CHECKING:
     import sparsetrain as st
 
-_ROWS = 1 << 16  # of a table at once
+_ROWS = 1 << 16  # rows of a table to read at once
 _OF_MODELS = ("manifest.json", "LATEST")  # files of saved models and of runs with checkpoints
 
 
 class TableFacts(NamedTuple):
-    """An embedding table; norms are None of one in int8."""
+    """An embedding table; norms are None for an int8 table."""
 
     name: str
     rows: int
@@ -58,17 +58,17 @@ class Facts:
         Empty before the first checkpoint.
     profile : StepProfile or None
     steps : int or None
-        Of the checkpoint that is described.
+        Steps of the described checkpoint.
     tables : list of TableFacts
     rare : dict from column to share
-        Shares of the training data in the row of rare values.
+        Share of training ids in the row of rare values.
     id_shares : tuple of Share
-        Of the scored rows, column by column.
+        Shares of ids in the scored rows, by column.
     scores : dict
-        Of the scored rows, as `evaluate` returns them.
+        Result of `evaluate` on the scored rows.
     predicted : list of Predicted
     importance : dict from column to float
-        Of the scored rows, as `permutation_importance` returns it.
+        Result of `permutation_importance` on the scored rows.
     """
 
     name: str
@@ -87,24 +87,24 @@ class Facts:
 def read_facts(
     name: str, folder: Path, data: Path | None, checkpoint: str, model_class: str | None
 ) -> Facts:
-    """Read a run; with `data` its model scores them.
+    """Read a run; if `data` is given, score it with the run's model.
 
     Raises
     ------
     CheckpointError
-        If the folder is not there, is not a run or is damaged.
+        If the folder does not exist, is not a run or is damaged.
     """
     import sparsetrain as st
 
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: there is no such folder")
+        raise CheckpointError(f"{folder}: no such folder")
     run = st.Run(folder)
     facts = Facts(name, run.log())
     if not any(path.match("step-*") or path.name in _OF_MODELS for path in folder.iterdir()):
         if not facts.log:
             raise CheckpointError(f"{folder} is neither a run nor a saved model")
         if data is None:
-            return facts  # a run that has saved nothing yet
+            return facts  # the run has not saved a checkpoint yet
     facts.manifest = run.manifest()
     profile = run.profile()
     facts.profile = None if profile is None else st.StepProfile.from_dict(profile)
@@ -129,7 +129,7 @@ def _tables(predictor: st.Predictor) -> Iterator[TableFacts]:
 
 
 def _norms(rows: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the mean and the largest norm of rows, which those in int8 do not show."""
+    """Return the mean and the largest norm of rows; None for int8."""
     if rows.dtype.itemsize == 1:
         return None, None
     pieces = (rows[i : i + _ROWS].astype(np.float32) for i in range(0, len(rows), _ROWS))
@@ -163,7 +163,7 @@ def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
         labels.append(batch.labels.reshape(len(batch), -1))
     predictions, wanted = np.concatenate(found), np.concatenate(labels)
     for number, (name, label) in enumerate(kinds.items()):
-        if label.num_logits == 1:  # classes have a column for each, and no one number
+        if label.num_logits == 1:  # classes and quantiles have several columns
             there = ~np.isnan(wanted[:, number])
             pair = predictions[there, kinds.columns[name].start], wanted[there, number]
             facts.predicted.append(Predicted(name, label.is_yes_or_no, *pair))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a report: sections of tables and charts, without scripts and without a network."""
+"""The page of a report: sections of tables and charts, without scripts or a network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparsetrain.cli.report.style import STYLE
 from sparsetrain.system.chart import Chart, Series, svg
 from sparsetrain.system.html import Markup, escape, table
 
-MOST_RUNS = 8  # as many as there are colors
-_GROUPS, _BINS = 15, 40  # of calibrations, of histograms
-_CELL = 60  # characters of a setting
+MOST_RUNS = 8  # the number of colors
+_GROUPS, _BINS = 15, 40  # groups of a calibration, bins of a histogram
+_CELL = 60  # most characters of a setting
 
 
 def page(runs: Sequence[Facts], data: str | None) -> str:
@@ -31,7 +31,7 @@ def page(runs: Sequence[Facts], data: str | None) -> str:
     runs : sequence of Facts
         At most `MOST_RUNS`.
     data : str or None
-        The name of the rows that were scored.
+        The name of the scored rows.
     """
     title = "Report of " + ", ".join(run.name for run in runs)
     sections = [
@@ -54,18 +54,18 @@ def page(runs: Sequence[Facts], data: str | None) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n{_each(runs, _told)}{body}</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>\n{_each(runs, _in_words)}{body}</body></html>\n"
     )
 
 
 def _name(runs: Sequence[Facts], number: int) -> Markup:
-    """Return a run's name, with its color where there are several."""
+    """Return a run's name, with its color if there are several runs."""
     chip = f'<i class="chip c{number}"></i>' if len(runs) > 1 else ""
     return Markup(f"{chip}{escape(runs[number].name)}")
 
 
 def _each(runs: Sequence[Facts], describe: Callable[[Facts], str]) -> str:
-    """Join the parts of each run, below its name if there are several runs."""
+    """Join the parts of all runs, each below its name if there are several runs."""
     found = [(n, content) for n, run in enumerate(runs) if (content := describe(run))]
     if len(runs) == 1:
         return "".join(content for _, content in found)
@@ -73,8 +73,8 @@ def _each(runs: Sequence[Facts], describe: Callable[[Facts], str]) -> str:
     return f'<div class="each">{"".join(parts)}</div>' if parts else ""
 
 
-def _told(run: Facts) -> str:
-    """Return a run in a sentence, and the command that repeats it."""
+def _in_words(run: Facts) -> str:
+    """Describe a run in a sentence, with the command that repeats it."""
     again = command(run)
     return f"<p>{escape(sentence(run))}</p>" + (f"<pre>{escape(again)}</pre>" if again else "")
 
@@ -151,7 +151,7 @@ def _scores(runs: Sequence[Facts]) -> str:
 def _charts_of_label(
     runs: Sequence[Facts], label: str, own: Sequence[tuple[int, Predicted]]
 ) -> Iterator[Chart]:
-    """Yield the calibration of all runs, and a histogram of each."""
+    """Yield the calibration of all runs, and a histogram of each run."""
     series = [
         Series(runs[number].name, number, "validation", _calibration(one)) for number, one in own
     ]
@@ -171,7 +171,7 @@ def _charts_of_label(
 
 
 def _calibration(one: Predicted) -> list[tuple[float, float]]:
-    """Return mean prediction and mean label of groups of equally many rows."""
+    """Return the mean prediction and the mean label of groups of equal size."""
     order = np.argsort(one.predictions, kind="stable")
     groups = [group for group in np.array_split(order, _GROUPS) if len(group)]
     values = (one.predictions.astype(np.float64), one.labels.astype(np.float64))
@@ -244,7 +244,7 @@ def _profile(run: Facts) -> str:
 
 
 def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str:
-    """Return values side by side; names with differing values are highlighted."""
+    """Return values side by side, and highlight names with different values."""
     rows = []
     for name in dict.fromkeys(name for own in values for name in own):
         cells = [own.get(name) for own in values]
@@ -255,7 +255,7 @@ def _compared(runs: Sequence[Facts], values: Sequence[Mapping[str, str]]) -> str
 
 
 def _settings(runs: Sequence[Facts]) -> str:
-    """Compare settings; settings at their defaults in all runs are folded below the rest."""
+    """Compare settings; fold settings that have their defaults in all runs below the rest."""
     values = [_set(_set_by(run.manifest)) for run in runs]
     chosen = {
         name
@@ -287,7 +287,7 @@ def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested settings that are set as text, by names with dots."""
+    """Return the text of nested settings that have a value, by names with dots."""
     found = {}
     for name, value in flat(values).items():
         if value not in (None, [], {}):
@@ -297,7 +297,7 @@ def _set(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _bar(share: float | None, text: str | None = None) -> Markup:
-    """Return a cell of a share, with a bar as long."""
+    """Return a cell with a share, and a bar of this length."""
     if share is None:
         return Markup("-")
     width = f"{100 * min(max(share, 0), 1):.1f}"

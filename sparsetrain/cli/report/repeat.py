@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run in a sentence, the command that repeats it, and which of its settings were chosen."""
+"""A run in a sentence, the command that repeats it, and the settings that were chosen."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sparsetrain.cli.settings.resolve import parse_text
 from sparsetrain.errors import ConfigError
 from sparsetrain.training.progress import format_count
 
-# Scores that a sentence names.
+# Scores to name in a sentence.
 _SCORES = {"auc": "AUC", "gauc": "gAUC", "logloss": "logloss", "rmse": "RMSE"}
 
 
 def sentence(run: Facts) -> str:
-    """Return the model, its labels, its training and its last validation in words."""
+    """Describe the model, its labels, its training and its last validation in a sentence."""
     manifest = run.manifest
     model, optimizer = manifest.get("model") or {}, manifest.get("optimizer") or {}
     if not model:
@@ -34,10 +34,10 @@ def sentence(run: Facts) -> str:
     steps = manifest.get("steps") or 0
     trained = f"trained by {optimizer['name']}{source}: " if optimizer else ""
     epochs = format_count(manifest.get("epochs") or 0, "epoch")
-    told = f"{str(model['kind']).upper()}{predicts}, {trained}{epochs}, {steps:,} steps."
+    text = f"{str(model['kind']).upper()}{predicts}, {trained}{epochs}, {steps:,} steps."
     state = manifest.get("run") or {}
     scores = list(_scores(state.get("scores") or {}, (state.get("plan") or {}).get("group_by")))
-    return f"{told} Last validation: {', '.join(scores)}." if scores else told
+    return f"{text} Last validation: {', '.join(scores)}." if scores else text
 
 
 def _scores(scores: Mapping[str, Any], group_by: str | None) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _scores(scores: Mapping[str, Any], group_by: str | None) -> Iterator[str]:
 
 
 def command(run: Facts) -> str | None:
-    """Return the command that repeats a run; None of one that no command made."""
+    """Return the command that repeats a run; None if no command made it."""
     settings, files = _settings(run.manifest), _files(run.manifest)
     if settings is None or not files.get("train"):
         return None
@@ -70,7 +70,7 @@ def command(run: Facts) -> str | None:
 
 
 def at_default(manifest: Mapping[str, Any]) -> set[str]:
-    """Return the settings of a command that are at their defaults, by names with dots."""
+    """Return the names, with dots, of a command's settings that have their defaults."""
     settings = _settings(manifest)
     if settings is None:
         return set()
@@ -92,12 +92,12 @@ def _declared(settings: Mapping[str, Any]) -> type[Settings]:
     name = (settings.get("model") or {}).get("name")
     try:
         return Settings if is_own(str(name)) else settings_of(name)
-    except ConfigError:  # no model of this package
+    except ConfigError:  # not a model of this package
         return Settings
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as `--set` reads it."""
+    """Return a value as text for `--set`."""
     if value is None:
         return "none"
     if isinstance(value, str):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declaration of settings: the strict base of all sections, range types, and `setting`.
 
-A setting is declared once, in its section: type, default, help, and the command-line flag if it has
-one. `sparsetrain settings` and the options of commands (`cli.options`) are generated from that.
+A setting is declared once, in its section: type, default, help, and a command-line flag, if any.
+`sparsetrain settings` and the options of commands (`cli.options`) are generated from this.
 """
 
 import types
@@ -32,14 +32,14 @@ class Flag(NamedTuple):
 
     key: str  # the setting, `section.key`
     name: str  # such as `--lr`
-    metavar: str  # placeholder of its value in the help
+    metavar: str  # placeholder for its value in the help
     help: str
     default: Any  # value of the setting without the option
-    type: type  # `bool`, `str` for text taken as it is, or `object` for text that is parsed
+    type: type  # `bool`, `str` for plain text, or `object` for text to parse
 
 
 def setting(default: Any, help: str, *, flag: str | None = None, metavar: str | None = None) -> Any:
-    """Declare a setting, with an option if it has a `flag`; `metavar` follows from its type."""
+    """Declare a setting, with an option if `flag` is set; by default `metavar` is its type."""
     return Field(default, description=help, json_schema_extra={"flag": flag, "metavar": metavar})
 
 
@@ -52,7 +52,7 @@ def fields_of(settings: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def flags_of(settings: type[BaseModel]) -> Iterator[Flag]:
-    """Yield the options of all settings that have one, section by section."""
+    """Yield the options of all settings with a flag, section by section."""
     for key, field in fields_of(settings):
         extra: Any = field.json_schema_extra
         if extra["flag"]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of models by name: one of this package, or of one's own by MODULE:CLASS.
+"""Model classes by name: a class of this package, or your own as MODULE:CLASS.
 
-A module is imported because the user names it on the command line; nothing stored in a folder or
-in a file of settings ever is. It is found as Python finds it, then in the current folder.
+A module is imported only if the user names it on the command line, never because a saved folder or
+a settings file does. It is searched on Python's path, then in the current folder.
 """
 
 import os
@@ -14,7 +14,7 @@ from sparsetrain.errors import ConfigError, nearest
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is of a user's own class."""
+    """Return whether a name is a user's own class."""
     return ":" in name
 
 
@@ -39,7 +39,7 @@ def model_class(name: str) -> Any:
     found = import_class(name) if is_own(name) else known.get(canonical(name))
     if found is None:
         raise ConfigError(
-            f"there is no model {name!r} (or MODULE:CLASS of your own); {nearest(name, [*known])}"
+            f"there is no model {name!r} (your own: MODULE:CLASS); {nearest(name, [*known])}"
         )
     if not (isinstance(found, type) and issubclass(found, st.models.Model)):
         raise ConfigError(f"--model {name}: it is {found!r:.60}, not a subclass of st.models.Model")
@@ -59,7 +59,7 @@ def import_class(named: str | None) -> Any:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"--model {named}: {error}; it is neither installed nor here") from error
-    except (Exception, SystemExit) as error:  # a module may raise anything
+    except (Exception, SystemExit) as error:  # the module may raise any error
         raise ConfigError(f"--model {named}: {module_name} raises {error!r}") from error
     if not hasattr(module, name):
         raise ConfigError(f"--model {named}: {module_name} has no {name}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section `optimizer` of the settings.
 
-Values are names, numbers and enumerated schedules; the caller builds the optimizer. A formula's
+Values are names, numbers and schedules by name; the caller builds the optimizer. A formula's
 options are its constructor's arguments.
 """
 
@@ -34,7 +34,7 @@ Update = Literal["sparse", "dense"]
 
 
 class GroupSettings(Section):
-    """Options of parameters and tables with matching names, in place of the section's."""
+    """Options that replace the section's for parameters and tables with matching names."""
 
     match: str  # such as `embeddings.C1.weight`, with `*` and `?`
     lr: NotNegative | None = None  # constant
@@ -46,7 +46,7 @@ class GroupSettings(Section):
 
 
 class OptimizerSettings(Section):
-    """The update formula, its options and schedule; None is the formula's default."""
+    """The update formula, its options and schedule; None means the formula's default."""
 
     name: str = setting(
         "adagrad", "Update formula, such as adagrad, adam or sgd.", flag="--optimizer"
@@ -78,7 +78,7 @@ class OptimizerSettings(Section):
         None, "Whether touched rows or all rows are updated, where both give the same bits."
     )
     average: Rate | None = setting(
-        None, "Decay of an exponential average of all weights, by which the model then scores."
+        None, "Decay of an exponential average of all weights; the model scores with it."
     )
     schedule: ScheduleName = setting("constant", "Schedule of the learning rate.")
     schedule_steps: Count | None = setting(None, "Steps of the schedule.")
@@ -90,7 +90,7 @@ class OptimizerSettings(Section):
     groups: list[GroupSettings] = setting([], "Options of some parameters or tables, by name.")
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options that are set, for the formula's constructor."""
+        """Return the options with a value, for the formula's constructor."""
         others = {"name", "groups", "accumulate", "schedule", "schedule_steps", "warmup", *SHAPES}
         return self.model_dump(exclude=others, exclude_none=True)
 
@@ -99,7 +99,7 @@ class OptimizerSettings(Section):
         return [group.model_dump(exclude_none=True) for group in self.groups]
 
     def schedule_config(self) -> list[dict[str, Any]]:
-        """Return the factors of the learning rate, by name; one factor if it is constant."""
+        """Return the factors of the learning rate by name; only one if it is constant."""
         factors: list[dict[str, Any]] = [{"name": "constant", "value": self.lr}]
         if self.warmup is not None:
             factors.append({"name": "warmup", "steps": self.warmup})
@@ -110,7 +110,7 @@ class OptimizerSettings(Section):
         return factors
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return the settings that would be ignored or are missing, each with the reason."""
+        """Return settings that are missing or would be ignored, each with the reason."""
         import sparsetrain as st
 
         if self.name not in st.optim.OPTIMIZERS:

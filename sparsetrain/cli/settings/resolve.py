@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolution of layered settings into one checked `Settings`; errors name the source.
 
-The sources, a file, the environment, options and `--set`, each yield `Entry` values, which keep
-their origin. Later layers take precedence, key by key; only `resolve_settings` knows their order.
-No source can hold code: TOML, and YAML by its safe loader.
+Each source (a file, the environment, options and `--set`) yields `Entry` values with their origin.
+Later layers take precedence, key by key; only `resolve_settings` defines their order. No source can
+hold code: files are TOML, or YAML read by its safe loader.
 """
 
 import difflib
@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 ENVIRONMENT_PREFIX = "SPARSETRAIN_"
-_MAX_BYTES = 16 << 20  # of a settings file
+_MAX_BYTES = 16 << 20  # most bytes of a settings file
 MODEL = "model.name"  # decides the model section's contents
 UNSET = object()  # a value that restores the default
 _NO_VALUE = {"", "none", "null", "nil"}  # in lower case
@@ -52,7 +52,7 @@ def resolve_settings(
 ) -> Settings:
     """Return the settings in effect: defaults < base < file < environment < options < overrides.
 
-    `base` has the settings that a resumed run started with.
+    `base` has the settings of a resumed run.
     """
     layers = chain(
         from_file(file) if file is not None else (),
@@ -63,7 +63,7 @@ def resolve_settings(
     stored, entries = [*base], [*layers]
     kind = _kind_of(_winners([*stored, *entries]))
     known = [key for key, _ in fields_of(kind)]
-    # A run with a different model can only be reported as such.
+    # If the run has a different model, its model settings are unknown: `resume` reports that.
     kept = [e for e in stored if e.key in known or not e.key.startswith("model.")]
     entries = [*kept, *entries]
     for entry in entries:
@@ -78,24 +78,24 @@ def resolve_settings(
 
 
 def _winners(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Return the last entry of each key, but none that restores a default."""
+    """Return the last entry per key, without entries that restore the default."""
     last = {entry.key: entry for entry in entries}
     return {key: entry for key, entry in last.items() if entry.value is not UNSET}
 
 
 def _kind_of(winners: Mapping[str, Entry]) -> type[Settings]:
-    """Return the settings of the model that is named."""
+    """Return the settings class for the named model."""
     named = winners.get(MODEL)
     name = ModelSettings().name if named is None else str(named.value)
     if named and is_own(name) and named.origin not in ("--model", "--set"):
         raise ConfigError(
-            f"{named.origin}: {MODEL} is {name!r}, a class of your own, which is imported only if "
-            f"you name it: add --model {name}"
+            f"{named.origin}: {MODEL} is {name!r}, your own class, which is imported only if the "
+            f"command line names it: add --model {name}"
         )
     try:
         return settings_of(name)
     except ConfigError as error:
-        if is_own(name):  # which the message names
+        if is_own(name):  # the message already names it
             raise
         raise ConfigError(f"{named.origin if named else MODEL}: {error}") from None
 
@@ -153,7 +153,7 @@ def _require_known(entry: Entry, known: list[str]) -> None:
 
 
 def _nearest(key: str, known: list[str]) -> str | None:
-    """Find the closest key by its whole name, then by its last part alone."""
+    """Find the closest key by its whole name, or else by its last part."""
     by_last_part = {name.split(".")[1]: name for name in known}
     whole = difflib.get_close_matches(key, known, n=1)
     last = difflib.get_close_matches(key.rpartition(".")[2], by_last_part, n=1)
@@ -161,11 +161,11 @@ def _nearest(key: str, known: list[str]) -> str | None:
 
 
 def from_file(path: str | Path) -> Iterator[Entry]:
-    """Yield the settings of a file; its suffix says whether it is TOML or YAML."""
+    """Yield the settings of a file, in TOML or YAML by its suffix."""
     path = Path(path)
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
-        raise ConfigError(f"{path}: a settings file ends in {', '.join(_PARSERS)}")
+        raise ConfigError(f"{path}: unsupported file type: use {', '.join(_PARSERS)}")
     try:
         document = parse(path, read_regular_file(path, _MAX_BYTES).decode())
     except OSError as error:
@@ -184,8 +184,8 @@ def from_file(path: str | Path) -> Iterator[Entry]:
 def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Iterator[Entry]:
     """Yield the settings among environment variables: `SPARSETRAIN_<SECTION>__<KEY>`.
 
-    Only two underscores make a variable a setting, so `SPARSETRAIN_TRACEBACK` and the like are
-    ignored. A section followed by one underscore is an error, since it would go unnoticed.
+    Settings need two underscores, so variables such as `SPARSETRAIN_TRACEBACK` are ignored. A
+    section followed by one underscore is an error, since it would otherwise be ignored silently.
     """
     sections = tuple(sections)
     for name in sorted(environ):
@@ -204,7 +204,7 @@ def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Ite
 
 
 def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
-    """Yield the settings of `section.key=value` texts; with nothing behind `=` it is `UNSET`."""
+    """Yield the settings of `section.key=value` texts; an empty value is `UNSET`."""
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -217,7 +217,7 @@ def from_overrides(overrides: Iterable[str]) -> Iterator[Entry]:
 
 
 def parse_text(text: str) -> Any:
-    """Parse a text: a TOML value, `1,2` as a list, `none`, else the text itself."""
+    """Parse text as a TOML value, `1,2` as a list, or `none`; else return the text itself."""
     if text == "none":
         return None
     for candidate in (text, f"[{text}]") if "," in text else (text,):
@@ -233,7 +233,7 @@ def parse_text(text: str) -> Any:
 def _parse_toml(path: Path, text: str) -> Any:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of numbers with too many digits, the former
+    except (ValueError, RecursionError) as error:  # also for numbers with too many digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -246,20 +246,20 @@ def _parse_yaml(path: Path, text: str) -> Any:
         ) from error
 
     class Loader(yaml.SafeLoader):
-        """Refuses duplicate keys, of which PyYAML would take the last."""
+        """Refuses duplicate keys; PyYAML would silently use the last."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
                 if str(key.value) in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key.value!r} is there twice", key.start_mark
+                        None, None, f"duplicate key {key.value!r}", key.start_mark
                     )
                 seen.add(str(key.value))
             return super().construct_mapping(node, deep)
 
     try:
-        return yaml.load(text, Loader) or {}  # noqa: S506 (it derives from the safe one)
+        return yaml.load(text, Loader) or {}  # noqa: S506 (derived from the safe loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 

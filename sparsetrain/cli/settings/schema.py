@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a training run: sections, types, ranges, defaults, help and command-line flags.
 
-The models are strict (no text becomes a number here), closed (no unknown key) and frozen. Values
-are numbers, text and enumerated names, so a settings file never holds code.
+The models are strict (text is never converted to a number), closed (no unknown keys) and frozen.
+Values are numbers, text and enumerated names, so a settings file never holds code.
 """
 
 import re
@@ -24,30 +24,30 @@ from sparsetrain.errors import ConfigError
 
 
 def _as_tuple(value: Any) -> Any:
-    """Accept the lists of TOML and JSON, and a single width, where the model keeps a tuple."""
+    """Convert lists of TOML and JSON, or a single width, to a tuple."""
     if isinstance(value, int):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _as_names(value: Any) -> Any:
-    """Accept the lists of TOML and JSON, and `a,b` on a command line, where names are kept."""
+    """Convert lists of TOML and JSON, or `a,b` from a command line, to a tuple of names."""
     return tuple(value.split(",")) if isinstance(value, str) else _as_tuple(value)
 
 
 def _as_counts(value: Any) -> Any:
-    """Accept a number, and `10,20` on a command line, where numbers are kept."""
+    """Convert a number, or `10,20` from a command line, to a tuple of numbers."""
     names = _as_names(value)
     return tuple(int(n) if isinstance(n, str) and n.isdigit() else n for n in names)
 
 
 def _as_text(value: Any) -> Any:
-    """Accept the dates of TOML where the model keeps text."""
+    """Convert dates of TOML to text."""
     return value.isoformat() if isinstance(value, date) else value
 
 
-# Settings that select rows, control warnings or make a schema, and do not affect how rows are
-# encoded under that schema.
+# Settings that select rows, control warnings or make a schema, but do not affect the encoding of
+# rows under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
 _NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
 _NOT_ENCODING |= {"numbers"}
@@ -179,30 +179,30 @@ class DataSettings(Section):
         return self.numbers in ("piecewise", "binned", "periodic", "autodis")
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return the settings that would be ignored, each with the reason."""
+        """Return settings that would be ignored, each with the reason."""
         if self.window is not None and (self.valid_share or self.valid_from) is not None:
-            return [("window", "it holds out each window itself; drop the other")]
+            return [
+                ("window", "each window is already held out: remove --valid-share and --valid-from")
+            ]
         if self.task == "ranking":
             unused = ("label", "schema_file", "weights")
             return [
-                (key, "--task ranking reads users and items alone; drop it")
+                (key, "--task ranking reads only users and items; remove this setting")
                 for key in unused
                 if getattr(self, key) is not None
             ]
         if self.user or self.item:
-            return [("user" if self.user else "item", "it goes with --task ranking")]
+            return [("user" if self.user else "item", "this setting needs --task ranking")]
         needing = [key for key in ("dense", "category", "ignore") if getattr(self, key)]
         if self.label is None:
-            return [
-                (key, f"--{key} goes with --label; a schema file names columns") for key in needing
-            ]
+            return [(key, f"--{key} needs --label; a schema file names columns") for key in needing]
         if self.schema_file is not None:
-            return [("label", "--label infers a schema, --schema gives one: drop one")]
+            return [("label", "--label infers a schema, but --schema gives one: remove one")]
         return []
 
 
 class ModelSettings(Section):
-    """The model, and the arguments of its constructor, which `settings_of` adds."""
+    """The model; `settings_of` adds the arguments of its constructor."""
 
     name: Annotated[str, BeforeValidator(canonical)] = setting(
         "dlrm",
@@ -228,24 +228,24 @@ class ModelSettings(Section):
 
     @property
     def own_class(self) -> Any:
-        """The class of the model if it is not one of this package, which `st.load` needs."""
+        """The class of a user's own model, for `st.load`; None for a model of this package."""
         return model_class(self.name) if is_own(self.name) else None
 
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
-        """Construct the model for an encoder; one of one's own by its `for_encoder`."""
+        """Construct the model for an encoder; a user's own class by its `for_encoder`."""
         if self.own_class is None:
             return self.build(**{**encoder.model_arguments, **more}, interactions=interactions)
         options = self.model_dump(exclude={"name"}, exclude_unset=True) | more
         try:
             return self.own_class.for_encoder(encoder, **options)
-        except TypeError as error:  # of Python, about arguments
+        except TypeError as error:  # wrong arguments
             raise ConfigError(
-                f"--model {self.name}: for_encoder fails: {error}; define it where the constructor "
-                "takes no rows, or set arguments by --set model.NAME=VALUE"
+                f"--model {self.name}: for_encoder fails: {error}; override it if the constructor "
+                "has no argument rows, or set arguments with --set model.NAME=VALUE"
             ) from error
 
     def completed(self, schema: Any) -> Any:
-        """Return a schema that was inferred with the tables that the model lets columns share."""
+        """Add the tables that columns of the model share to an inferred schema."""
         if self.own_class is not None or not self._columns():
             return schema
         columns = schema.categories or ()
@@ -257,7 +257,7 @@ class ModelSettings(Section):
     def build(
         self, rows: Sequence[int], names: Sequence[str], interactions: int = 1, **arguments: Any
     ) -> Any:
-        """Construct the model; one that is not a click model takes rows by name alone."""
+        """Construct the model; models that are not click models get only rows by name."""
         import sparsetrain as st
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
@@ -266,17 +266,17 @@ class ModelSettings(Section):
             own = {n: v for n, v in options.items() if v is not None or n not in arguments}
             return cls(rows, names=names, **{**arguments, **own})
         if (dtype := options.pop("table_dtype")) != "float32":
-            raise ConfigError(f"model.table_dtype is {dtype!r}; {self.name} keeps float32 tables")
+            raise ConfigError(f"model.table_dtype is {dtype!r}; {self.name} needs float32 tables")
         sizes = dict(zip(names, rows, strict=True))
-        # A column that may be left out is read where one has its name.
+        # An optional column is used if the data have a column of its name.
         options = {n: n if v is None and n in sizes else v for n, v in options.items()}
         named = {n: options[n] for n in self._columns() if n in options}
         lacking = [n for n, column in named.items() if n != "label" and column not in sizes]
         if lacking:
             raise ConfigError(
                 f"model.{lacking[0]} is {named[lacking[0]]!r}, which is not a category column; "
-                f"there are {', '.join(sizes)}; --set model.{lacking[0]}=COLUMN names another, "
-                "--category COLUMN makes one of a number"
+                f"there are {', '.join(sizes)}; choose one with --set model.{lacking[0]}=COLUMN, "
+                "or read a number as a category with --category COLUMN"
             )
         made: Any = cls
         if "interactions" in signature(cls).parameters:
@@ -284,7 +284,7 @@ class ModelSettings(Section):
         return made(sizes, **options)
 
     def _columns(self) -> dict[str, str]:
-        """Return the arguments that name columns, which are text of any kind."""
+        """Return the arguments that name columns, which are all text arguments."""
         import sparsetrain as st
 
         options = st.models.options_of(model_class(self.name))
@@ -292,7 +292,7 @@ class ModelSettings(Section):
         return {n: v for n, v in self if n in of_text and isinstance(v, str)}
 
     def check(self) -> None:
-        """Raise `ConfigError` for arguments that do not go together."""
+        """Raise `ConfigError` for arguments that are incompatible."""
         if self.own_class is not None:
             return
         weights = getattr(self, "label_weights", None)
@@ -304,7 +304,7 @@ class ModelSettings(Section):
 
 
 def _as_score(value: Any) -> Any:
-    """Accept a score, with the name of its label before it where there are several."""
+    """Accept a score, possibly preceded by the name of a label."""
     import sparsetrain as st
 
     if isinstance(value, str):
@@ -409,12 +409,12 @@ class TrainSettings(Section):
 
     @property
     def arithmetic(self) -> dict[str, Any]:
-        """Arguments of a trainer that decide the numbers of its programs."""
+        """Arguments of a trainer that set the precision of its programs."""
         return {name: getattr(self, name) for name in ARITHMETIC}
 
 
 class Settings(Section):
-    """All settings of one training run, but for the arguments of its model."""
+    """All settings of one training run, except the arguments of its model."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
@@ -428,7 +428,7 @@ class Settings(Section):
 
 @cache
 def settings_of(model: str) -> type[Settings]:
-    """Return the settings of a run of a model; its section has the model's arguments.
+    """Return the settings class for a model; its section `model` has the model's arguments.
 
     Raises
     ------
@@ -451,7 +451,7 @@ def settings_of(model: str) -> type[Settings]:
     return create_model("Settings", __base__=Settings, model=(section, section(name=model)))
 
 
-# Type of an argument -> the values that a setting may have.
+# Type of an argument -> type of the setting, which restricts its values.
 _TYPES: dict[Any, Any] = {
     int: Width,
     Mapping[str, int]: Mapping[str, Width],

@@ -88,7 +88,7 @@ def apply_(
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
-    """Return the names and kinds of gradients that decide the program, mostly without shapes."""
+    """Return the names and kinds of gradients that determine the program, mostly without shapes."""
     kinds = [
         (name, gradient.shape, gradient.indices.dtype, gradient.source is None)
         if isinstance(gradient, RowSparse)

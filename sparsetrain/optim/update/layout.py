@@ -27,7 +27,7 @@ class DenseUpdate(NamedTuple):
     Parameters
     ----------
     rule : int
-        Number of their rule.
+        The rule's number.
     names : tuple of str
         The parameters.
     rows : tuple of int, optional
@@ -45,7 +45,7 @@ class RowsUpdate(NamedTuple):
     Parameters
     ----------
     rule : int
-        Number of their rule.
+        The rule's number.
     name : str
         The parameter.
     first, end : int
@@ -68,7 +68,7 @@ class RowsUpdate(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Everything that decides the code of an update.
+    """Everything that determines the code of an update.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ ROWS = 256  # rows per task if every row is updated
 
 
 class RowsKind(NamedTuple):
-    """Everything about a table and its gradient that decides the code of a row update.
+    """Everything about a table and its gradient that determines the code of a row update.
 
     Parameters
     ----------
