@@ -73,7 +73,7 @@ class RowwiseReductions(CpuRule):
 
 
 def _give_it_a_loop(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Wrap a scalar block in a loop of one: `rfactor` of TVM 0.27 fails beside a block without."""
+    """Wrap a scalar block in a loop of one; TVM 0.27's `rfactor` fails beside a loopless block."""
     if not sch.get_loops(block):
         sch.add_unit_loop(block)
 
