@@ -3,8 +3,8 @@
 
 An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
 table in a different shape. A read of its rows has a row-sparse cotangent, which the operators carry
-back; the rules refuse any other read. A slice or a part of a split may have a dense cotangent
-unless it is small: for half of the elements or more, it at most doubles the memory of the read.
+back; the rules refuse any other read. A slice, or part of a split, may have a dense cotangent if it
+has at least half of the elements, since this takes at most twice its memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
     """Return the function argument that `x` copies its rows from; `x` itself if it is an argument.
 
-    None for an activation, and if the argument has only one row.
+    None for an activation, and for an argument with a single row.
     """
     open_, seen = [x], set()
     while open_:
@@ -79,7 +79,7 @@ def _is_one(x: relax.Expr) -> bool:
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether an extent may be less than half of `whole`; a symbolic one may."""
+    """Whether an extent may be less than half of `whole`; symbolic extents count as small."""
     if not isinstance(part, tirx.IntImm):
         return not structural_equal(part, whole)
     return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)

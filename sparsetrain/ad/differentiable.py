@@ -42,7 +42,7 @@ def has_gradient(var: relax.Var, bindings: Iterable[relax.VarBinding]) -> bool:
 
 
 def extents_of(value: Any) -> list[Any] | None:
-    """The shape of a tensor's gradient, dense or row-sparse; None if unknown."""
+    """Return the shape of a tensor's gradient, dense or row-sparse; None if unknown."""
     ty = value if isinstance(value, RowSparse) else getattr(value, "ty", None)
     shape = getattr(ty, "shape", None)
     if shape is None:
@@ -64,7 +64,7 @@ def shapes_differ(cotangent: Any, target: Any) -> bool:
 
 
 def _packed(ty: Any) -> TableFormat | None:
-    """The format of a table that trains and keeps more in a row than its numbers."""
+    """Return the format of a trainable table with more than numbers in a row, or None."""
     if not isinstance(ty, relax.TensorType) or ty.ndim != 2:
         return None
     stored = format_of(str(ty.dtype))

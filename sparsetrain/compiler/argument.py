@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One argument of a compiled function: check an array and copy it into aligned memory.
 
-A TVM tensor in C order and aligned memory is used without a copy. Any other is copied if it is an
-input, and refused if the program may write to it. Cost: one pass over ids.
+A TVM tensor in C order and aligned memory is used without a copy. Other tensors are copied if they
+are inputs, and refused if the program may write them. Cost: one pass over ids.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Free rows: make the number of rows of a table symbolic, so that one program fits any size.
 
-The sizes of tables come from data: they differ with each day, fold and data set. Kernels that look
-up and update a table do not depend on its size. So if nothing else uses a table, its number of rows
-becomes a symbol, also in the optimizer's arrays with a row per table row. If a dense operator reads
-the table too, the number stays static and kernels are compiled for it. Arguments are checked
-against the function from before this pass. Cost: one walk through the bindings.
+The sizes of tables differ with each day, fold and data set. Kernels that look up and update a table
+do not depend on its size. So if nothing else uses a table, its number of rows becomes a symbol,
+also in the optimizer's arrays with a row per table row. If a dense operator reads the table too,
+the number stays static. Arguments are checked against the function from before this pass. Cost: one
+walk through the bindings.
 """
 
 from __future__ import annotations

@@ -203,8 +203,8 @@ class Program:
             Together they hold every argument; `params` takes precedence. TVM tensors are used
             without a copy; arrays are checked and copied.
         checked : bool
-            Whether all ids are known to be inside their tables, so ids on a device need not be
-            copied back for a check.
+            Whether all ids are known to be inside their tables, so that none are copied back for a
+            check.
 
         Raises
         ------
@@ -285,12 +285,11 @@ def value_and_grad(
         Operators in half precision, such as `sparsetrain.compiler.precision.BFLOAT16`. Parameters
         and gradients stay float32.
     scaled : bool
-        Whether the program has an additional input, the number ``loss_scale``: it multiplies the
-        gradients, not the loss. Changing the number does not recompile.
+        Whether the program has an input ``loss_scale``, a number that multiplies the gradients, not
+        the loss. A new number compiles nothing.
     buffers : sequence of str
-        Parameters for which the function returns new values as its last results, such as running
-        statistics. The program returns them among the gradients, for the optimizer to store, see
-        `Optimizer.init`.
+        Parameters, such as running statistics, for which the function returns new values as its
+        last results. They are returned among the gradients, see `Optimizer.init`.
 
     Returns
     -------

@@ -2,8 +2,8 @@
 """Shape constraints that are checked in each call of a program (PyTorch calls them guards).
 
 The compiler cannot prove that ``len(offsets) - 1`` equals the batch size, or that two symbolic
-lengths of one operator agree. It assumes so, and generated code reads out of bounds if it is false.
-So every unproved constraint is checked in each call.
+lengths of one operator agree. If that is false, generated code reads out of bounds. So every
+unproved constraint is checked in each call.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ class BagPlacing:
     Parameters
     ----------
     first_rows, rows, dtype
-        As of `Placing`.
+        As in `Placing`.
     names : sequence of str
-        Of the results: rows, offsets and, if each id has a factor, weights.
+        Names of the results: rows, offsets and, if ids have weights, weights.
     """
 
     def __init__(

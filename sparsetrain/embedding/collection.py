@@ -58,7 +58,7 @@ class EmbeddingBag(Embedding):
     rows, width : int
         V and D of the table.
     pooling : {None, "sum", "mean"}, or a sequence of them for each feature
-        None: one id per result row. Otherwise as `torch.nn.EmbeddingBag` with
+        None: one id per result row. Otherwise like `torch.nn.EmbeddingBag` with
         ``include_last_offset=True``.
     features : int
         Features with consecutive bags in `ids`; see `embedding_bag`.
@@ -82,7 +82,7 @@ class EmbeddingBag(Embedding):
     def forward(
         self, ids: nn.Tensor, offsets: nn.Tensor | None = None, weights: nn.Tensor | None = None
     ) -> nn.Tensor:
-        """Rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
+        """Return rows for ids of any shape, or (B, F, D) for (N,) ids with (F * B + 1,) offsets."""
         if None in self.poolings:
             if offsets is not None or weights is not None:
                 raise ConfigError("EmbeddingBag without pooling takes only ids")
@@ -103,7 +103,7 @@ class EmbeddingBag(Embedding):
 
 
 def _poolings(what: str, given: Pooling | Sequence[Pooling], features: int) -> tuple[Any, ...]:
-    """The pooling of each feature; None of all or of none."""
+    """Return the pooling of each feature; None must be for all features or for none."""
     single = given is None or isinstance(given, str)
     each: tuple[Any, ...] = (given,) * features if single else tuple(given or ())
     wrong = next((one for one in each if one not in POOLINGS), None)

@@ -96,9 +96,9 @@ def bag_kernel(
     weighted: bool,
     loops: Loops = HOST_LOOPS,
 ) -> PrimFunc:
-    """``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; an empty bag is 0.
+    """Compute ``out[b, f] = sum of weights[n] table[ids[n]]`` over bag ``f B + b``; 0 if empty.
 
-    `mean` says whether sums are divided by lengths, of all features or of each.
+    `mean` says whether sums are divided by lengths, for all features or for each.
     """
     stored = format_of(dtype)
     computed = stored.computed
@@ -125,7 +125,7 @@ def bag_kernel(
 
 
 def _divisor(mean: bool | tuple[bool, ...], feature: Any, length: Any, dtype: str) -> Any:
-    """The length of a bag if its feature is averaged, else 1."""
+    """Return the length of a bag if its feature is averaged, else 1."""
     one = const(1, dtype)
     if isinstance(mean, bool):
         return length if mean else one
@@ -133,12 +133,12 @@ def _divisor(mean: bool | tuple[bool, ...], feature: Any, length: Any, dtype: st
     return tirx.Select(reduce(tirx.Or, averaged), length, one)
 
 
-# From a lane to a number.
+# Lane -> number.
 Vector = Callable[[Any], Any]
 
 
 def read_row(table: Any, index: Any, column: Any, use: Callable[[Vector], None]) -> None:
-    """Pass a vector of a table's row to `use`; NaN if there is no such row."""
+    """Pass a vector of a table's row to `use`, or NaN if there is no such row."""
     stored, row = format_of(str(table.dtype)), T.Bind(tirx.Cast("int64", index))
     with T.If(tirx.And(row >= 0, row < table.shape[0])):
         with T.Then():
@@ -183,7 +183,7 @@ def bag_mean_cotangent_kernel(
     mean: bool | tuple[bool, ...],
     loops: Loops = HOST_LOOPS,
 ) -> PrimFunc:
-    """The cotangent (B, F, D) of a mean, divided by the length of each bag that is averaged."""
+    """Divide the cotangent (B, F, D) of a mean by the length of each averaged bag."""
     with kernel("bag_mean_cotangent") as built:
         (batch,) = extents(1)
         cotangent = buffer("cotangent", (batch, features, width), dtype)
@@ -220,7 +220,7 @@ def weighted_values_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) ->
 def weight_cotangent_kernel(
     width: int, dtype: str, id_dtype: str, loops: Loops = HOST_LOOPS
 ) -> PrimFunc:
-    """For each id, the dot product of its table row and the cotangent of its bag: (N,)."""
+    """Compute for each id the dot product of its table row and its bag's cotangent: (N,)."""
     stored = format_of(dtype)
     computed = stored.computed
     with kernel("weight_cotangent") as built:

@@ -142,7 +142,7 @@ def embedding_bag(
     weights : (N,) float, optional
         Per-sample weights; only with ``mode="sum"``, as in PyTorch.
     mode : {"sum", "mean"}, or a sequence of F of them
-        How a bag is pooled, of all features or of each.
+        How bags are pooled, for all features or for each.
     features : int
         F, the number of features.
 
@@ -168,7 +168,7 @@ def embedding_bag(
 
 
 def _averaged(call: Any) -> bool | tuple[bool, ...]:
-    """Whether bags are averaged: of all features, or of each where they differ."""
+    """Return whether bags are averaged: for all features, or for each if they differ."""
     each = tuple(bool(mean) for mean in call.attrs["mean"])
     return each if len({*each}) > 1 else each[0]
 

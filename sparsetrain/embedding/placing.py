@@ -42,11 +42,11 @@ class Placing:
     rows : sequence of F int
         Rows of each feature's table.
     dtype : {"int32", "int64"}
-        Of the result.
+        Dtype of the result.
     name : str
-        Of the result.
+        Name of the result.
     columns : sequence of F int, optional
-        Where the ids of those features are, if there are further ones between them.
+        Columns of the features' ids, if `ids` has more than F columns.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Placing:
         floats: Mapping[str, np.ndarray] = MappingProxyType({}),
         room: Room | None = None,
     ) -> dict[str, runtime.NDArray] | None:
-        """Rows (B, F) of ids (B, F) int64, and copies of float32 arrays in aligned memory.
+        """Return rows (B, F) for ids (B, F) int64, and aligned copies of float32 arrays.
 
-        With `columns`, ids have more than F columns. None if an id is outside its table. `room`
-        provides the memory; then the calling thread, which may be any thread, does all the work.
+        With `columns`, ids have more than F columns. None if an id is outside its table. If `room`
+        provides the memory, the calling thread does all the work.
         """
         placed: dict[str, runtime.NDArray] = {}
         held, addresses, ranks = [], [], []
@@ -110,13 +110,13 @@ def share(size: Any, strip: Any) -> Iterator[Any]:
 def placing_kernel(
     dtype: str, ranks: Sequence[int] = (), parallel: bool = True, chooses: bool = False
 ) -> PrimFunc:
-    """``placed[b, f] = first[f] + ids[b, f]``, a flag for ids out of range, and copies of floats.
+    """Compute ``placed[b, f] = first[f] + ids[b, f]``; flag ids out of range and copy floats.
 
-    If it `chooses`, ids are (B, C), and column f is ``columns[f]`` there.
+    With `chooses`, ids are (B, C), and feature f reads column ``columns[f]``.
 
-    Arguments: the address of ids (B, F) int64, the addresses of float32 arrays with these numbers
-    of axes, first, rows (F,) int64, placed (B, F), the copies, outside (STRIPS + 1,) int32 for each
-    strip and all of them; if it chooses, columns (F,) int64 and C.
+    Arguments: the address of ids (B, F) int64, the addresses of float32 arrays with `ranks` axes,
+    first, rows (F,) int64, placed (B, F), the copies, flags outside (STRIPS + 1,) int32, one per
+    strip and one for all; with `chooses`, columns (F,) int64 and C.
     """
     with kernel() as built:
         batch, features = extents(2)

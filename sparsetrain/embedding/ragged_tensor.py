@@ -13,9 +13,7 @@ from tvm.relax.op.grad import no_grad
 
 from sparsetrain.ops import ragged
 
-_MULTIPLIER = (
-    0x9E3779B1  # 2^32 / golden ratio: spreads the multiples mod 2^32, which leaves room for tokens
-)
+_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: spreads rows mod 2^32, with gaps for tokens
 
 
 @dataclass(frozen=True)

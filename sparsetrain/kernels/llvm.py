@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragments of LLVM IR that kernels import by a pragma and always inline.
 
-Transpose 16 x 16 numbers in registers: element by element, compilers emit a load and a store for
-each number. Four rounds that swap the off-diagonal quarters of ever smaller squares cost 64
-shuffles. The IR names no instruction, so it runs on every CPU.
+Transpose of 16 x 16 numbers in registers: element by element, it costs a load and a store per
+number, which compilers do not improve. In four rounds that swap the off-diagonal quarters of ever
+smaller squares, it costs 64 shuffles. It names no machine instruction, so every CPU can run it.
 
-Choose one of several arrays at run time: a loop over similar arrays then has one body, where a body
-for each array would multiply the code to compile. TVM cannot choose between addresses.
+Choice of one of several arrays at run time: a loop over similar arrays then has one body, and
+compile time does not grow with their number. TVM cannot choose between addresses.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ TRANSPOSE = _transpose_helper()
 def transpose(
     to: Any, stride_to: int, first: Any, rest: Any, stride: int, rows: int = LANES
 ) -> tirx.Expr:
-    """The call that turns 16 columns of `rows` rows of float32 into 16 rows.
+    """Return the call that transposes 16 columns of `rows` float32 rows into 16 rows.
 
     The kernel must import the called function: ``T.attr(T.int32(0), PRAGMA, TRANSPOSE)``.
 
@@ -93,7 +93,7 @@ def transpose(
     stride_to, stride : int
         Elements between rows of the result, and between the rows from `rest` on.
     rows : int
-        At least 2. Results past the number of rows are undefined.
+        At least 2. Columns of the result from `rows` on are undefined.
     """
     into, top, below = (tirx.address_of(place) for place in (to, first, rest))
     by, skip, count = (tirx.const(int(n), "int64") for n in (stride_to, stride, rows))
@@ -129,7 +129,7 @@ def one_of(arrays: Sequence[Any], number: Any) -> Any:
 def number_of(values: Sequence[Any], number: Any) -> Any:
     """Return value number `number`, as int64.
 
-    Read from memory, because with a choice in every index TVM's simplifier took seconds.
+    It is read from memory, because TVM's simplifier took seconds with a choice in every index.
     """
     stored = T.alloc_local((len(values),), "int64")
     for place, value in enumerate(values):

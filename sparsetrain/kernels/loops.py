@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parallel loops and vectors for kernels with one source and several targets.
 
-A kernel written with `Loops` runs on CPU threads with `HOST_LOOPS`; a backend with a different kind
-of threads passes its own `Loops`.
+A kernel that is written with `Loops` runs on CPU threads with `HOST_LOOPS`; other backends pass
+their own loops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 MAX_LANES = 128
 _LANES = 16  # float32 numbers in a register of AVX-512
 
-# Called with the number of each column.
+# Calls its argument with the number of each column.
 Columns = Callable[[Callable[[Any], None]], None]
 
 
@@ -28,16 +28,16 @@ class Loops(NamedTuple):
     Attributes
     ----------
     each : callable
-        ``with each(total) as n:`` runs its body for each number below `total`, int64.
+        ``with each(total) as n:`` loops over the numbers below `total`, int64.
     each_vector : callable
-        ``with each_vector(rows, width, dtype) as (row, column, lanes):`` runs its body for each
-        vector of each row: `lanes` columns from `column` on.
+        ``with each_vector(rows, width, dtype) as (row, column, lanes):`` loops over the vectors of
+        all rows: `lanes` columns from `column` on.
     each_row : callable
-        ``with each_row(rows, width) as (row, columns):`` runs it for each row, or for each part of
-        one. ``columns(do)`` calls `do` with the number of each of its columns: `do` writes only
-        these columns, and reads nothing written for a different column.
+        ``with each_row(rows, width) as (row, columns):`` loops over rows, or parts of rows.
+        ``columns(do)`` calls `do` with each column of the part: `do` writes only to that column,
+        and reads nothing written for a different one.
     vector : callable
-        ``with vector(count) as lane:`` runs its body for each lane of a vector in registers.
+        ``with vector(count) as lane:`` loops over the lanes of a vector in registers.
     """
 
     each: Callable[[Any], AbstractContextManager[Any]]
@@ -102,7 +102,7 @@ def store_vector(array: Any, place: Sequence[Any], lanes: int, value: Callable[[
 
 
 class Number:
-    """A mutable local scalar, initially 0."""
+    """A local scalar variable, initially 0."""
 
     def __init__(self, dtype: str = "int32") -> None:
         self._place = T.alloc_local((1,), dtype)

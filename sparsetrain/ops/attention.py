@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as products and a softmax, each with a schedule.
+"""Attention as matrix products and a softmax, which have schedules.
 
-This is the only definition of attention, used by programs (`schedule.lower_attention`) and by its
-derivative (`ad.dense_rules.attention`). TVM's own kernel is an unscheduled loop nest. Cost: the
-weights (B, heads, length of q, length of k) are written to memory.
+Programs (`schedule.lower_attention`) and the derivative (`ad.dense_rules.attention`) share this
+definition. TVM's own kernel is an unscheduled loop nest. Cost: the weights (B, heads, length of q,
+length of k) are written to memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def attention(call: relax.Call, emit: Emit) -> relax.Expr:
 
 
 def given_to(call: relax.Call, emit: Emit) -> Given:
-    """The arguments of a call; lengths that it assumes equal have the same symbol."""
+    """Return the arguments of a call; lengths that it assumes to be equal get one symbol."""
     q, k, v, *biases = call.args
     batch, queries, heads, width = q.ty.shape
     keys = k.ty.shape[1]
@@ -59,7 +59,7 @@ def given_to(call: relax.Call, emit: Emit) -> Given:
 
 
 def _shaped(tensor: relax.Expr, shape: list[Any], emit: Emit) -> relax.Expr:
-    """`tensor` in this shape, except for axes that are broadcast."""
+    """Reshape `tensor` to `shape`, except for axes of length 1, which broadcast."""
     own = tensor.ty.shape
     wanted = [n if is_one(n) else m for n, m in zip(own, shape, strict=True)]
     return tensor if structural_equal(list(own), wanted) else emit(op.reshape(tensor, wanted))
@@ -98,7 +98,7 @@ def attention_scale(call: relax.Call) -> relax.Constant:
 
 
 def _seen(call: relax.Call, scores: relax.Var, emit: Emit) -> relax.Var:
-    """Mask of the keys that a query attends to: none after it, aligned at the start or the end."""
+    """Return the mask of visible keys: none after the query, counted from the start or the end."""
     queries, keys = list(scores.ty.shape)[2:]
     ahead: Any = 0 if str(call.attrs["causal_mask"]) == "TopLeft" else tirx.abs(queries - keys)
     ones = emit(op.ones(relax.ShapeExpr([queries, keys]), "float32"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operator that multiplies a sparse matrix of ones, such as a user-item graph, by dense rows.
 
-The matrix is given in compressed rows, with its transpose: the reverse pass is the same kernel with
-the two swapped. Every result has one writer and sums run along a row, so the bits do not depend on
-the number of threads. Cost: one row read for each element of the matrix.
+The arguments hold the matrix in compressed rows, and its transpose too: the reverse pass is the
+same kernel with the two swapped. Every result has one writer and sums run along a row, so the bits
+do not depend on the number of threads. Cost: one row read for each element of the matrix.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 _ARGUMENTS = ("dense", "columns", "ends", "transposed_columns", "transposed_ends")
-_STRIDE = (
-    64  # neighbouring rows go to different threads, because the first rows are often the longest
-)
+_STRIDE = 64  # neighbouring rows go to different threads: the first are often the longest
 
 
 @cache

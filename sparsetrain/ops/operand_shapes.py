@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shape constraints between operands that TVM does not check.
 
-Relax refuses extents that are known to differ. If two extents have different symbols, some
-operators assume that they are equal, and their kernels read or write past the end of the shorter
-operand. Results of other operators have no shape, and later passes fail silently. This module has a
-table of the former, which `demands` checks in every call, and refuses the latter.
+Relax refuses static extents that differ. If two extents are different symbols, some operators
+assume that they are equal, and their kernels then access memory past the end of the shorter
+operand. Other operators return a result without a shape, and later passes fail silently. This
+module lists the former, which `compiler.shape_constraints` checks in every call, and refuses the
+latter.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def require_shapes(bindings: Iterable[Any]) -> None:
 
 
 def require_plain_shapes(bindings: Iterable[Any]) -> None:
-    """Raise for a slice to a symbolic end of unknown sign: TVM cannot copy such a shape.
+    """Refuse a slice to a symbolic end of unknown sign: TVM cannot copy such a shape.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def shape_of(tensor: Any) -> list[Any] | None:
 
 
 def format_shape(shape: Iterable[Any]) -> str:
-    """Extents as text."""
+    """Format extents for a message."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", ", ".join(map(str, shape)))
 
 
@@ -186,7 +187,7 @@ def _squeeze(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _split(call: relax.Call, x: list) -> list[Pair]:
-    """The last index is at most the length; so is the sum of all parts but the last."""
+    """Bound the split positions, or all parts but the last together, by the length."""
     places, extent = call.attrs["indices_or_sections"], x[int(call.attrs["axis"])]
     if isinstance(places, tirx.IntImm):
         parts = int(places)

@@ -25,8 +25,8 @@ def softmax_loss_kernel(
 ) -> tirx.PrimFunc:
     """Compute ``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``; s becomes its derivative.
 
-    In parallel over rows; each is summed lane by lane, then over the lanes in order. Without a
-    `width` rows are as long as the scores of a call.
+    The derivative is ``softmax(s) - one_hot(y)``. Rows run in parallel; each is summed per vector
+    lane, then over the lanes in order. Without a `width`, rows are as long as the scores of a call.
     """
 
     def number(value: float) -> Any:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that read text: `fields` of lines, `words` of 8 characters; `lookup` of keys."""
+"""Kernels that read text: `fields` reads the fields of lines as numbers, `lookup` finds ids."""

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in the fields of delimited text, read by a kernel.
+"""Kernel that reads the fields of delimited text as numbers.
 
 In a column of keys a field is a decimal integer below 2**32 without sign or leading zeros, or
-exactly 8 lower-case hex digits. In any other column it is a decimal integer that fits int32, maybe
-with a minus sign or leading zeros. If a column holds anything else, a flag is set, and the caller
-reads the column in a different way.
+exactly 8 lower-case hex digits. In any other column it is a decimal integer that fits int32,
+possibly with a minus sign or leading zeros. If a column holds anything else, the kernel flags it,
+and the caller reads the column in a different way.
 
-Lines are read in tiles that stay in a core's first cache: first where each field ends, from the
-delimiters among 64 bytes at once, then the fields, column by column. Up to 8 characters are read as
-one number of 64 bits without a branch for each, longer fields digit by digit.
-
-What is parallel: nothing; blocks of lines are read on several threads. Cost: two passes over the
-bytes, 6 ns a field of up to 8 characters on a core with vectors of 256 bits.
+Lines are read in tiles that stay in a core's first-level cache: first the ends of all fields, by
+searching 64 bytes at a time for delimiters, then the fields, column by column. Fields of up to 8
+characters are read as one 64-bit number without branches, longer ones digit by digit. The kernel is
+serial; callers read blocks of lines on several threads. Cost: two passes over the bytes, and 6 ns
+per field of up to 8 characters on a core with 256-bit vectors.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from sparsetrain.parsing.words import (
     are_decimal,
     are_hex,
     behind_zeros,
+    bind_lanes,
     cast,
     constant,
     hex_digits,
     int32,
     is_hex_alone,
     joined,
-    kept,
     same_bytes,
     uint64,
     variable,
@@ -47,23 +46,23 @@ from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import as_numpy, as_tensor, empty, tensor_at, zeros
 from sparsetrain.system.locks import with_builder_lock
 
-# Contents of a column. EIGHT: 8 digits that can be read as hexadecimal or as decimal.
+# Flags of a column's contents. EIGHT: 8 digits that are both hexadecimal and decimal.
 TEXT, HEX, EIGHT, DECIMAL = 1, 2, 4, 8
 _NEWLINE, _RETURN, _QUOTE, _MINUS = 10, 13, 34, 45
-_WORD = 64  # bytes that are searched at once
-_LIKELY = 16  # number of them that end a field in most texts
-_TILE_FIELDS, _TILE_LINES = 2560, 64  # least number of both in a tile
+_WORD = 64  # bytes that are searched together
+_LIKELY = 16  # field ends among these bytes, in most texts
+_TILE_FIELDS, _TILE_LINES = 2560, 64  # a tile has at least this many of both
 
 
 def fields_kernel() -> PrimFunc:
     """Read every field of whole lines.
 
     Arguments: data (N,) uint8, N >= 8, ending in a newline; the delimiter and a byte that no line
-    may hold; is_key (F,) int32; to work with, for tiles of L lines, ends (L F + 129,) int32, eights
-    (L + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32, valid (F, R + 8) uint8, found
-    (F,) int32, which is added to; rows (1,) int64: how many lines were read, -1 if a line does not
-    have F fields, or contains that byte or a carriage return. A line with a newline in place of a
-    delimiter is not noticed.
+    may hold; is_key (F,) int32; as scratch for tiles of L lines, ends (L F + 129,) int32, heads (L
+    + 8,) uint64 and sizes (L + 8,) int64; values (F, R + 8) int32, valid (F, R + 8) uint8, found
+    (F,) int32, to which flags are added; rows (1,) int64: the number of lines, or -1 if a line does
+    not have F fields, or contains that byte or a carriage return. A newline in place of a delimiter
+    is not detected.
     """
     with kernel("fields") as built:
         length, columns, capacity, room, lanes = extents(5)
@@ -73,7 +72,7 @@ def fields_kernel() -> PrimFunc:
             refused=scalar("refused", "int32"),
             is_key=buffer("is_key", (columns,), "int32"),
             ends=buffer("ends", (room,), "int32"),
-            eights=buffer("eights", (lanes,), "uint64"),
+            heads=buffer("heads", (lanes,), "uint64"),
             sizes=buffer("sizes", (lanes,), "int64"),
             values=buffer("values", (columns, capacity), "int32"),
             valid=buffer("valid", (columns, capacity), "uint8"),
@@ -101,7 +100,7 @@ class _Arguments(NamedTuple):
     refused: Any
     is_key: Any
     ends: Any
-    eights: Any
+    heads: Any
     sizes: Any
     values: Any
     valid: Any
@@ -110,12 +109,12 @@ class _Arguments(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """A column of some lines."""
+    """A column of the lines of a tile."""
 
     column: Any
     row: Any  # the first
     lines: Any
-    kind: Any  # flags of the column, which are added to
+    kind: Any  # flags of the column, to which flags are added
 
 
 def _require(regular: Any, condition: Any) -> None:
@@ -123,9 +122,9 @@ def _require(regular: Any, condition: Any) -> None:
 
 
 def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
-    """Write the byte before the first field and where fields end; return how many were found.
+    """Write the position before the first field, and each field's end; return their number.
 
-    May find somewhat more than requested; fewer only at the end of the data.
+    At least `wanted` ends are found, or all that are left.
     """
     length = a.data.shape[0]
     T.buffer_store(a.ends, tirx.Cast("int32", begin - 1), [0])
@@ -135,7 +134,9 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
         _require(regular, (_where(bytes_, a.refused) | _where(bytes_, int32(_RETURN))) == uint64(0))
         ends = variable("uint64", _where(bytes_, a.delimiter) | _where(bytes_, int32(_NEWLINE)))
         found = T.Bind(tirx.Cast("int64", tirx.popcount(ends[0])))
-        for k in range(_LIKELY):  # the next word overwrites entries past the last
+        for k in range(
+            _LIKELY
+        ):  # after the last end it writes garbage, which the next 64 bytes overwrite
             _write_first(a, ends, at[0], count[0] + k)
         more = variable("int64", _LIKELY)
         with T.While(more[0] < found):
@@ -154,13 +155,13 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
 
 
 def _where(bytes_: Any, byte: Any) -> Any:
-    """A bit for each of 64 bytes that equals a given byte; the first byte is the lowest bit."""
+    """Return a bit for each of 64 bytes, set if it equals `byte`; the first is the lowest."""
     same = bytes_ == tirx.Broadcast(tirx.Cast("uint8", byte), _WORD)
     return T.reinterpret("uint64", tirx.Cast(f"uint1x{_WORD}", same))
 
 
 def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
-    """Write the place of the lowest bit, and clear it; undefined without one."""
+    """Write the position of the lowest set bit and clear it; undefined if none is set."""
     below = T.Bind(ends[0] - uint64(1))
     place = at + tirx.Cast("int64", tirx.popcount(~ends[0] & below))
     T.buffer_store(a.ends, tirx.Cast("int32", place), [count + 1])
@@ -168,7 +169,7 @@ def _write_first(a: _Arguments, ends: Any, at: Any, count: Any) -> None:
 
 
 def _read_column(a: _Arguments, tile: _Tile, regular: Any) -> None:
-    """Read a column of a tile; the last one has to end the lines."""
+    """Read a column of a tile; fields of the last column must end with a newline."""
     columns = a.is_key.shape[0]
     _gather(a, tile)
     for is_key in (True, False):
@@ -181,15 +182,15 @@ def _read_column(a: _Arguments, tile: _Tile, regular: Any) -> None:
 
 
 def _gather(a: _Arguments, tile: _Tile) -> None:
-    """Write the size of each field and the 8 bytes that it begins with."""
+    """Write the size and the first 8 bytes of each field."""
     last = T.Bind(tirx.Cast("int32", a.data.shape[0]) - 8)
     with T.serial(0, tile.lines) as line:
         place = T.Bind(line * a.is_key.shape[0] + tile.column)
         begin = T.Bind(a.ends[place] + 1)
         first = T.Bind(tirx.min(begin, last))
-        eight = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
-        before = tirx.Cast("uint64", 8 * (begin - first))  # none but at the end of the data
-        T.buffer_store(a.eights, eight >> before, [line])
+        chars = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
+        before = tirx.Cast("uint64", 8 * (begin - first))  # not 0 only at the end of the data
+        T.buffer_store(a.heads, chars >> before, [line])
         T.buffer_store(a.sizes, tirx.Cast("int64", a.ends[place + 1] - begin), [line])
     none = constant(0, "int64", LANES)
     T.buffer_store(a.sizes, none, [tirx.Ramp(tile.lines, 1, LANES)])  # fills the last group
@@ -202,8 +203,8 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
     with T.serial(0, (tile.lines + LANES - 1) // LANES) as group:
         line = tirx.Ramp(group * LANES, 1, LANES)
         to = [tile.column, tirx.Ramp(tile.row + group * LANES, 1, LANES)]
-        size, eight = kept(a.sizes[line], "int64"), kept(a.eights[line], "uint64")
-        value, flag, fits = read(eight, size, LANES)
+        size, chars = bind_lanes(a.sizes[line], "int64"), bind_lanes(a.heads[line], "uint64")
+        value, flag, fits = read(chars, size, LANES)
         there, none = size != 0, constant(0, "int32", LANES)
         T.buffer_store(a.values, tirx.Select(tirx.And(fits, there), value, none), to)
         T.buffer_store(a.valid, cast("uint8", there, LANES), to)
@@ -215,59 +216,60 @@ def _read_values(a: _Arguments, tile: _Tile, is_key: bool) -> None:
     for lane in range(LANES):
         put(kind, kind[0] | kinds[lane])
         put(are_left, are_left[0] | left[lane])
-    # The rest of a column that holds text is not needed.
+    # If the column holds text, the caller does not use its numbers.
     with (
         when(tirx.And(are_left[0] != 0, (kind[0] & TEXT) == 0)),
         T.serial(0, tile.lines) as line,
     ):
-        size, eight = T.Bind(a.sizes[line]), T.Bind(a.eights[line])
-        with when(tirx.And(size != 0, tirx.Not(read(eight, size, 1)[2]))):
+        size, chars = T.Bind(a.sizes[line]), T.Bind(a.heads[line])
+        with when(tirx.And(size != 0, tirx.Not(read(chars, size, 1)[2]))):
             begin = T.Bind(tirx.Cast("int64", a.ends[line * a.is_key.shape[0] + tile.column]) + 1)
             value, fits = variable("int32"), variable("bool", False)
             if is_key:
-                _read_short_key(eight, size, value, fits)
+                _read_short_key(chars, size, value, fits)
             with when(tirx.Not(fits[0])):
                 _read_digits(a, begin, size, is_key, value, fits)
             T.buffer_store(a.values, value[0], [tile.column, tile.row + line])
             put(kind, kind[0] | tirx.Select(fits[0], int32(DECIMAL), int32(TEXT)))
 
 
-def _hex_key(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
-    """The number of 8 hex digits, its flag, and whether fields have this form."""
+def _hex_key(chars: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
+    """Return the number of 8 hex digits, its flag, and whether fields are of this form."""
     hex_, both = (constant(flag, "int32", lanes) for flag in (HEX, EIGHT))
-    flag = tirx.Select(is_hex_alone(eight), hex_, both)
-    value = cast("int32", joined(hex_digits(eight), 16, lanes), lanes)
-    return value, flag, tirx.And(size == 8, are_hex(eight))
+    flag = tirx.Select(is_hex_alone(chars), hex_, both)
+    value = cast("int32", joined(hex_digits(chars), 16, lanes), lanes)
+    return value, flag, tirx.And(size == 8, are_hex(chars))
 
 
-def _short_number(eight: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
-    """The number of at most 8 characters, its flag, and whether fields have this form."""
-    negative = tirx.And(size > 0, (eight & uint64(0xFF)) == uint64(_MINUS))
-    digits = tirx.Select(negative, eight >> uint64(8), eight) ^ same_bytes(ZERO)
-    count = kept(size - cast("int64", negative, lanes), "int64", lanes)
-    digits = kept(behind_zeros(digits, count, lanes), "uint64", lanes)
-    value = kept(cast("int32", joined(digits, 10, lanes), lanes), "int32", lanes)
-    # -0 differs from 0 in division. The bytes must be digits, else the number is undefined.
+def _short_number(chars: Any, size: Any, lanes: int) -> tuple[Any, Any, Any]:
+    """Return the number of at most 8 characters, its flag, and whether fields are of this form."""
+    negative = tirx.And(size > 0, (chars & uint64(0xFF)) == uint64(_MINUS))
+    digits = tirx.Select(negative, chars >> uint64(8), chars) ^ same_bytes(ZERO)
+    count = bind_lanes(size - cast("int64", negative, lanes), "int64", lanes)
+    digits = bind_lanes(behind_zeros(digits, count, lanes), "uint64", lanes)
+    value = bind_lanes(cast("int32", joined(digits, 10, lanes), lanes), "int32", lanes)
+    # -0 is left to the caller, as int32 has no -0. The number is undefined unless all bytes are
+    # digits.
     signed = tirx.Or(tirx.Not(negative), digits != uint64(0))
     fits = tirx.And(tirx.And(count > 0, size <= 8), tirx.And(signed, are_decimal(digits)))
     return tirx.Select(negative, -value, value), constant(DECIMAL, "int32", lanes), fits
 
 
-def _read_short_key(eight: Any, size: Any, value: Any, fits: Any) -> None:
-    """Read a key of less than 8 digits."""
-    plain = tirx.Or((eight & uint64(0xFF)) != uint64(ZERO), size == 1)
-    digits = T.Bind(behind_zeros(eight ^ same_bytes(ZERO), size))
+def _read_short_key(chars: Any, size: Any, value: Any, fits: Any) -> None:
+    """Read a key of fewer than 8 digits."""
+    plain = tirx.Or((chars & uint64(0xFF)) != uint64(ZERO), size == 1)
+    digits = T.Bind(behind_zeros(chars ^ same_bytes(ZERO), size))
     put(value, tirx.Cast("int32", joined(digits, 10)))
     put(fits, tirx.And(tirx.And(size < 8, plain), are_decimal(digits)))
 
 
 def _read_digits(a: _Arguments, begin: Any, size: Any, is_key: bool, value: Any, fits: Any) -> None:
-    """Read a nonempty field digit by digit; undefined if it is not a number."""
+    """Read a non-empty field digit by digit; the value is undefined if it is not a number."""
     negative = T.Bind(_byte(a, begin) == _MINUS)
     first = T.Bind(begin + tirx.Cast("int64", negative))
     count = T.Bind(size - tirx.Cast("int64", negative))
     number, are_digits = variable("uint64"), variable("bool", True)
-    with T.serial(0, tirx.min(count, 10)) as place:  # 64 bits lose nothing
+    with T.serial(0, tirx.min(count, 10)) as place:  # 10 digits fit 64 bits
         byte = T.Bind(_byte(a, first + place))
         _require(are_digits, tirx.And(byte >= ZERO, byte <= ZERO + 9))
         put(number, number[0] * uint64(10) + tirx.Cast("uint64", byte & 15))
@@ -290,10 +292,10 @@ _kernel = with_builder_lock(host_kernel("fields of text", fields_kernel))
 
 
 class Fields(NamedTuple):
-    """Fields of n lines, by column: values (F, n) int32, valid (F, n) uint8, found (F,) int32.
+    """Fields of n lines by column: values (F, n) int32, valid (F, n) uint8, found (F,) int32.
 
-    A key is the uint32 of its value's bits; where `valid` is 0 the field is empty. `found` are the
-    flags of this module.
+    A key is its value's bits as uint32; where `valid` is 0, the field is empty. `found` holds each
+    column's flags.
     """
 
     values: np.ndarray
@@ -304,10 +306,10 @@ class Fields(NamedTuple):
 def read_fields(
     data: np.ndarray, lines: int, delimiter: str, quoted: bool, is_key: np.ndarray
 ) -> Fields | None:
-    """Read the fields of (N,) uint8, N < 2**31, which are so many lines and end with a newline.
+    """Read the fields of text (N,) uint8, N < 2**31, with `lines` lines and a final newline.
 
-    None if a line does not have F fields, for `is_key` (F,) bool, or has a carriage return or,
-    where fields may be `quoted`, a quote; or if there are less than 8 bytes.
+    None if a line does not have as many fields as `is_key` (F,) bool, or contains a carriage return
+    or, if fields may be `quoted`, a quote; or if there are fewer than 8 bytes.
     """
     if len(data) < 8:
         return None
@@ -315,12 +317,21 @@ def read_fields(
     columns = len(is_key)
     most = max(_TILE_LINES, _TILE_FIELDS // columns)
     ends = empty((most * columns + 2 * _WORD + 1,), "int32")
-    eights, sizes = (empty((most + LANES,), dtype) for dtype in ("uint64", "int64"))
+    heads, sizes = (empty((most + LANES,), dtype) for dtype in ("uint64", "int64"))
     values, valid = (empty((columns, lines + LANES), dtype) for dtype in ("int32", "uint8"))
     found, rows = zeros((columns,), "int32"), zeros((1,), "int64")
     bytes_ = ord(delimiter), _QUOTE if quoted else _RETURN
     _kernel()(
-        text, *bytes_, as_tensor(is_key, "int32"), ends, eights, sizes, values, valid, found, rows
+        text,
+        *bytes_,
+        as_tensor(is_key, "int32"),
+        ends,
+        heads,
+        sizes,
+        values,
+        valid,
+        found,
+        rows,
     )
     read = Fields(as_numpy(values)[:, :lines], as_numpy(valid)[:, :lines], as_numpy(found))
     return read if as_numpy(rows)[0] == lines else None

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The key kernel: from text or a number to a key of 64 bits, and from a key to the id of a row.
+"""The key kernel: turns text or a number into a 64-bit key, and a key into the id of a row.
 
-Every way from a value to an id runs this code: frames, files, requests and, in an exported folder,
-C. `identity` defines which values are equal.
+Every conversion of a value to an id runs this code: for frames, files, requests and, in an exported
+folder, C. `identity` defines which values are equal.
 
-Ids are found by linear probing in hash tables: for numbers below 2**32, with slots of 8 bytes, for
-larger numbers, and for texts. The tables of all columns share one buffer, so one call can look up
-values of several columns. Texts are read in tiles, first the keys, then the slots, whose cache
-misses overlap.
-
-What is parallel: nothing; blocks and requests are encoded on several threads.
+Ids are found by linear probing in three hash tables: for numbers below 2**32 (with slots of 8
+bytes), for larger numbers, and for texts. The tables of all columns share one memory, so one call
+can look up values of several columns. Texts are read in tiles: first all keys, then all slots, so
+that cache misses overlap. The kernel is serial; callers encode blocks and requests on several
+threads.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ _BOOLEANS = {b"true": 1, b"True": 1, b"TRUE": 1, b"false": 0, b"False": 0, b"FAL
 
 
 class _Tables(NamedTuple):
-    """Hash tables; in each the first slot is empty, for columns that have no such keys."""
+    """Hash tables. The first slot of each is empty, for columns without such keys."""
 
     columns: Any  # (C, FIELDS) int64
-    short: Any  # (S,) uint64: a key above its id
+    short: Any  # (S,) uint64: a key above its id, 32 bits each
     long: Any  # (L, 2) int64: a key, its id
-    text: Any  # (M, 2) int64: where the text is in the pool; its hash above its id
-    pool: Any  # (P,) uint8: 4 bytes of length, then the text
+    text: Any  # (M, 2) int64: position of the text in the pool; its hash above its id
+    pool: Any  # (P,) uint8: 4 bytes of length before each text
 
 
 class _Texts(NamedTuple):
@@ -72,7 +71,7 @@ class _Texts(NamedTuple):
 
 
 def keys_kernel(offset: str) -> PrimFunc:
-    """Find the key of each text, before the kind of its column is known.
+    """Return the kernel that finds the key and form of each text, for a column of any kind.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8; keys
     (n,) int64; the form of each (n,) uint8.
@@ -91,7 +90,7 @@ def keys_kernel(offset: str) -> PrimFunc:
 
 
 def hashes_kernel(offset: str) -> PrimFunc:
-    """Find the hash of each text; arguments as of `keys_kernel`, without the last."""
+    """Return the kernel that hashes texts; arguments are as in `keys_kernel`, without the last."""
     with kernel("hashes") as built:
         texts, count = _text_arguments(offset)
         hashes = buffer("hashes", (count,), "int64")
@@ -102,11 +101,11 @@ def hashes_kernel(offset: str) -> PrimFunc:
 
 
 def text_ids_kernel(offset: str, turns: bool = True) -> PrimFunc:
-    """Find the id of each text.
+    """Return the kernel that finds the id of each text.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8;
-    asked (m,) int32: the columns of successive values, cyclically, or without `turns` the only one;
-    the five of the tables; ids (n,) int32.
+    asked (m,) int32: the columns of successive values, repeated cyclically, or one column without
+    `turns`; the five arrays of `_Tables`; ids (n,) int32.
     """
     with kernel("text_ids") as built:
         texts, count = _text_arguments(offset)
@@ -144,7 +143,7 @@ def _is(number: Any, kind: str) -> Any:
 
 
 def _sought(kind: Any, what: Any) -> Any:
-    """The form looked up in a column of this kind: a number, a text, or neither."""
+    """Return the form to look up in a column of this kind: a number, a text, or neither."""
     is_number = tirx.And(what != ABSENT, what != OTHER)
     text = tirx.Select(_is(kind, TEXT), int32(OTHER), int32(LOOSE))
     neither = tirx.Select(what == ABSENT, int32(ABSENT), text)
@@ -152,11 +151,11 @@ def _sought(kind: Any, what: Any) -> Any:
 
 
 def number_ids_kernel(dtype: str, turns: bool = True) -> PrimFunc:
-    """Find the id of each number.
+    """Return the kernel that finds the id of each number.
 
-    Arguments: numbers (n,) of a type of integers; missing (n,) uint8; asked (m,) int32: the columns
-    of the values, which take turns, or without `turns` the only one; the five of the tables; ids
-    (n,) int32.
+    Arguments: numbers (n,) of integer type `dtype`; missing (n,) uint8; asked (m,) int32: the
+    columns of successive values, repeated cyclically, or one column without `turns`; the five
+    arrays of `_Tables`; ids (n,) int32.
     """
     with kernel("number_ids") as built:
         (count,) = extents(1)
@@ -193,7 +192,7 @@ class _Column(NamedTuple):
     """A row of `_Tables.columns`."""
 
     kind: Any
-    short: Any  # the first slot of its short keys, and the bits of their number
+    short: Any  # first slot of the table, and log2 of its number of slots
     short_bits: Any
     long: Any
     long_bits: Any
@@ -205,7 +204,7 @@ FIELDS = len(_Column._fields)
 
 
 def _columns(asked: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
-    """A function that emits the column of the next value; a single one is read once."""
+    """Return a function that emits the column of the next value; a single column is read once."""
 
     def column(number: Any) -> _Column:
         return _Column(*(T.Bind(tables.columns[number, field]) for field in range(FIELDS)))
@@ -225,7 +224,7 @@ def _columns(asked: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
 
 
 class _Key(NamedTuple):
-    """A key that is computed step by step, and the form of its value."""
+    """A key that is computed in steps, and the form of its value."""
 
     key: Any
     what: Any
@@ -240,7 +239,7 @@ class _Key(NamedTuple):
 
 
 def _text(texts: _Texts, i: Any) -> tuple[Any, Any]:
-    """Where a text begins, and its number of bytes; 0 if it is missing."""
+    """Return where a text begins, and its number of bytes; 0 if it is missing."""
     begin = T.Bind(tirx.Cast("int64", texts.offsets[i]))
     size = tirx.Cast("int64", texts.offsets[i + 1]) - begin
     there = texts.missing[i] == const(0, "uint8")
@@ -248,24 +247,24 @@ def _text(texts: _Texts, i: Any) -> tuple[Any, Any]:
 
 
 def _read(data: Any, begin: Any, size: Any, prefers_hex: Any, found: _Key) -> None:
-    """Find the key of a text of one byte or more."""
+    """Find the key of a non-empty text."""
     last = T.Bind(data.shape[0] - 8)
     first = T.Bind(tirx.min(begin, last))
     stored = T.reinterpret("uint64", data[tirx.Ramp(first, 1, 8)])
-    eight = T.Bind(stored >> tirx.Cast("uint64", 8 * (begin - first)))
-    digits = T.Bind(behind_zeros(eight ^ same_bytes(ZERO), size))
-    with T.If(tirx.And(prefers_hex, tirx.And(size == 8, are_hex(eight)))):
+    chars = T.Bind(stored >> tirx.Cast("uint64", 8 * (begin - first)))
+    digits = T.Bind(behind_zeros(chars ^ same_bytes(ZERO), size))
+    with T.If(tirx.And(prefers_hex, tirx.And(size == 8, are_hex(chars)))):
         with T.Then():
-            found.put(tirx.Cast("int64", joined(hex_digits(eight), 16)), HEX)
+            found.put(tirx.Cast("int64", joined(hex_digits(chars), 16)), HEX)
         with T.Else(), T.If(tirx.And(size <= 8, are_decimal(digits))):
             with T.Then():
-                plain = tirx.Or(size == 1, (eight & uint64(0xFF)) != uint64(ZERO))
+                plain = tirx.Or(size == 1, (chars & uint64(0xFF)) != uint64(ZERO))
                 number = tirx.Cast("int64", joined(digits, 10))
                 found.put(number, tirx.Select(plain, int32(NUMBER), int32(LOOSE)))
             with T.Else():
                 found.put(const(0, "int64"), OTHER)
                 _read_number(data, begin, size, found)
-                _read_boolean(eight, size, found)
+                _read_boolean(chars, size, found)
                 with when(found.what[0] == OTHER):
                     put(found.key, _hash(data, begin, size))
 
@@ -300,16 +299,16 @@ def _read_number(data: Any, begin: Any, size: Any, found: _Key) -> None:
             put(found.key, tirx.Cast("int64", ~(number[0] - uint64(1))))
 
 
-def _read_boolean(eight: Any, size: Any, found: _Key) -> None:
+def _read_boolean(chars: Any, size: Any, found: _Key) -> None:
     for word, value in _BOOLEANS.items():
         mask = uint64((1 << 8 * len(word)) - 1)
-        same = (eight & mask) == uint64(int.from_bytes(word, "little"))
+        same = (chars & mask) == uint64(int.from_bytes(word, "little"))
         with when(tirx.And(size == len(word), same)):
             found.put(const(value, "int64"), NUMBER)
 
 
 def _byte(data: Any, place: Any) -> Any:
-    """A byte of the text; any byte past its end, since both sides of a condition are evaluated."""
+    """Return a byte; past the end an arbitrary one, as both sides of a condition are evaluated."""
     return tirx.Cast("int32", data[tirx.min(place, data.shape[0] - 1)])
 
 
@@ -318,7 +317,7 @@ def _is_digit(byte: Any) -> Any:
 
 
 def _hash(data: Any, begin: Any, size: Any) -> Any:
-    """A hash of 32 bits: words of 4 bytes, then the bytes left, are mixed in one by one."""
+    """Return a 32-bit hash that mixes in words of 4 bytes, then the remaining bytes."""
     value, words = variable("uint64", 1), T.Bind(size // 4)
     with T.serial(0, words) as at:
         word = T.reinterpret("uint32", data[tirx.Ramp(begin + 4 * at, 1, 4)])
@@ -329,15 +328,15 @@ def _hash(data: Any, begin: Any, size: Any) -> Any:
 
 
 def _mixed(value: Any, word: Any) -> Any:
-    """Both halves of the product of 32 bits and a factor, mixed."""
+    """Mix a word into 32 bits: the XOR of both halves of a product."""
     product = T.Bind((value ^ tirx.Cast("uint64", word)) * uint64(GOLDEN >> 32 | 1))
     return (product ^ (product >> uint64(32))) & uint64(_LOW)
 
 
 def _slot(key: Any, bits: Any) -> Any:
-    """The first `bits` of the key's product with `GOLDEN` modulo 2**64.
+    """Return the top `bits` bits of the key times `GOLDEN` modulo 2**64.
 
-    Computed from halves, because a product beyond 64 bits is undefined in TVM's code.
+    The product is computed in halves, because overflow of 64 bits is undefined in TVM's code.
     """
     low, high = T.Bind(key & uint64(_LOW)), T.Bind(key >> uint64(32))
     carried = (low * uint64(GOLDEN & _LOW)) >> uint64(32)
@@ -394,7 +393,7 @@ def _find_text(
 
 
 def _is_same(pool: Any, at: Any, data: Any, begin: Any, size: Any) -> Any:
-    """Whether a text of the pool has the same bytes."""
+    """Whether a text in the pool has the same bytes."""
     known = T.Bind(tirx.Cast("int64", T.reinterpret("uint32", pool[tirx.Ramp(at, 1, 4)])))
     equal, k = variable("bool", known == size), variable("int64")
     with T.While(tirx.And(equal[0], k[0] + 8 <= size)):
@@ -411,6 +410,6 @@ def _is_same(pool: Any, at: Any, data: Any, begin: Any, size: Any) -> Any:
 
 
 def _or_unseen(id_: Any) -> Any:
-    """The id of a slot, 0 if it is empty."""
+    """Return the id of a slot, or `UNSEEN` if it is empty."""
     kept = T.Bind(id_)
     return tirx.Select(kept == 0, int32(UNSEEN), kept)

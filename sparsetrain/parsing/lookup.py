@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Lookup`: the hash tables of several columns, and calls of the key kernel on NumPy arrays.
 
-Tables are at most half full, small ones at most a quarter, which halves the time to miss. Cost: a
-key has 16 to 32 bytes, a text twice as many and its bytes; a number takes about 4 ns where its
-table fits a cache, a text of 8 characters 10.
+Tables are at most half full, small ones at most a quarter, which halves the time of a miss. Cost:
+16 to 32 bytes per key, twice as much plus its bytes per text; 4 ns per number and 10 ns per text of
+8 characters if the table is in cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
-_FEW = 1 << 12  # bytes of an argument, of a request
+_FEW = 1 << 12  # bytes of an argument that is as small as in a request
 _NUMBERS = ("int32", "uint32", "int64")  # the rest are converted
 
 _keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))
@@ -41,12 +41,12 @@ class Lookup:
         self._values = tuple(columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes its tables anew, in aligned memory."""
+        """Drop the tables; a copy builds them again, in aligned memory."""
         return {"_values": self._values}
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """The tables, as `keys` describes them."""
+        """The tables, in the layout of `keys._Tables`."""
         columns = np.zeros((len(self._values), FIELDS), np.int64)
         short, long, text = _Slots(1), _Slots(2), _Slots(2)
         pool, size = [np.zeros(8, np.uint8)], 8
@@ -72,7 +72,7 @@ class Lookup:
     def text_ids(self, asked: int | np.ndarray, texts: Texts) -> np.ndarray:
         """Return the ids (n,) int32 of texts.
 
-        `asked` is their column, or columns (m,) that take turns.
+        `asked` is their column, or columns (m,) that repeat cyclically.
         """
         tables, ids = self._tables, empty((len(texts.offsets) - 1,), "int32")
         _text_ids(texts.offsets.dtype.name, not isinstance(asked, int))(
@@ -87,13 +87,17 @@ class Lookup:
         if numbers.dtype.name not in _NUMBERS:
             numbers = numbers.astype(np.int64)
         tables, ids = self._tables, empty(numbers.shape, "int32")
-        arguments = _kept("numbers", numbers), _mask(missing, len(numbers)), _columns(asked)
+        arguments = (
+            _argument("numbers", numbers),
+            _mask(missing, len(numbers)),
+            _columns(asked),
+        )
         _number_ids(numbers.dtype.name, not isinstance(asked, int))(*arguments, *tables, ids)
         return as_numpy(ids, writable=True)
 
 
 def _behind_lengths(texts: Texts, places: np.ndarray) -> np.ndarray:
-    """Return the texts, each behind 4 bytes of its length; so they begin, and end, at `places`."""
+    """Return the texts with 4 bytes of length before each; `places` are their beginnings."""
     heads = places[:-1, None] + np.arange(4)
     found, is_text = np.empty(places[-1], np.uint8), np.ones(places[-1], bool)
     found[heads] = np.diff(texts.offsets).astype("<u4").view(np.uint8).reshape(-1, 4)
@@ -103,13 +107,13 @@ def _behind_lengths(texts: Texts, places: np.ndarray) -> np.ndarray:
 
 
 class _Slots:
-    """Slots of all hash tables; the first is empty."""
+    """The slots of all hash tables of one kind; the first slot is empty."""
 
     def __init__(self, words: int) -> None:
         self._parts, self._size = [np.zeros((1, words), np.int64)], 1
 
     def add(self, keys: np.ndarray, *words: np.ndarray) -> tuple[int, int]:
-        """Add a table of keys (n,) int64 and their slots' contents; return its start and bits."""
+        """Add a table with keys (n,) int64 and slot contents; return its start and bits."""
         if not len(keys):
             return 0, 0
         bits = ((4 if len(keys) < _SMALL else 2) * len(keys)).bit_length()
@@ -132,7 +136,7 @@ def own_slots(keys: np.ndarray, bits: int) -> np.ndarray:
     slots, left = (hashes >> np.uint64(64 - bits)).view(np.int64), np.arange(len(keys))
     while len(left):
         free = holders[slots[left]] < 0
-        holders[slots[left[free]]] = left[free]  # among keys that share a slot, one wins
+        holders[slots[left[free]]] = left[free]  # if keys share a slot, one of them keeps it
         left = left[holders[slots[left]] != left]
         slots[left] = (slots[left] + 1) & ((1 << bits) - 1)
     return slots
@@ -154,7 +158,7 @@ def hashes_of(texts: Texts) -> np.ndarray:
 
 
 def _columns(asked: int | np.ndarray) -> Any:
-    return _column(asked) if isinstance(asked, int) else _kept("asked", asked)
+    return _column(asked) if isinstance(asked, int) else _argument("asked", asked)
 
 
 @lru_cache
@@ -163,13 +167,13 @@ def _column(asked: int) -> Any:
 
 
 def _texts(texts: Texts) -> tuple[Any, Any, Any]:
-    data, offsets = _kept("data", texts.data, padded=True), _kept("offsets", texts.offsets)
+    data, offsets = _argument("data", texts.data, padded=True), _argument("offsets", texts.offsets)
     return data, offsets, _mask(texts.missing, len(texts.offsets) - 1)
 
 
 def _mask(missing: np.ndarray | None, count: int) -> Any:
     if missing is not None:
-        return _kept("missing", missing.view(np.uint8))
+        return _argument("missing", missing.view(np.uint8))
     return _no_mask(count) if count <= _FEW else zeros((count,), "uint8")
 
 
@@ -178,8 +182,8 @@ def _no_mask(count: int) -> Any:
     return zeros((count,), "uint8")
 
 
-def _kept(role: str, array: np.ndarray, padded: bool = False) -> Any:
-    """Return an array for a kernel; a small one is copied to a buffer of the thread.
+def _argument(role: str, array: np.ndarray, padded: bool = False) -> Any:
+    """Return an array as a kernel argument; copy a small one to memory that the thread reuses.
 
     It is valid until the thread's next call with this role.
     """
@@ -187,12 +191,12 @@ def _kept(role: str, array: np.ndarray, padded: bool = False) -> Any:
         return _tensor(array)
     size = max(8, 1 << (len(array) - 1).bit_length()) if padded else len(array)
     key = role, size, array.dtype.char
-    kept = _memory.known.get(key)
-    if kept is None:
+    known = _memory.known.get(key)
+    if known is None:
         tensor = empty((size,), array.dtype.name)
-        kept = _memory.known[key] = tensor, as_numpy(tensor, writable=True)
-    kept[1][: len(array)] = array
-    return kept[0]
+        known = _memory.known[key] = tensor, as_numpy(tensor, writable=True)
+    known[1][: len(array)] = array
+    return known[0]
 
 
 class _Memory(threading.local):
@@ -204,6 +208,6 @@ _memory = _Memory()
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """Return an array for a kernel, without a copy if its memory is aligned."""
+    """Return an array as a kernel argument, without a copy if its memory is aligned."""
     whole = array.flags.c_contiguous and array.ctypes.data % LINE_BYTES == 0
     return tensor_at(array) if whole and array.size and array.flags.writeable else as_tensor(array)

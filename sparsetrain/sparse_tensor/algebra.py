@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algebra of row-sparse tensors that does not depend on their values.
+"""Operators on row-sparse tensors that do not depend on their values.
 
 Every function takes and returns a `RowSparse` of Relax variables, and binds its results in the
 current `BlockBuilder`. Nothing here coalesces, so duplicates remain. Operators on the leaves come
 first.
 
-The same code serves tensors at run time, through `eager`: a rule is traced over variables of the
-same dtypes and widths with symbolic lengths, compiled, and cached; the second call costs a few
-microseconds. Numbers among the arguments become scalar inputs, not new traces.
+The same code runs on tensors through `eager`: it traces a rule over variables of the same dtypes
+and widths with symbolic lengths, compiles and caches it. The second call takes a few microseconds.
+Numbers become scalar inputs.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def cast(tensor: Rows, dtype: str) -> Rows:
 
 
 def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
-    """Reshape the leading axes; the rows are unchanged."""
+    """Split the leading axes in a new way; the rows do not change."""
     return replace(tensor, shape=tuple(shape))
 
 
 def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
     """Return rows ``[start, start + shape[0])``; entries outside become padding.
 
-    N is unchanged, so no shape depends on data.
+    N does not change, so no shape depends on data.
     """
     rows = shape[0]
     shifted = _emit(op.subtract(tensor.indices, _like(start, tensor.indices)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Arithmetic`: operators, norm and comparison of a row-sparse tensor, as for a sparse array.
+"""`Arithmetic`: operators, norm and comparison of row-sparse tensors, like those of sparse arrays.
 
-Everything that needs the summed values coalesces first. Time and memory depend on the entries,
-never on the rows of the dense tensor.
+Every method that reads summed values coalesces first. Time and memory depend on the number of
+entries, never on the rows of the dense tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Arithmetic:
-    """Methods of `RowSparse`, its only subclass."""
+    """Base class with the arithmetic of `RowSparse`."""
 
     indices: Any
     values: Any
@@ -143,7 +143,7 @@ class Arithmetic:
         return np.array_equal(own, its)
 
     def allclose(self, other: Self, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-        """Whether all elements are close, as by `numpy.allclose`; see `equal`.
+        """Return whether all elements are close by the rule of `numpy.allclose`; see `equal`.
 
         Raises
         ------

@@ -2,8 +2,9 @@
 """`RowSparse`: a tensor with mostly zero rows, the only sparse type in this package.
 
 It is the triple of `tf.IndexedSlices`, with three differences. Duplicate indices **sum**:
-``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an index may name
-its value row, so the gradient of a pooled bag is one value row per bag, not one per looked-up id.
+``dense[indices[n]] += values[n]``. An index equal to `num_rows` is padding. And an entry may name
+its value row, so the gradient of a pooled bag has one value row per bag instead of one per
+looked-up id.
 
 Cost: memory and time depend on N and D, never on `num_rows`, except in `to_dense`, `from_scipy` and
 `to_scipy`.
@@ -49,7 +50,7 @@ class RowSparse(Arithmetic):
     num_rows : int
         Rows of the dense tensor.
     source : (N,) int32, optional
-        Entry n has the values of row ``source[n]`` of `values`; by default of row n.
+        Entry n uses row ``source[n]`` of `values`; by default row n.
     shape : tuple of int, optional
         Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
         order: (num_rows,) for a vector, or leading axes with product num_rows.
@@ -60,8 +61,7 @@ class RowSparse(Arithmetic):
     --------
     >>> import numpy as np
     >>> import sparsetrain as st
-    >>> values = np.ones((3, 4), "float32")
-    >>> g = st.RowSparse.from_numpy([2, 0, 2], values, num_rows=5)
+    >>> g = st.RowSparse.from_numpy([2, 0, 2], np.ones((3, 4), "float32"), num_rows=5)
     >>> g
     RowSparse(5 x 4, float32, nse=3, int64 indices)
     >>> g.coalesce().to_dense().numpy()[2]
@@ -167,7 +167,7 @@ class RowSparse(Arithmetic):
         return not isinstance(self.values, runtime.NDArray)
 
     def plan(self) -> CoalescePlan:
-        """The plan that coalesces these indices; depends only on them."""
+        """Return the plan that coalesces these indices; it depends only on them."""
         return make_plan(self.indices, self.num_rows)
 
     def coalesce(self, plan: CoalescePlan | None = None) -> RowSparse:
@@ -191,7 +191,7 @@ class RowSparse(Arithmetic):
         Parameters
         ----------
         limit_bytes : int or None
-            Largest allocation allowed; None for no limit.
+            Largest allowed size; None means no limit.
 
         Raises
         ------

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout with a mask computed from a key and the position of an element.
 
-No mask is stored: the reverse pass recomputes it. It is the same for any number of threads, on CPU
-and CUDA, and for any number of parts of a batch, since rows are numbered through the batch.
+No mask is stored: the reverse pass computes it again. The mask does not depend on threads, the
+device, or how a batch is split into parts, since rows are numbered through the whole batch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         return te.compute(x.shape, element, "dropout")
 
     words = _columns(builder, x.ty.shape[-1] if x.ty.ndim > 1 else 1, layer)
-    # It fuses after a product, like adding a bias, if the keys have one element each.
+    # Marked elementwise, it fuses behind a matrix product as the addition of a bias does.
     kind = {"op_pattern": _ELEMENTWISE}
     return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
 
@@ -89,7 +89,7 @@ def dropout(
 ) -> relax.Expr:
     """Zero elements with probability `rate`, else scale by ``1 / (1 - rate)`` (Srivastava 2014).
 
-    A hash of the key, the layer and the element's position decides whether it is kept.
+    A hash of the key, the layer and the element's position decides whether an element is kept.
 
     Parameters
     ----------
@@ -97,14 +97,13 @@ def dropout(
     key : (1,) int64
         A new random number for every step.
     rows : (1,) or (B,) int64
-        Number of the first row of `x` within the batch, or of each row.
+        The row number within the batch of the first row of `x`, or of each row.
     rate : float
         At least 0 and below 1.
     layer : int
-        Distinguishes uses of the same key.
+        A different number for each use of one key.
     relu : bool
-        Apply ReLU as well. The reverse pass then need not recompute the mask: positive results were
-        kept.
+        Apply ReLU as well. The reverse pass then needs no mask: a positive result was kept.
 
     Returns
     -------

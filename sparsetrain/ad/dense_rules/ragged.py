@@ -24,23 +24,23 @@ def _expand(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -
 
 
 def _max(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: the cotangent goes to the first largest token."""
+    """Backward: the first largest token gets the cotangent."""
     tokens, ends = call.args
     return [ragged.max_cotangent(tokens, ends, output, cotangent), None]
 
 
 def _last(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: to the last token."""
+    """Backward: the last token gets the cotangent."""
     return [ragged.last_cotangent(*call.args, cotangent), None]
 
 
 def _nonempty(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: 0 for a row without tokens."""
+    """Backward: the cotangent, but 0 for a row without tokens."""
     return [ragged.ragged_nonempty(cotangent, call.args[1]), None]
 
 
 def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: to the tokens that were taken."""
+    """Backward: the tokens that were taken get the cotangent."""
     return [ragged.take_cotangent(*call.args, cotangent), None, None, None]
 
 

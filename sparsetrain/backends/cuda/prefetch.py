@@ -5,10 +5,9 @@ A separate thread turns batches into the program's inputs and sends them (`Stagi
 also sort the batch's rows and send that plan, in place of the device's radix sort. Both plans give
 the same bits and differ only in time.
 
-By default the host sorts batches of at most `HOST_LOOKUPS` ids. The thread sorts these during any
-step, whereas the device would sort between gradients and updates, after launches by the step's
-thread. For 53,248 ids, the host's sort took 0.5 ms, which may be longer than a step, and an H200's
-0.04 ms.
+By default the host sorts batches of at most `HOST_LOOKUPS` ids, in parallel to any step; the device
+would sort between gradients and updates. For 53,248 ids, the host's sort took 0.5 ms, which may be
+longer than a step, and an H200's 0.04 ms.
 
 Errors here are ignored: the step of that batch raises them again, with the place.
 """
@@ -64,7 +63,7 @@ class DevicePrefetcher:
     trainer : Trainer
         The trainer whose program reads the inputs.
     planner : {"auto", "host", "device"}
-        What sorts the rows of a batch.
+        Which of the two sorts the rows of a batch.
     """
 
     def __init__(self, trainer: Trainable, planner: Planner) -> None:

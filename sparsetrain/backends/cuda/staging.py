@@ -8,8 +8,7 @@ launches that read the slot. Later copies into the slot wait on the device for t
 memory is overwritten while it is read.
 
 Cost: one copy on the host, into pinned memory, which CUDA's driver would make anyway; none for
-arrays that are computed in a slot's memory (`StagingSlot.room`). Blocks grow to the largest batch
-seen.
+arrays that are computed in a slot (`StagingSlot.room`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """CUDA stream for copies of batches, parallel to the default stream, which computes.
 
 Kernels and all other copies run on CUDA's default stream. CUDA does not order the two streams;
-`compute_waits` and `copies_wait` do so on the device, without stopping the host. TVM can create
-streams and make them wait for each other, but its copies accept no stream from Python. So the copy
-calls CUDA's runtime directly, in the library that TVM has loaded.
+`compute_waits` and `copies_wait` do so on the device, without stopping the host. TVM's copies
+accept no stream from Python, so the copy calls CUDA's runtime directly, in the library that TVM has
+loaded.
 """
 
 from __future__ import annotations

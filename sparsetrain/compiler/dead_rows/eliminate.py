@@ -2,9 +2,9 @@
 """Pass that skips the computation of rows that no result reads.
 
 Walking backwards from the results, the pass records whether all readers of a value read the same
-rows (`Rows`) or some reads all of it. If an operator with a rule makes a value of which only some
-rows are read, only these are computed. Operands that are computed whole are cut to these rows. The
-pass runs before differentiation, so the reverse pass has fewer rows too.
+rows (`Rows`) or some reads all of it. An operator with a rule computes only the rows that are read;
+operands that are computed whole are cut to these. The pass runs before differentiation, so the
+reverse pass has fewer rows too.
 
 Invariant: results have the same bits, because kernels compute each row independently. Cost: one
 walk through the bindings, and a second one if rows can be skipped.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that computes repeated input rows once, such as a user's numbers beside many items.
 
-The inputs hold each distinct row once, and an additional argument maps each row of the batch to its
-row of the inputs. Operators with a rule in `row_rules` run on the distinct rows. Their results are
-gathered where an operator also reads other values of the batch.
+The inputs hold each distinct row once; an additional argument maps rows of the batch to them.
+Operators with a rule in `row_rules` run on the distinct rows. Their results are gathered where an
+operator also reads other values of the batch.
 
 Invariant: results have the same bits, because kernels compute each row independently. Cost: one
 walk through the bindings; at run time one gather.

@@ -2,10 +2,9 @@
 """The table of operators that compute row by row, and the rows of operands that they need.
 
 Given the rows of a call's result that are read, a rule returns for each argument the axis along
-which the same rows are needed, or None if all of the argument is needed. If every argument is
-needed whole, the rule returns a single None; an operator without a rule counts the same. `rebuild`
-then makes the call on these rows only. Selected rows are always a matrix (rows, last axis),
-whatever the shape of the whole value.
+which the same rows are needed, or None if all are. A single None means that the call needs
+everything, as does an operator without a rule. `rebuild` makes the call on these rows only.
+Selected rows are always a matrix (rows, last axis), whatever the shape of the whole value.
 
 Each rule has a line in ``tests/compiler/test_dead_rows.py``.
 """
@@ -121,7 +120,7 @@ def _register(names: str, rule: RowRule) -> None:
 
 
 def _aligned(call: Any, rows: Rows) -> list[int | None]:
-    """Need all of an operand that is broadcast along the rows' axis, and rows of the others."""
+    """Need all of an operand that broadcasts along the rows' axis, but only rows of the rest."""
     found: list[int | None] = []
     for operand in call.args:
         shape = shape_of(operand) or []  # a number has none

@@ -41,8 +41,7 @@ class Policy(NamedTuple):
 
     Examples
     --------
-    >>> neighbours = BFLOAT16.neighbours | {"relax.max"}
-    >>> policy = BFLOAT16._replace(neighbours=neighbours)
+    >>> policy = BFLOAT16._replace(neighbours=BFLOAT16.neighbours | {"relax.max"})
     """
 
     dtype: str
@@ -58,7 +57,7 @@ class Policy(NamedTuple):
 def is_wide_product(call: Any) -> bool:
     """Whether a call is a float32 product of matrices with more than one row and column each.
 
-    A single row or column is read only once, so rounding gains nothing, and a model's last layer (a
+    A single row or column is read only once, so rounding gains nothing; a model's last layer (a
     logit) keeps its precision.
     """
     types = [call.ty, *(operand.ty for operand in call.args)]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pass that removes argument checks from kernels where the compiler can prove them.
 
-Kernels from TVM check the number of arguments, and each argument's dtype, rank, extents, strides
-and offset, in every call. In a DLRM step those checks were half of the machine code and at least a
-third of LLVM's time. But every call is visible at compile time, so this pass compares the types of
-its arguments with the kernel's declaration, symbols included. `sparsetrain.compiler.arguments` and
-the program's prologue check arrays from outside; arrays that the program allocates are in C order
-without an offset. Results of external functions are unknown, so kernels that read them keep their
-checks. A kernel also keeps its checks if one of its calls cannot be proved, if a kernel calls it,
-or if it contains asserts.
+TVM's kernels check number, dtype, rank, extents, strides and offset of their arguments in every
+call. In a DLRM step those checks were half of the machine code and at least a third of LLVM's time.
+But every call is visible at compile time, so this pass compares the types of its arguments with the
+kernel's declaration, symbols included. `sparsetrain.compiler.arguments` and the program's prologue
+check arrays from outside; arrays that the program allocates are in C order without an offset.
+Results of external functions are unknown, so kernels that read them keep their checks. A kernel
+also keeps its checks if one of its calls cannot be proved, if a kernel calls it, or if it contains
+asserts.
 
 Precondition: the module is as `CallTIRRewrite` leaves it, so calls name every array they write.
 """

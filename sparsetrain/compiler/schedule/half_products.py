@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Half-precision products: their loops, matcher, and the first steps of all their schedules.
 
-The loops round to the bits of a half, widen these to float32, and multiply. Kernels hold a bfloat16
-as the `uint16` of its bits, because TVM 0.27 converts every intermediate of type bfloat16 to
-float32.
+The loops round to the bits of a half, widen them to float32, and multiply. A bfloat16 is held as
+`uint16`, because TVM 0.27 converts every intermediate of type bfloat16 to float32.
 """
 
 from __future__ import annotations

@@ -44,9 +44,8 @@ def pack_panels(
     """Pack an operand in a separate parallel pass.
 
     A task copies a range of `k` for a few panels, so it reads whole cache lines and writes few
-    streams. Vectors run along the panel. If the source is contiguous in `k` instead, vectors are
-    gathered, and the next steps of `k` find their lines in cache. Tasks are in the order in which
-    the product reads the panels.
+    streams. Vectors run along the panel. If the source is contiguous in `k`, vectors are gathered,
+    and later steps of `k` find their lines in cache. Tasks are in the product's order of panels.
     """
     vector_width = gcd(lanes, width)
     padding = padding_block(sch, block, operand)

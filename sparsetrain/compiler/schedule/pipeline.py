@@ -6,8 +6,8 @@ has a hand-written kernel. Transposes are cancelled or folded into products of m
 batches. Operators that index have kernels with bounds checks (`sparsetrain.ops.indexing`). Kernels
 are scheduled by the rules of this package, whereas TVM's pipeline schedules nothing on a CPU.
 Reshapes never become kernels, so `RewriteDataflowReshape`, which aborts on hand-written kernels
-without a root block, is not needed. Generated shape functions are declared free of aliasing.
-Kernels do not check arguments that provably match.
+without a root block, is left out. Generated shape functions are declared free of aliasing. Kernels
+do not check arguments that provably match.
 
 Cost: about 0.05 s per distinct kernel, once for all batch sizes.
 """
@@ -56,9 +56,7 @@ def pipeline(target: Target, hoisted: str | None = None) -> tvm.transform.Pass:
     Examples
     --------
     >>> target = Target.from_device("cpu")
-    >>> relax.build(
-    ...     module, target, relax_pipeline=pipeline(target)
-    ... )  # doctest: +SKIP
+    >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
 
     """
     sequence = tvm.transform.Sequential(passes(backend_of(target).schedule(), hoisted))

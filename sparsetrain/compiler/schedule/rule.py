@@ -6,9 +6,8 @@ schedule primitive may also fail half-way. Each rule works on a copy, so a faile
 effect, and the next one is tried. A function that every rule declines is compiled unscheduled.
 
 Each distinct kernel is scheduled once per process, because a rule's result depends only on the
-kernel and the target. Programs with and without updates, for prediction, and with different
-optimizers share most of their kernels. Scheduling a product takes 50 to 100 ms on one core of an
-EPYC (Zen 3), a lookup 1 ms.
+kernel and the target. Different programs of a model share most of their kernels. Scheduling a
+product takes 50 to 100 ms on one core of an EPYC (Zen 3), a lookup 1 ms.
 """
 
 from __future__ import annotations

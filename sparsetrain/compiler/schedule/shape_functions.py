@@ -5,8 +5,8 @@ A shape function has only one buffer. TVM 0.27 drops `noalias` from a whole LLVM
 function that sorts last by name lacks it. Kernels then keep their accumulators in memory, at a
 third of the speed. Hand-written kernels should therefore have `tirx.noalias` too.
 
-TVM stores a function's computed extents in the order of memory addresses, although they are
-independent. This pass sorts the stores by index, so equal programs have equal code.
+TVM stores computed extents in the order of memory addresses. This pass sorts the stores by index,
+so equal programs have equal code.
 """
 
 import tvm

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax and log-softmax of rows on a CPU: a hand-written kernel in whole vectors.
 
-A row is copied to a local array and padded with -inf to whole vectors. There its maximum,
-exponentials and sum are computed a vector at a time, whereas TVM's kernel is a chain of dependent
-additions and comparisons. Invariant: elements are summed per lane, then the lanes in pairs, for any
-number of threads. Rows run in parallel.
+A row is copied to a local array and padded with -inf to whole vectors. Its maximum, exponentials
+and sum are computed a vector at a time; TVM's kernel is a chain of dependent operations. Invariant:
+elements are summed per lane, then the lanes in pairs, for any number of threads. Rows run in
+parallel.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage formats of tables: plain, half precision and int8, stochastically rounded, and bytes.
+"""Storage formats of tables: plain, half and int8 with stochastic rounding, and bytes.
 
 A new one is a file that defines a `TableFormat`, and an entry in `FORMATS`.
 """
@@ -24,17 +24,17 @@ FORMATS = {
 
 @cache
 def format_of(dtype: str) -> TableFormat:
-    """The format of tables of some dtype; any other array is stored as it is computed."""
+    """Return the format of tables of a dtype; arrays of other dtypes are stored as computed."""
     return FORMATS.get(dtype) or TableFormat.plain(dtype)
 
 
 def check_table_dtype(dtype: object, place: str) -> None:
-    """Refuse dtypes that no table is stored in.
+    """Refuse dtypes in which no table can be stored.
 
     Raises
     ------
     ConfigError
-        Names the place, the value and the dtypes that there are.
+        Names the place, the value and the supported dtypes.
     """
     if dtype not in tuple(FORMATS):
         known = ", ".join(repr(form.dtype) for form in FORMATS.values() if form.trainable)

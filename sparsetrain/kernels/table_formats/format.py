@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`TableFormat`: how a table stores its rows, as a value that is asked.
+"""`TableFormat`: how a table stores its rows, as a value.
 
-Gradients, slots and activations are in the dtype that rows are `computed` in; a format is known to
-those who read or write a row, and they ask it.
+Gradients, slots and activations have the dtype `computed`; only code that reads or writes rows uses
+the format.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from sparsetrain.kernels.table_formats.rows import PlainRow, read_plain
 
 @dataclass(frozen=True)
 class TableFormat:
-    """A storage format; by default rows in the dtype that they are computed in.
+    """A storage format; by default rows are stored in the dtype of computations.
 
     Parameters
     ----------
     dtype : str
-        Of the stored elements; it names the format.
+        Dtype of the stored elements, and the format's name.
     array : np.dtype
-        NumPy's dtype of them.
+        NumPy's dtype of the elements.
     computed : str
-        Dtype of the arithmetic, of slots and of values of gradients.
+        Dtype of arithmetic, slots and gradient values.
     seen : str
-        Dtype that kernels of an update declare for the elements.
+        Dtype that update kernels declare for the elements.
     beside : int
-        Elements of a row beside its numbers, such as a scale.
+        Additional elements per row, such as a scale.
     rounded : bool
-        Whether numbers are stochastically rounded on writes, so that only rows are updated.
+        Whether writes round numbers stochastically, so that only touched rows are updated.
     trainable : bool
         Whether rows can be updated at all.
     element : callable
-        From (table, row, column) to a number, inside a kernel that reads.
+        (table, row, column) -> number, in kernels that read.
     row : type
-        A row inside a kernel that writes.
+        Class of a row in kernels that write.
     packed, unpacked : callable, optional
-        From rows (n, D) float32 to the nearest stored ones, and back.
+        Rows (n, D) float32 -> nearest stored rows, and back.
     scales : callable, optional
-        From stored rows to the scale of each, not finite where a number of the row is not.
+        Stored rows -> scale of each, which is not finite if a number of the row is not.
     """
 
     dtype: str
@@ -64,41 +64,41 @@ class TableFormat:
 
     @classmethod
     def plain(cls, dtype: str) -> TableFormat:
-        """Rows in the dtype that they are computed in."""
+        """Rows are stored in the dtype of computations."""
         return cls(dtype, np.dtype(dtype), dtype, dtype)
 
     @property
     def trains_packed(self) -> bool:
-        """Whether rows train that hold more than numbers: then matrices of `dtype` are tables."""
+        """Whether rows are trainable and store more than numbers; int8 matrices are then tables."""
         return self.trainable and self.beside > 0
 
     def width(self, extent: int) -> int:
-        """D, the number of weights in a row that is this wide."""
+        """Return D, the number of weights in a row of this stored width."""
         return extent - self.beside
 
     def extent(self, width: int) -> int:
-        """The stored width of a row of D weights."""
+        """Return the stored width of a row of D weights."""
         return width + self.beside
 
     def rows(self, floats: np.ndarray) -> np.ndarray:
-        """Rows (n, D) of float32 as they are stored, rounded to nearest."""
+        """Convert float32 rows (n, D) to stored rows, rounded to nearest."""
         return self.packed(floats) if self.packed else floats.astype(self.array)
 
     def floats(self, rows: np.ndarray) -> np.ndarray:
-        """A copy of stored rows, (n, D) float32."""
+        """Return a copy of stored rows as (n, D) float32."""
         return self.unpacked(rows) if self.unpacked else rows.astype(np.float32)
 
     def keys(self, seed: int, parameter: str, step: int) -> tuple[int, ...]:
-        """Keys of the random bits that round rows in a step; () where none is rounded."""
+        """Return the keys of the random bits that round rows in a step; () without rounding."""
         return keys_of(seed, parameter, step) if self.rounded else ()
 
     def require_trainable(self) -> None:
-        """Refuse to train rows that can only be read.
+        """Refuse to train read-only rows.
 
         Raises
         ------
         ConfigError
-            With the way out.
+            Names the alternatives.
         """
         if not self.trainable:
             raise ConfigError(
@@ -107,12 +107,12 @@ class TableFormat:
             )
 
     def require_target(self, target: Any) -> None:
-        """Refuse a target that has no kernels for these rows.
+        """Refuse a target without kernels for these rows.
 
         Raises
         ------
         ConfigError
-            Names both and the way out.
+            Names both, and the fix.
         """
         backend = backend_of(target)
         if self.dtype not in backend.row_formats:
@@ -122,12 +122,12 @@ class TableFormat:
             )
 
     def require_dense(self, parameter: str) -> None:
-        """Refuse a dense gradient, where only rows are updated.
+        """Refuse a dense gradient if only touched rows are updated.
 
         Raises
         ------
         ConfigError
-            Names the parameter and the way out.
+            Names the parameter and the fix.
         """
         if self.rounded:
             raise ConfigError(

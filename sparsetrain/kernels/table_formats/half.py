@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in half precision: exact to float32, rounded by chance as a row is written.
+"""Rows in half precision: converted exactly to float32, rounded stochastically on writes.
 
-Kernels see the numbers as 16-bit integers and convert them by integer arithmetic: the same bits on
-every target, with or without instructions for them.
+Kernels convert the numbers as 16-bit integers, to the same bits on every target.
 
 `narrowed` adds random bits below the last bit that is kept and truncates: a number becomes one of
 its two neighbours, the nearer one more often, so that the mean is the number. Numbers that the

@@ -24,9 +24,12 @@ from sparsetrain.kernels.table_formats.half import INFINITE, MAGNITUDE
 from sparsetrain.kernels.table_formats.noise import uint
 from sparsetrain.kernels.table_formats.rows import PlainRow, Stored, read_float
 
-SCALE = 4  # bytes of the scale of a row
-LEAST, QUIET_NAN = 7 << 23, 0x7FC0_0000  # the exponent of the smallest scale, 2**-126, plus 6; NaN
-CARRY = 0x1_FFFF  # carries into the exponent above 127 / 64
+SCALE = 4  # bytes of a row's scale
+LEAST, QUIET_NAN = (
+    7 << 23,
+    0x7FC0_0000,
+)  # exponent of the smallest scale, 2**-126, plus 6; exponent of NaN
+CARRY = 0x1_FFFF  # carries into the exponent if a mantissa is above 127 / 64
 FRACTION = 23  # fraction bits that decide the rounding
 
 
@@ -113,7 +116,7 @@ class Int8Row(PlainRow):
             T.buffer_store(weight, byte, [self.row, width + place])
 
     def _largest(self) -> Any:
-        """The bits of the largest magnitude of the new weights."""
+        """Return the bits of the largest magnitude of the new weights."""
         tiles, lanes = self.parameter.tiles()
         found = T.alloc_local((lanes,), "uint32")
         with T.vectorized(0, lanes) as lane:
@@ -121,7 +124,7 @@ class Int8Row(PlainRow):
         with T.serial(0, tiles - 1) as tile, T.vectorized(0, lanes) as lane:
             size = magnitude(self._new[(tile + 1) * lanes + lane])
             T.buffer_store(found, tirx.max(found[lane], size), [lane])
-        while lanes > 1:  # the upper half of the vector onto the lower
+        while lanes > 1:  # fold the upper half of the vector onto the lower
             half = (lanes + 1) // 2
             with T.vectorized(0, lanes - half) as lane:
                 T.buffer_store(found, tirx.max(found[lane], found[half + lane]), [lane])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random bits by counter: a pure function of (seed, parameter, step, row, column), in 32-bit words.
 
-There is no state and no order, so the bits of an element are the same on every thread, on every
-path of an update, and after a resume. The host hashes the step into two keys; a kernel mixes them
-with the row once and with the column for each element, a few steps each.
+There is no state, so the bits of an element are the same on every thread, in every path of an
+update, and after a resume. The host hashes the step into two keys; a kernel mixes them with the row
+once, and with the column for each element.
 
 The mixer is `lowbias32` by Chris Wellons, a two-round 32-bit hash found by search,
 https://github.com/skeeto/hash-prospector.
@@ -34,9 +34,9 @@ def word(value: Any) -> Any:
 def times(bits: Any, factor: int) -> Any:
     """Return the low 32 bits of a constant times a word, or times an index below 2**32.
 
-    TVM 0.27 assumes that unsigned products do not wrap and that a cast keeps bounds even if the
-    type cannot, so it would fold a 32-bit product into a wrong constant. In 64 bits the product
-    does not wrap, and the mask states the bounds. LLVM turns it back into one 32-bit
+    TVM 0.27 assumes that products of unsigned integers do not wrap and that casts keep bounds which
+    the type cannot hold, so it would fold a 32-bit product into a wrong constant. A 64-bit product
+    does not wrap, and the mask states its bounds. LLVM turns it back into one 32-bit
     multiplication.
     """
     wide = tirx.Cast("uint64", bits) * tirx.const(factor, "uint64")
@@ -44,11 +44,11 @@ def times(bits: Any, factor: int) -> Any:
 
 
 def holding(words: Any, place: Any) -> Hold:
-    """A function that stores a word in an element of a local array and returns the element.
+    """Return a function that stores a word in an element of a local array and loads it.
 
-    TVM 0.27 repeats a bound value wherever it is used, unless it was read from memory: a hash of
-    nine steps, each using the previous one twice, became 80 times as long and took a second to
-    compile. A value stored in an array is computed once. LLVM makes a register of it.
+    TVM 0.27 repeats a bound expression at each use, unless it reads memory. A hash of nine steps,
+    where each uses the previous one twice, became 80 times as long and took a second to compile. A
+    value stored in an array is computed once, and LLVM keeps it in a register.
     """
 
     def hold(value: Any) -> Any:

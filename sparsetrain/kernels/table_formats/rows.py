@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A row of a table inside a kernel that updates it.
 
-A row is opened, its weights are read; then `begin` comes before the first write, `end` after the
-last. Each format has a class of its own beside its arithmetic.
+A kernel opens a row and reads its weights, then calls `begin` before the first write and `end`
+after the last. Each format defines a class beside its arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsetrain.kernels.table_formats.noise import element_bits, holding, row_b
 
 
 class Stored(Protocol):
-    """The weights of a parameter, seen as (rows, columns)."""
+    """The weights of a parameter, viewed as (rows, columns)."""
 
     weight: Any
     width: Any
@@ -35,8 +35,8 @@ class Stored(Protocol):
 class PlainRow:
     """A row in the dtype of the arithmetic.
 
-    `h` has the keys of random bits, and `numbers`, if rows are numbered otherwise than here: row i
-    is ``numbers[0] + numbers[1] i``.
+    `h` has the keys of random bits. With `numbers`, row i has the number ``numbers[0] + numbers[1]
+    i``.
     """
 
     def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:
@@ -76,18 +76,18 @@ class Noise:
         self._row = row_bits(keys, row, holding(T.alloc_local((1,), "uint32"), 0))
 
     def at(self, column: Any) -> Any:
-        """Bits of an element, valid until the next call."""
+        """Return the bits of an element, valid until the next call."""
         lane = tirx.floormod(column, self._lanes)
         return element_bits(self._row, self._first + column, holding(self._words, lane))
 
 
 def read_plain(table: Any, row: Any, column: Any) -> Any:
-    """The number at (row, column) of a table in the dtype of the arithmetic."""
+    """Read the number at (row, column) of a table in the dtype of the arithmetic."""
     return table[row, column]
 
 
 def read_float(table: Any, row: Any, first: int) -> Any:
-    """A float32 of four bytes, the lowest first; LLVM makes one load of it."""
+    """Read a little-endian float32 from four bytes, which LLVM turns into one load."""
     parts = [_unsigned(table[row, first + n]) << (8 * n) for n in range(4)]
     return T.reinterpret("float32", parts[0] | parts[1] | parts[2] | parts[3])
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of uint8 for prediction alone: D bytes, then a float32 scale and a float32 offset.
+"""Rows of uint8 for prediction only: D bytes, then a float32 scale and a float32 offset.
 
-``w = scale * byte + offset``, with 256 steps from the row's least number (byte 0) to its greatest
-(255); the error is at most half a step, 1/510 of the row's range. Rule and layout are FBGEMM's
-row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one pass, in blocks of `BLOCK` rows.
+``w = scale * byte + offset``, with 256 steps from the row's smallest number (byte 0) to its largest
+(255); the error is at most half a step, 1/510 of the row's range. The rule and the layout are those
+of FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one pass, in blocks of
+`BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from tvm import tirx
 from sparsetrain.kernels.table_formats.format import TableFormat
 from sparsetrain.kernels.table_formats.rows import read_float
 
-EXTRA = 8  # bytes of a row beside its numbers
+EXTRA = 8  # additional bytes per row
 BLOCK = 1 << 16
 STEPS = 255
 LARGEST = 1e38  # largest magnitude in a row: the row's range must fit float32
 
 
 class NoScale(NamedTuple):
-    """The first row that holds NaN, infinity or a number beyond `LARGEST`."""
+    """The number of the first row with NaN, infinity or a number beyond `LARGEST`."""
 
     row: int
 
 
 def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
-    """Fill `out` with the rows of a table, or say which row has no scale.
+    """Fill `out` with the quantized rows of a table; return `NoScale` if a row has no scale.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
 
 
 def _quantized(rows: np.ndarray) -> np.ndarray:
-    """(n, D) float32 -> (n, D + 8) uint8."""
+    """Quantize (n, D) float32 to (n, D + 8) uint8."""
     low = rows.min(axis=1, keepdims=True).astype(np.float64)
     span = rows.max(axis=1, keepdims=True) - low
     scale = (span / STEPS).astype(np.float32)

@@ -37,11 +37,13 @@ class Limit(NamedTuple):
 
 
 def limits(call: relax.Expr) -> list[Limit]:
-    """The limits of a call's ids; empty if it does not read by ids."""
+    """Return the limits of a call's ids; none if it reads without ids."""
     name = name_of(call)
     if name not in _OF_TABLES | READS.keys() or shape_of(call.args[0]) is None:
         return []
-    if name in _OF_TABLES:  # if its rows are known, `compiler.arguments` checks ids in one pass
+    if (
+        name in _OF_TABLES
+    ):  # for a static number of rows, `compiler.arguments` checks ids in one pass
         return [Limit(call.args[1], (call.args[0].ty.shape[0],), name, from_end=False)]
     read = read_of(None, call)
     return [Limit(ids, tuple(n), name) for ids, n in zip(read.ids, read.chosen, strict=False) if n]
@@ -56,7 +58,7 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
         Names the first such id, its position and the length of the axis.
     """
     sizes = np.array(extents, "int64")
-    rows = ids.reshape(-1, len(sizes))  # the ids may have another shape, in the same order
+    rows = ids.reshape(-1, len(sizes))  # the ids may have a different shape, in the same order
     outside = (rows < (-sizes if limit.from_end else 0)) | (rows >= sizes)
     if outside.any():
         row, column = np.argwhere(outside)[0]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU kernels for attention within ragged rows, and its derivative.
 
-The largest score so far and the sum of exponentials are carried from block to block of keys
-(Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass computes the
-scores again, so no array is longer than the tokens.
+The largest score and the sum of exponentials are updated from one block of keys to the next
+(Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass recomputes the
+scores, so no array is longer than the tokens.
 
-What is parallel: rows. Blocks and sums are serial.
+Rows run in parallel; blocks and sums are serial.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def attention_cotangent_kernel(
 ) -> PrimFunc:
     """Cotangents of q, k and v; see `attention_kernel`.
 
-    Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv
-    (N, width), stats (N, 2 heads), which it works in. For chosen queries, out, cotangent, dq and
-    stats have length M.
+    Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv (N,
+    width), stats (N, 2 heads) as scratch. With selected queries, out, cotangent, dq and stats have
+    M rows.
     """
     with kernel("ragged_attention_cotangent") as built:
         given = arguments_of(of, chosen)

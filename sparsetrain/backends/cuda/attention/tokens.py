@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with a thread for each token and head, which loops over the tokens of its row.
 
-The CPU's kernels process a row's blocks serially; with one thread per row, a device would be idle.
-Here each thread has its own query or, in a second launch, its own key. So every element has one
-writer, which sums from the first token to the last. Cost: a reverse pass computes the products of
-queries and keys three times.
+With one thread per row, as on the CPU, a device would be idle. Here each thread has its own query
+or, in a second launch, its own key. So every element has one writer, which sums from the first
+token to the last. Cost: a reverse pass computes the products of queries and keys three times.
 """
 
 from __future__ import annotations

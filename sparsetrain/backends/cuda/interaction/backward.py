@@ -25,7 +25,7 @@ from sparsetrain.models.interaction.result_layout import output_width, pair_colu
 
 MAX_ROWS = 28  # most rows of results that a thread holds in registers, a few columns of each
 AHEAD = 3  # vectors in flight while one is used
-TEAM = 32  # threads per sample, if its columns are at least as many vectors
+TEAM = 32  # threads per sample, unless it has fewer vectors of columns
 THREADS = 128
 BLOCKS = 3  # on a multiprocessor
 QUAD = 4  # factors read at once

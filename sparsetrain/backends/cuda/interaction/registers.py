@@ -2,11 +2,10 @@
 """CUDA kernel for the dot interaction of samples that fit into the registers of a few threads.
 
 A thread holds four columns of every vector, read once by coalesced loads that are all in flight
-together. It multiplies its columns for every pair, and recursive halving adds the sums of a
-sample's threads: for a group of as many pairs as threads, each thread keeps half of the pairs and
-passes on the other half, until it has one pair, which it writes. So a pair costs four products, one
-shuffle, one addition and two selects, without shared memory. Sums have a fixed order: four columns,
-then threads by halves.
+together. It multiplies its columns for every pair. Recursive halving adds the sums of a sample's
+threads: each keeps half of the pairs and passes on the rest, until it has one pair, which it
+writes. So a pair costs four products, one shuffle, one addition and two selects, without shared
+memory. Sums have a fixed order: four columns, then threads by halves.
 """
 
 from __future__ import annotations

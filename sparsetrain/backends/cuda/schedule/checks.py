@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requirements of CUDA on kernels: names that are C++ identifiers, and device threads.
+"""Checks of kernels for CUDA: names must be C++ identifiers, and loops bound to threads.
 
 The source of a CUDA kernel contains its name, and `emit_te` names a kernel after its Python
 function, which may be ``<lambda>``. TVM compiles code outside any thread binding for the host,
-where it would write to device memory and crash the process. So a user's kernel without blocks, or a
-kernel that no rule could parallelise, is refused with its name. Cost: a check of each kernel at
-compile time.
+where it would write to device memory and crash the process. So a kernel that no rule could
+parallelise is refused with its name. Cost: a check of each kernel at compile time.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ def _threads_across(sums: Columns, width: int) -> int:
 def _sum_rows(sums: Columns, into: Any, first: Any, rows: tuple[Any, Any, int]) -> None:
     """Add every `step`-th row, reading some ahead so that loads overlap.
 
-    Past the end, the last row is loaded again and zero is added, because loads inside a branch
-    would not overlap.
+    Past the end, the last row is loaded again and zero added, because loads in a branch would not
+    overlap.
     """
     begin, end, step = rows
     known = isinstance(sums.rows, tirx.IntImm)

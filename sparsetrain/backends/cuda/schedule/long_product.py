@@ -5,8 +5,7 @@ Each element of a weight's gradient is a sum over the batch. With one block per 
 device would be idle: a layer of 64 x 16 is one tile. So the batch is cut into pieces, which are
 multiplied in parallel and added in order. The number of pieces depends only on the layer's shape.
 The final addition is a column sum (`column_sums.py`): each element is a column, each piece a row.
-If there are many pieces, several threads share an element, since a single thread would wait for
-memory a hundred times.
+If there are many pieces, several threads share an element.
 
 Cost: the partial products are written and read once, at most 17 MB; a layer of more than 264 tiles
 has one piece, as large as its gradient.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running sums along an axis, in a fixed order.
 
-TVM's CUDA kernel reads neighbours' sums in shared memory while they are being written, without a
-barrier, so its result depends on timing. Here a thread block owns a series: each thread sums a part
-of it, then computes the part's running sums, starting from the sum of all earlier parts.
+TVM's CUDA kernel reads neighbours' sums in shared memory while they are written, so its result
+depends on timing. Here a thread block owns a series: each thread sums a part of it, then computes
+the part's running sums from the sum of all earlier parts.
 
 Cost: a series is read twice and written once. Short series leave most of a block's threads idle.
 """

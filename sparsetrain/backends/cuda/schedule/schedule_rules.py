@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schedule rules for CUDA kernels, in the order in which they are tried.
 
-Most are TVM's own. Each works on a copy of the function, so a rule that fails half-way declines.
-Every kernel gets a thread binding, because the last rule never declines. Shapes decide the order of
-sums, so results have the same bits in every run. `Total` is for reductions to one number, such as
-the mean loss of a batch, where TVM's rules fail or launch one thread per term. In one thread block,
-each thread adds every 1024th term, and then a tree adds the threads' sums.
+Most are TVM's own, run on a copy of the function, so a rule that fails half-way declines. The last
+rule never declines. Shapes decide the order of sums, so results have the same bits in every run.
+`Total` is for reductions to one number, such as the mean loss of a batch, where TVM's rules fail or
+launch one thread per term. In one thread block, each thread adds every 1024th term, and then a tree
+adds the threads' sums.
 """
 
 from __future__ import annotations

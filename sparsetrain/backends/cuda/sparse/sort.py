@@ -44,7 +44,7 @@ MOST_ROWS = 2047  # most rows of 32 ids per warp, for 16-bit counters
 
 
 def blocks_of(entries: int) -> tuple[int, int]:
-    """Return the number of blocks for so many ids, and each one's rows of 1,024 ids."""
+    """Return the number of blocks that share the ids, and how many rows of 1,024 each has."""
     rows = min(MOST_ROWS, max(1, -(-entries // (SORTERS * MOST_BLOCKS))))
     return max(1, -(-entries // (SORTERS * rows))), rows
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tile of ids, which a thread block sorts by one digit.
 
-Registers hold up to `ROWS` rows of 1,024 ids; a warp's ids are contiguous. The threads of a warp
-find equal digits by votes and count them, and the warps' counters are added in order of the warps.
-So equal digits keep their order without atomic operations. Ids are reordered in shared memory (in
-the counters' words) and written out contiguously for each digit. Cost: some 60 warp instructions
-for 32 ids, whatever their digits are.
+Registers hold up to `ROWS` rows of 1,024 ids; a warp's ids are contiguous. A warp finds and counts
+equal digits by votes, and the warps' counters are added in order. So equal digits keep their order
+without atomic operations. Ids are reordered in shared memory and written contiguously for each
+digit. Cost: some 60 warp instructions for 32 ids, whatever their digits are.
 """
 
 from __future__ import annotations
@@ -71,10 +70,10 @@ def count(words: Any, thread: Any, digit: Any, counts: Any) -> Any:
 
 
 def sum_before(totals: Any, thread: Any, mine: Any, first: int = 0, warps: int = WARPS) -> Any:
-    """Return the sum of the values of all threads before this one, and the sum of all values.
+    """Return the sum of values over the threads before this one, and over all threads.
 
-    Only `warps` warps from `first` on take part; the results of other warps are undefined. All
-    threads must call it, and `totals` can be reused after the next barrier.
+    Only `warps` warps from `first` on take part. All threads must call it, and `totals` can be
+    reused after the next barrier.
     """
     upto = T.Bind(sum_to(mine))
     lane, warp = tirx.floormod(thread, WARP), T.Bind(tirx.floordiv(thread, WARP))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step on a GPU: kernels launched one by one, after everything that may fail.
 
-The host waits for the device once, to read whether all numbers are finite and how many rows were
-touched. It reads the loss then too, so that nothing waits for the updates.
+The host waits for the device once, to read the loss, whether all numbers are finite, and how many
+rows were touched. Nothing waits for the updates.
 """
 
 from __future__ import annotations

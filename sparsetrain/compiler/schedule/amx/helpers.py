@@ -5,8 +5,8 @@ There are eight registers of 16 rows x 64 bytes. One instruction multiplies two 
 32 x 16 numbers) and adds the product to a third, which holds 16 x 16 float32 sums. A product here
 is 32 x 32: four registers of sums, two for the left operand, two for the right one.
 
-A pragma imports the LLVM IR into a kernel, as for `bf16/helpers.py`. A task that uses tiles calls
-`begin` once before and `end` once after: each costs some hundred cycles. `end` releases the
+A pragma imports the LLVM IR into a kernel, as for `bf16/helpers.py`. A task calls `begin` once
+before it uses tiles and `end` once after, at some hundred cycles each. `end` releases the
 registers, which the system would otherwise save at every thread switch.
 
 The left operand has rows of 32 numbers and the right one rows of 32 pairs, both padded with zeros

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefetches of the next chunk of both operands, spread evenly over the current chunk.
 
-A task reads some columns of each row, a pattern that the hardware prefetcher cannot follow.
-Prefetching all lines at once delays the tiles' own loads, which cost 5 % of the products of a
-training step. So every tile prefetches a share, in pieces. Cost: an instruction per line, and space
-for a chunk in the second-level cache. Invariant: values do not change; processors ignore prefetches
-of invalid addresses, as after the last task.
+A task reads some columns of each row, which the hardware prefetcher cannot follow. Prefetching all
+lines at once delays the tiles' own loads, which cost 5 % of a training step's products. So every
+tile prefetches a share, in pieces. Cost: an instruction per line, and space for a chunk in the
+second-level cache. Invariant: values do not change; processors ignore prefetches of invalid
+addresses, as after the last task.
 """
 
 from __future__ import annotations

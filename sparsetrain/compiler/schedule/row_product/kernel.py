@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel of a product summed over rows, ``left.T @ right``: a weight's gradient.
 
-- **Tasks** are blocks of the result, distributed over the threads. Their number depends on the
-  number of threads, but an element's value does not: it is summed over all rows in order.
-- **Chunks** are ranges of rows. A block packs its part of both operands in panels, which stay in
-  the near caches while all tiles of the block add the chunk to their sums.
+- **Tasks** are blocks of the result. Their number depends on the number of threads; sums do not:
+  each runs over all rows in order.
+- **Chunks** are ranges of rows. A block's part of both operands stays in panels in the near caches
+  while all tiles of the block add the chunk to their sums.
 - **Packing** is done by the first tile that reads a panel (`operand.py`).
 - **Prefetching:** every tile prefetches its share of the next chunk (`chunk_prefetch.py`).
 

@@ -92,8 +92,8 @@ class Side:
     def finish(self, reading: Reading, partial: Any, writes: Any) -> None:
         """Add a piece's column sums to the totals; write the totals if `writes`.
 
-        Every piece of the last chunk writes them, so they are complete after the last piece. Tasks
-        that share columns compute the same sums, and one of them writes.
+        Every piece of the last chunk writes them, so the last write is complete. Tasks that share
+        columns compute the same sums, and one of them writes.
         """
         if partial is None:
             return
@@ -156,8 +156,8 @@ _MOST_NUMBERS = 64
 class Numbers:
     """Integers stored in an array, so that the compiler does not expand their expressions.
 
-    TVM repeats a bound expression at every use, and nested ones grow exponentially. LLVM still
-    keeps the array's values in registers.
+    TVM repeats a bound expression at every use, so nested ones grow exponentially. LLVM keeps the
+    array in registers.
     """
 
     def __init__(self) -> None:

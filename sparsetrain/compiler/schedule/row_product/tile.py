@@ -114,7 +114,7 @@ class _Tile:
         shape = block.shape
         self.lanes, self.height, self.vectors = shape.lanes, shape.height, vectors
         tile, panel = number
-        self.kept = (panel * shape.most[0] + tile) * (shape.height * shape.width)
+        self.stored = (panel * shape.most[0] + tile) * (shape.height * shape.width)
         self.dtype = block.left.dtype
         self.own = T.alloc_buffer((shape.height * vectors * shape.lanes,), self.dtype)
 
@@ -167,11 +167,11 @@ class _Tile:
 
     def _take_up(self) -> None:
         with self._each() as (r, v):
-            T.buffer_store(self.own, load(self.block.sums, self._kept(r, v)), [self._own(r, v)])
+            T.buffer_store(self.own, load(self.block.sums, self._stored(r, v)), [self._own(r, v)])
 
     def _put_down(self) -> None:
         with self._each() as (r, v):
-            T.buffer_store(self.block.sums, load(self.own, self._own(r, v)), [self._kept(r, v)])
+            T.buffer_store(self.block.sums, load(self.own, self._own(r, v)), [self._stored(r, v)])
 
     def _store(self) -> None:
         row, column, *_ = self.corner
@@ -184,7 +184,7 @@ class _Tile:
         self._put_down()
         width = self.vectors * self.lanes
         with T.serial(wide(0), wide(width)) as j, T.serial(wide(0), wide(self.height)) as i:
-            value = load(self.block.sums, self.kept + i * width + j)
+            value = load(self.block.sums, self.stored + i * width + j)
             T.buffer_store(out, value, [column + j, row + i])
 
     @contextmanager
@@ -196,8 +196,8 @@ class _Tile:
     def _own(self, r: Any, v: Any) -> Any:
         return ramp((r * self.vectors + v) * self.lanes, self.lanes)
 
-    def _kept(self, r: Any, v: Any) -> Any:
-        return ramp(self.kept + (r * self.vectors + v) * self.lanes, self.lanes)
+    def _stored(self, r: Any, v: Any) -> Any:
+        return ramp(self.stored + (r * self.vectors + v) * self.lanes, self.lanes)
 
 
 def _if_first(number: Any, total: int, body: Callable[[bool], None]) -> None:
