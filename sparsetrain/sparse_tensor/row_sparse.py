@@ -61,7 +61,8 @@ class RowSparse(Arithmetic):
     --------
     >>> import numpy as np
     >>> import sparsetrain as st
-    >>> g = st.RowSparse.from_numpy([2, 0, 2], np.ones((3, 4), "float32"), num_rows=5)
+    >>> values = np.ones((3, 4), "float32")
+    >>> g = st.RowSparse.from_numpy([2, 0, 2], values, num_rows=5)
     >>> g
     RowSparse(5 x 4, float32, nse=3, int64 indices)
     >>> g.coalesce().to_dense().numpy()[2]

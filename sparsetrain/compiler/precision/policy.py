@@ -41,7 +41,8 @@ class Policy(NamedTuple):
 
     Examples
     --------
-    >>> policy = BFLOAT16._replace(neighbours=BFLOAT16.neighbours | {"relax.max"})
+    >>> neighbours = BFLOAT16.neighbours | {"relax.max"}
+    >>> policy = BFLOAT16._replace(neighbours=neighbours)
     """
 
     dtype: str

@@ -56,7 +56,9 @@ def pipeline(target: Target, hoisted: str | None = None) -> tvm.transform.Pass:
     Examples
     --------
     >>> target = Target.from_device("cpu")
-    >>> executable = relax.build(module, target, relax_pipeline=pipeline(target))  # doctest: +SKIP
+    >>> relax.build(
+    ...     module, target, relax_pipeline=pipeline(target)
+    ... )  # doctest: +SKIP
 
     """
     sequence = tvm.transform.Sequential(passes(backend_of(target).schedule(), hoisted))
