@@ -2,9 +2,9 @@
 """`Batch`: validated rows of one step; its `Position` in the data, and its micro-batches.
 
 Compiled kernels check neither alignment nor bounds, so everything is checked here, once: types,
-shapes, finiteness, labels, signs. A batch owns its arrays; they are native, C-contiguous and
-read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms for 2048 rows of
-13 + 26 columns.
+shapes, finiteness, labels and signs. A batch owns its arrays; they are native, C-contiguous and
+read-only. Cost: one copy of the arrays and a few passes over them, under 0.1 ms for 2048 rows of 13
++ 26 columns.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from sparsetrain.errors import CheckpointError, DataError
 
 
 class Position(NamedTuple):
-    """A point between two batches of an epoch, for saving and resuming.
+    """A position between two batches of an epoch, for saving and resuming.
 
     It counts rows, so the batch size may change.
 
     Attributes
     ----------
     epoch : int
-    row : int
-        Rows of the epoch, in its order, that come before.
+    row : int Rows of the epoch before this position, in the epoch's order.
     batch : int
-        Batches before it; the only counter for a user's own batches.
+        Batches before this position; the only counter for a user's own batches.
 
     Examples
     --------
@@ -58,7 +57,7 @@ class Position(NamedTuple):
         Raises
         ------
         CheckpointError
-            If a value is missing, unknown, no whole number or negative.
+            If a value is missing, unknown, negative or not a whole number.
         """
         known = isinstance(values, Mapping) and values.keys() == set(cls._fields)
         if not known or not all(type(n) is int and n >= 0 for n in values.values()):
@@ -91,7 +90,7 @@ class Batch:
     Raises
     ------
     DataError
-        If a shape, type or value breaks this; it names the row and the feature.
+        If a shape, type or value is invalid; the message names the row and the feature.
 
     Examples
     --------
@@ -131,7 +130,7 @@ class Batch:
         labels: Array | None,
         weights: Array | None = None,
     ) -> Batch:
-        """Wrap trusted arrays: of the right types, C-contiguous, checked, not shared."""
+        """Wrap arrays that are already checked: right types, C-contiguous, not shared."""
         for array in (dense, ids, labels, weights):
             if isinstance(array, np.ndarray):
                 array.flags.writeable = False

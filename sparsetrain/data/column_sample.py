@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of each column, and the type of its values: numbers, points in time, or neither."""
+"""A sample of each column, and the type of its values: numbers, times, or neither."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _shape(type_: pa.DataType) -> tuple[bool, bool]:
 class Values(NamedTuple):
     """Facts about a column's values."""
 
-    kind: str  # which of them are one, as categories
+    kind: str  # which values are equal, as categories
     rows: int
     distinct: int
     missing: int
@@ -82,7 +82,7 @@ class Values(NamedTuple):
 
 
 def values_of(pieces: Pieces) -> Values:
-    """Read a column in every way that its type allows, and count its distinct values."""
+    """Read a column in every way that its type supports, and count its distinct values."""
     counts = ValueCounts()
     numbers, moments = _numbers(pieces), None
     fractions = numbers is not None and has_fractions(numbers)
@@ -114,13 +114,13 @@ _WORDS = {WHOLE: "whole numbers", HEXADECIMAL: "hexadecimal", TEXT: "text"}
 
 
 def read_as_asked(pieces: Pieces) -> Array:
-    """Return numbers of a column that one said to hold some."""
+    """Return numbers of a column that the user declared numeric."""
     require_kind(pieces[0][1].type, pieces[0][0])
     return _read(pieces)
 
 
 def _read(pieces: Pieces) -> Array:
-    """Return all numbers that are there, (n,) float64."""
+    """Return all non-missing numbers, (n,) float64."""
     read = [read_numbers(piece, _NAN, location) for location, piece in pieces]
     return np.concatenate([numbers[~missing] for numbers, missing in read])
 
@@ -136,7 +136,7 @@ def _numbers(pieces: Pieces) -> Array | None:
         return _read(pieces)
     except DataError:
         floats = [p for p in pieces if arrow_types.kind_of(p[1].type) == arrow_types.FLOAT]
-        if floats and has_fractions(_read(floats)):  # which are not names of anything
+        if floats and has_fractions(_read(floats)):  # which do not identify anything
             raise
         return None
 
@@ -147,7 +147,7 @@ def has_fractions(numbers: Array) -> bool:
 
 
 def _moments(pieces: Pieces) -> list[Array] | None:
-    """Return the whole seconds since 1970 of points in time; None if something is none."""
+    """Return times as whole seconds since 1970; None if a value is not a time."""
     found: list[Any] = []
     with suppress(DataError):
         found = [to_microseconds(piece, location) for location, piece in pieces]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of rows: one of each feature in an array (n, F), or F `Ragged` of n bags each.
+"""Ids of rows: one per feature in an array (n, F), or F `Ragged` of n bags each.
 
-Readers, batches and writers of rows cut, join and check them here, and need not ask which they are.
+Code that cuts, joins or checks rows uses these functions and need not distinguish the two forms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ids = Array | tuple[Ragged, ...]
 
 
 def joined(features: Sequence[Array | Ragged]) -> Ids:
-    """Return the ids of all features; with bags of one, all are bags, and weighted if one is."""
+    """Return the ids of all features; if one has bags, all are bags, and weighted if one is."""
     if not any(isinstance(ids, Ragged) for ids in features):
         return np.stack(features).T  # type: ignore[arg-type]  # each feature contiguous
     bags = [ids if isinstance(ids, Ragged) else one_each(ids) for ids in features]
@@ -40,7 +40,7 @@ def by_feature(ids: Ids) -> Sequence[Array]:
 
 
 def take(ids: Ids, index: Array | slice) -> Ids:
-    """Return the ids of the rows at `index`: a view for a slice where that can be."""
+    """Return the ids of the rows at `index`: a view for a slice if possible."""
     if isinstance(ids, tuple):
         return tuple(bags.take(index) for bags in ids)
     return rows_at(ids, index)
@@ -48,7 +48,7 @@ def take(ids: Ids, index: Array | slice) -> Ids:
 
 def rows_at(array: Array, index: Array | slice) -> Array:
     """Return rows of an array: a view for a slice, a copy for an array."""
-    # `array[index]` gathers a row of some numbers a number at a time: it takes four times as long.
+    # `array[index]` gathers number by number, which takes four times as long.
     return array[index] if isinstance(index, slice) else np.take(array, index, axis=0)
 
 
@@ -60,14 +60,14 @@ def concat(pieces: Sequence[Any]) -> Ids:
 
 
 def owned(ids: Ids) -> Ids:
-    """Return a copy in int64, as a batch holds it."""
+    """Return a copy in int64, as in a batch."""
     if isinstance(ids, tuple):
         return tuple(bags.owned() for bags in ids)
     return ids.astype(np.int64, order="C")
 
 
 def checked(ids: Any, num_rows: int) -> Ids:
-    """Return a user's ids of `rows` rows as a copy in int64, none below 0."""
+    """Return a copy in int64 of a user's ids of `rows` rows, after checks."""
     if isinstance(ids, Ragged):
         raise DataError("ids is one Ragged; give a sequence of them, one for each feature")
     if isinstance(ids, (list, tuple)) and any(isinstance(item, Ragged) for item in ids):
@@ -85,7 +85,7 @@ def checked(ids: Any, num_rows: int) -> Ids:
 
 
 def first_outside(ids: Ids, rows: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return (row, feature, id) of an id that is not below the rows of its table, if there is one.
+    """Return (row, feature, id) of the first id outside its table, or None.
 
     Single ids are checked row by row, bags feature by feature.
     """
@@ -102,11 +102,11 @@ def first_outside(ids: Ids, rows: Sequence[int]) -> tuple[int, int, int] | None:
     return row, feature, int(ids[row, feature])
 
 
-_MOST_IDS = 2**31 - 1  # that the offsets of a list column can count
+_MOST_IDS = 2**31 - 1  # the most that offsets of a list column can count
 
 
 def as_columns(ids: Ids) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Yield the ids of each feature as a column of int32, and of bags the weights, if any."""
+    """Yield the ids of each feature as an int32 column, and the weights of bags, if any."""
     if isinstance(ids, tuple):
         yield from map(as_lists, ids)
     else:
@@ -114,12 +114,12 @@ def as_columns(ids: Ids) -> Iterator[tuple[pa.Array, pa.Array | None]]:
 
 
 def as_lists(bags: Ragged) -> tuple[pa.Array, pa.Array | None]:
-    """Return the bags as list columns of int32 ids and, if there are any, float32 weights.
+    """Return the bags as list columns of int32 ids, and of float32 weights if there are weights.
 
     Raises
     ------
     DataError
-        If they hold more ids than the offsets of such a column can count.
+        If they hold too many ids for the offsets of a list column.
     """
     if bags.offsets[-1] > _MOST_IDS:
         raise DataError(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`infer`: a schema by the types and values of a sample of rows.
+"""`infer`: a schema from the types and values of a sample of rows.
 
-Whole numbers are counts, which become logarithms, if few values are large: the greatest is over
-eight times the median, or over 8 if that is below 1. The rest, and columns with a name ending in
-`id`, are categories. Columns that cannot help (a single value, or a new one in nearly every row)
-are left out. Points in time give their hour and weekday; lists of one length of numbers are
-vectors, and lists in text are split. Every guess is an entry of the result, and `dense`,
-`categories` and `ignore` overrule it. A warning names columns of unsupported types.
+Whole numbers count as amounts, to be scaled by a logarithm, if few values are large: the largest
+exceeds eight times the median, or 8 if the median is below 1. Other whole numbers, and columns with
+a name ending in `id`, are categories. Columns that cannot help (a single value, or a new value in
+nearly every row) are left out. Times become their hour and weekday; lists of numbers of equal
+length become vectors, and lists in text are split. Every guess is an entry of the result; `dense`,
+`categories` and `ignore` override it. A warning names columns of unsupported types.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
 _NAMED = 5  # columns of a warning
-_HASH = 1e9  # few counts or amounts are so large
-# Names that end so, and Criteo's and torchrec's.
+_HASH = 1e9  # hashes exceed this, counts and amounts rarely
+# Names with these endings, and names of Criteo and torchrec.
 _IS_ID = re.compile(r"(?i:(^|[^a-z])(id|key|code|zip|hash)$)|[a-z](Id|ID)$|^(C|cat_)\d+$").search
 _IS_COUNT = re.compile(r"(I|int_)\d+").fullmatch
 _IS_TIME = re.compile(r"(?i)time|date|hour|(^|_)(ts|at)$").search
 
 
 class Inferred(NamedTuple):
-    """A schema, the role of each column, and reasons for the columns left out."""
+    """A schema, the role of each column, and the reason for each column left out."""
 
     schema: Schema
     columns: dict[str, str]
@@ -79,22 +79,22 @@ def infer(
     ----------
     data : anything `open_source` takes, except batches
     label : str
-        The column to predict: 0 and 1, or any numbers. For other kinds NAME:KIND, such as
+        The column to predict: 0 and 1, or any numbers. For further kinds NAME:KIND, such as
         ``"visits:count"``; see `Schema` for the kinds.
     dense, categories, ignore : sequence of str
-        Columns with a given role: numbers, categories, or ignored.
+        Columns to use as numbers, as categories, or not at all.
 
     Raises
     ------
     DataError
-        If a column that is named is missing, or the label is not a number.
+        If a named column is missing, or the label is not a number.
     ConfigError
-        If a column is named twice, or there is no category.
+        If a column is named twice, or there is no category column.
 
     Warns
     -----
     DataWarning
-        Of columns that are left out because their type is not read.
+        If columns are left out because their type is not supported.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def infer(
 
 
 def name_columns(reasons: Mapping[str, str]) -> str:
-    """Return columns with reasons for a warning: the first ones, and the number of the rest."""
+    """Describe columns and reasons for a warning: the first few, and the number of the rest."""
     named = [f"{name!r} ({why})" for name, why in reasons.items()]
     more = f" and {len(named) - _NAMED:,} others" if len(named) > _NAMED else ""
     return ", ".join(named[:_NAMED]) + more
@@ -141,8 +141,8 @@ class _Guess:
     """Roles found so far."""
 
     location: Location
-    names: set[str]  # of all columns, derived ones among them
-    kind: Label | None  # of the label, if it is given
+    names: set[str]  # of all columns, including derived ones
+    kind: Label | None  # the label's kind, if it is given
     dense: list[str] = field(default_factory=list)
     categories: list[str] = field(default_factory=list)
     vectors: dict[str, int] = field(default_factory=dict)
@@ -176,18 +176,18 @@ class _Guess:
         return Inferred(schema, self.notes, self.useless)
 
     def as_label(self, name: str, pieces: Pieces) -> None:
-        """Take a column for the label."""
+        """Use a column as the label."""
         values = read_as_asked(pieces)
         self.labels[name] = self.kind or guess_label(values)
         self.notes[name] = f"label, {self.labels[name]}"
 
     def as_category(self, name: str, pieces: Pieces) -> None:
-        """Take a column for a category."""
+        """Use a column as a category."""
         require_kind(pieces[0][1].type, pieces[0][0], lists=True)
         self._category(name, values_of(pieces))
 
     def as_dense(self, name: str, pieces: Pieces) -> None:
-        """Take a column for numbers, or lists of so many numbers."""
+        """Use a column as a number, or as lists of `length` numbers."""
         if arrow_types.is_bag(pieces[0][1].type):
             return self._vector(name, pieces)
         self._number(name, read_as_asked(pieces))
@@ -212,12 +212,12 @@ class _Guess:
                 return
 
     def leave_out(self, name: str, why: str) -> None:
-        """Leave a column out that cannot be read."""
+        """Leave out a column that cannot be read."""
         self.unread[name] = why
         self.notes[name] = f"ignored: {why}"
 
     def warning(self) -> str:
-        """Return the text about columns of unsupported types."""
+        """Return the warning about columns of unsupported types."""
         return (
             f"{self.location.name}: left out, as their types are not read: "
             f"{name_columns(self.unread)}; cast them to numbers, text or lists of them, or drop "
@@ -242,7 +242,7 @@ class _Guess:
         self.notes[name] = f"list in text, cut at {mark!r}"
 
     def _free(self, name: str) -> str:
-        """Return a name that no column has, and take it."""
+        """Reserve and return a name that no column has."""
         while name in self.names:
             name += "_"
         self.names.add(name)
@@ -298,7 +298,7 @@ def _is_useless(name: str, seen: Values) -> bool:
 
 
 def _is_moment(name: str, seen: Values) -> bool:
-    """Whether values are points in time, or seconds or milliseconds since 1970 by their name."""
+    """Whether values are times, or, by the column's name, seconds or milliseconds since 1970."""
     if seen.moments is not None:
         return True
     values = seen.numbers
@@ -332,7 +332,7 @@ def _has_tail(values: Array) -> bool:
     return bool(values.max() > _TAIL * max(np.median(values), 1.0) and values.min() >= -3)
 
 
-# The first that holds decides.
+# The first test that holds decides.
 _Rule = tuple[Callable[[str, Values], bool], Callable[[_Guess, str, Values], None]]
 _RULES: tuple[_Rule, ...] = (
     (_is_useless, _Guess._useless),

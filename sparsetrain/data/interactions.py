@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Interactions`: the items that users chose, in the order of time, and splits for ranking.
+"""`Interactions`: the items that users chose, in order of time, and splits for ranking.
 
-A split is three tables with the columns user, history and item, as models that rank items read
-them; a fourth, of all interactions, is for an encoder to learn from. All of a log is in memory.
+A split has three tables with the columns user, history and item, which ranking models read, and a
+fourth with all interactions, from which an encoder learns. The whole log is in memory.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ AGE = "history_age"
 
 
 class Split(NamedTuple):
-    """Tables of rows, each a user, a history and the items that the user chose then.
+    """Tables of rows: a user, a history, and the items that the user chose next.
 
     Attributes
     ----------
     train, valid, test : pyarrow.Table
         Columns `user`, `history` (lists) and `item` (lists, of one item in `train`). A held-out row
-        has all items that its user chose in that part; its history has the parts before. With
-        ``ages=True`` a column `history_age` has the seconds from each item of the history to its
-        last, as weights of `history` for an encoder.
+        has all items that its user chose in that part; its history has the earlier parts. With
+        ``ages=True`` a column `history_age` has the seconds from each item of the history to the
+        last one; an encoder reads them as weights of `history`.
     whole : pyarrow.Table
         All interactions, from which `encoder` learns users and items.
     """
@@ -63,7 +63,7 @@ class Split(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """The schema of all tables; items of both columns are values of one table."""
+        """The schema of all tables; both item columns share one table of values."""
         if AGE not in self.train.column_names:
             return _SCHEMA
         return replace(_SCHEMA, columns={**_RULES, "history": ColumnRule(weights=AGE)})
@@ -75,19 +75,19 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Users and their chosen items, user by user, in the order of time.
+    """Users and their chosen items, grouped by user, in order of time.
 
     Attributes
     ----------
     user : (N,) integers
-        Number of each interaction's user, by the order in which users first appear.
+        Each interaction's user, numbered in order of first appearance.
     users : pyarrow.Array (U,)
-        Their values.
+        The users' values.
     item : pyarrow.Array (N,)
     time, rating : (N,) numbers, or None
-        Times are seconds since 1970 or the data's own numbers.
+        Times are seconds since 1970, or the numbers in the data.
     files : tuple of str
-        The files they were read from.
+        The files that were read.
 
     Examples
     --------
@@ -113,22 +113,22 @@ class Interactions:
         time: str | None = None,
         rating: str | None = None,
     ) -> Interactions:
-        """Read a log of one interaction in each row.
+        """Read a log with one interaction per row.
 
         Parameters
         ----------
         data : paths, frame or table
             As `open_source` takes them; also RecBole's atomic files (``user_id:token`` as a name)
-            and text without names: user and item, then time, or rating and time; or, as LightGCN's
-            and BARS's ``train.txt`` have it, a user and all its items in each line.
+            and text without names: user and item, then time, or rating and time; or a user and all
+            their items in each line, as in LightGCN's and BARS's ``train.txt``.
         user, item, time, rating : str, optional
-            Names of the columns; by default such as user_id, itemId or timestamp. Without times
-            the order of the rows counts, also among equal ones.
+            Names of the columns; by default names such as user_id, itemId or timestamp. Without
+            times, and among equal times, the order of the rows counts.
 
         Raises
         ------
         DataError
-            If a column is missing, a value null, or a time or a rating no number.
+            If a column is missing, a value is null, or a time or a rating is not a number.
         """
         names = {"user": user, "item": item, "time": time, "rating": rating}
         columns, files = read_columns(data, names)
@@ -136,7 +136,7 @@ class Interactions:
 
     @classmethod
     def _sorted(cls, user: Any, item: Any, **numbers: Any) -> tuple[Interactions, Any]:
-        """Return a log, and in its order the `part` of each interaction if that is given."""
+        """Return a log, and the `part` of each interaction in the log's order, if given."""
         coded = user.dictionary_encode()
         codes = coded.indices.to_numpy()
         order = np.lexsort((numbers["time"], codes) if "time" in numbers else (codes,))
@@ -156,15 +156,15 @@ class Interactions:
         return f"<Interactions: {len(self):,} of {len(self.users):,} users, {items:,} items>"
 
     def table(self) -> pa.Table:
-        """Return the columns user, item and, if there are any, rating and time; a row for each."""
+        """Return one row per interaction: user, item and, if known, rating and time."""
         columns = {name: self._values(name) for name in ("user", "item")}
         numbers = {"rating": self.rating, "time": self.time}
         return pa.table(columns | {n: v for n, v in numbers.items() if v is not None})
 
     def queries(self, *, ages: bool = False) -> pa.Table:
-        """Return a row for each user with all items as the history, to recommend items for.
+        """Return one row per user with all items as the history, for recommendations.
 
-        With `ages` it has the column `history_age` too.
+        With `ages` there is a column `history_age`.
         """
         users, all_of_them = np.arange(len(self.users)), np.ones(len(self), bool)
         history = self._of_users(all_of_them, users)
@@ -174,21 +174,22 @@ class Interactions:
     def leave_one_out(
         self, each: Each = "user", max_length: int | None = None, *, ages: bool = False
     ) -> Split:
-        """Test on the last item of each user and validate on the one before.
+        """Test on the last item of each user and validate on the second to last.
 
-        Users with fewer than three interactions are trained on alone (Kang and McAuley 2018).
+        Users with fewer than three interactions are only in the training rows (Kang and McAuley
+        2018).
 
         Parameters
         ----------
         each : {"user", "event", "pair", "item"}
-            Rows to train on: one for each user of two or more, with the last item behind the whole
-            history, for models that learn from every item of it; or one for each interaction, with
-            the history until then ("event"), with all items of its user ("pair"), or with none, for
-            models that read no history ("item").
+            Training rows. "user": one per user with two or more items, the last item after the
+            whole history, for models that learn from every item of the history. "event": one per
+            interaction, with the history before it. "pair": one per interaction, with all items of
+            its user. "item": one per interaction without a history, for models that read none.
         max_length : int, optional
-            The most items of a training row's history; of more, the last are kept.
+            Largest number of items in a training row's history; the last ones are kept.
         ages : bool
-            Add the column `history_age`.
+            Whether to add the column `history_age`.
         """
         left = self._counts - self._places
         part = np.where((self._counts >= 3) & (left <= 2), TEST + 1 - left, TRAIN)
@@ -204,7 +205,7 @@ class Interactions:
         max_length: int | None = None,
         ages: bool = False,
     ) -> Split:
-        """Hold out shares of each user's interactions, drawn at random and rounded down.
+        """Hold out shares of each user's interactions at random, rounded down.
 
         Parameters
         ----------
@@ -233,12 +234,12 @@ class Interactions:
         max_length: int | None = None,
         ages: bool = False,
     ) -> Split:
-        """Validate on interactions from one moment on, and test on those from a later one.
+        """Validate on interactions from a time on, and test on interactions from a later time on.
 
         Parameters
         ----------
         valid_from, test_from : float, datetime or str
-            Moments as in `split_time`; without the second nothing is tested on.
+            Times as in `split_time`; without `test_from` the test table is empty.
         each, max_length, ages
             As in `leave_one_out`.
         """
@@ -257,12 +258,13 @@ class Interactions:
         max_length: int | None = None,
         ages: bool = False,
     ) -> Split:
-        """Train on all of these, and validate and test on given logs, as benchmarks do.
+        """Train on this whole log; validate and test on given logs, as benchmarks do.
 
         Parameters
         ----------
         valid, test : Interactions, optional
-            Of the same users, with histories that begin with the training items, and of new ones.
+            They may have known users, with histories that begin with their training items, and new
+            users.
         each, max_length, ages
             As in `leave_one_out`.
 
@@ -289,10 +291,11 @@ class Interactions:
     def split_windows(
         self, unit: Unit, *, each: Each = "event", max_length: int | None = None, ages: bool = False
     ) -> Iterator[tuple[str, Split]]:
-        """Yield a split of each window of time; its `test` is the window that `train` has too.
+        """Yield a split for each window of time.
 
-        So a model can be scored on a window before it learns from it. Histories reach back to the
-        windows before; `whole` has the window's interactions alone, and `valid` none.
+        Both `test` and `train` have this window, so that a model can be scored on a window before
+        it learns from it. Histories include earlier windows; `whole` has only the window's
+        interactions, and `valid` is empty.
 
         Parameters
         ----------
@@ -315,12 +318,12 @@ class Interactions:
 
     @property
     def _counts(self) -> Array:
-        """Interactions of each one's user, (N,)."""
+        """Number of interactions of each interaction's user, (N,)."""
         return np.bincount(self.user)[self.user] if len(self) else np.zeros(0, np.int64)
 
     @property
     def _places(self) -> Array:
-        """Place of each among its user's, (N,) from 0."""
+        """Position of each interaction among its user's, (N,) from 0."""
         return np.arange(len(self)) - np.searchsorted(self.user, self.user)
 
     def _split(self, part: Any, each: Each, max_length: int | None, ages: bool) -> Split:
@@ -344,9 +347,9 @@ class Interactions:
         ages: bool,
         chosen: Array | None = None,
     ) -> pa.Table:
-        """Return a row for each interaction at `kept`, with its user's earlier ones as the history.
+        """Return a row for each interaction at `kept`, with its user's earlier ones as history.
 
-        `chosen` says which of them get one, (len(kept),) bool; by default all.
+        `chosen` (len(kept),) bool selects which of them get a row; by default all.
         """
         user = self.user[kept]
         at, begin = np.arange(len(user)), np.searchsorted(user, user)
@@ -363,20 +366,20 @@ class Interactions:
         return self._rows(user[at], history, one_each(kept[at]), ages)
 
     def _held_out(self, part: Array, number: int, ages: bool) -> pa.Table:
-        """Return a row for each user with items in a part, with the parts before as the history."""
+        """Return a row for each user with items in a part; earlier parts are the history."""
         own = part == number
         users = np.unique(self.user[own])
         history, item = (self._of_users(chosen, users) for chosen in (part < number, own))
         return self._rows(users, history, item, ages)
 
     def _of_users(self, chosen: Array, users: Array) -> Ragged:
-        """Return the places of the chosen interactions of each user."""
+        """Return the positions of each user's chosen interactions."""
         places = np.flatnonzero(chosen & np.isin(self.user, users))
         ends = np.searchsorted(self.user[places], users, side="right")
         return Ragged(places, np.r_[0, ends])
 
     def _rows(self, user: Array, history: Ragged, item: Ragged, ages: bool) -> pa.Table:
-        """Return a table of rows with lists of the interactions at these places."""
+        """Return a table of rows with lists of the interactions at these positions."""
         columns = {"user": self.users.take(pa.array(user))}
         for name, places in {"history": history, "item": item}.items():
             columns[name] = places.as_lists(self.item.take(pa.array(places.ids)))

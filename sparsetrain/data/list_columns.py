@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists in a sample of a column: vectors of numbers, and text that holds lists.
 
-Text is a list only by evidence that free text, codes and addresses lack: many rows have the
-separator, pieces recur in more texts and at more places, and have no blanks inside.
+Text counts as a list only if it differs from free text, codes and addresses: many rows have the
+separator, and pieces have no blanks and recur in several texts and at several positions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sparsetrain.data.values.arrow_types import require_utf8
 from sparsetrain.data.values.location import Location
 
 _SEPARATORS = ("|", "^", ";")
-_SHARE = 0.25  # of rows, at least, that have several values
-_TEXTS = 3  # in which a value is, on average
-_PLACES = 0.3  # of values that come first and later, the smaller set being 1
-_ODD = 0.1  # of values, at most
-# Words of a sentence or a title, parts of an object, coordinates.
+_SHARE = 0.25  # least share of rows with several values
+_TEXTS = 3  # average number of texts with a value, at least
+_PLACES = 0.3  # least share of values that occur both first and later, relative to the smaller set
+_ODD = 0.1  # largest share of values that match `_IS_ODD`
+# Signs of sentences, titles, objects or coordinates.
 _IS_ODD = r"\s|[{}]|^-?[0-9]*\.[0-9]+$"
 
 
@@ -36,7 +36,7 @@ def vector_width(pieces: Pieces) -> int:
     Raises
     ------
     RowError
-        If they have several lengths, or hold something else than finite numbers.
+        If lengths differ, or a value is not a finite number.
     """
     for location, piece in pieces:
         Vector("").check_type(piece.type, location)
@@ -57,7 +57,7 @@ def vector_width(pieces: Pieces) -> int:
 
 
 def separator_of(pieces: Pieces) -> str | None:
-    """Return the separator of lists in text; None if it is other text."""
+    """Return the separator of lists in text; None if the text has no lists."""
     texts, times = _distinct(pieces)
     if not len(texts):
         return None
@@ -75,7 +75,7 @@ def _holds(texts: Any, mark: str) -> Array:
 
 
 def _distinct(pieces: Pieces) -> tuple[Any, Array]:
-    """Return the distinct texts of all pieces, without empty ones, and their times (n,)."""
+    """Return the distinct non-empty texts of all pieces, and their counts (n,)."""
     plain = []
     for location, piece in pieces:
         if arrow_types.kind_of(piece.type) == arrow_types.TEXT:
@@ -83,7 +83,7 @@ def _distinct(pieces: Pieces) -> tuple[Any, Array]:
             plain.append(arrow_types.as_plain(piece))
     try:
         texts = pa.chunked_array([p.cast(pa.large_string()) for p in plain], pa.large_string())
-    except pa.ArrowInvalid:  # bytes that are no text
+    except pa.ArrowInvalid:  # bytes that are not text
         texts = pa.chunked_array([], pa.large_string())
     counts = texts.filter(pc.not_equal(texts, "")).value_counts()
     return counts.field("values"), counts.field("counts").to_numpy()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`profile`: statistics of raw or converted rows.
+"""`profile`: statistics of raw or converted rows: clicks, missing values, frequent ids.
 
-Clicks, missing values, frequent ids. Rows are read from the beginning up to a limit; counts are
-exact for the rows read. Memory: the distinct values of every category column.
+Rows are read from the beginning up to a limit; counts are exact for the rows read. Memory: the
+distinct values of every category column.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _NAN = NanRule("missing")
 
 
 class DenseProfile(NamedTuple):
-    """A dense column: the numbers of missing and of negative values, and the range of the rest.
+    """A dense column: counts of missing and of negative values, and the range of all values.
 
-    Of converted data the two are None: missing values are filled there, and all are logarithms.
+    Both counts are None for converted data, where missing values are filled and all values are
+    logarithms.
     """
 
     column: str
@@ -53,12 +54,12 @@ class CategoryProfile(NamedTuple):
     Attributes
     ----------
     column : str
-    ids : int
-        Values read, missing ones included.
+    ids : int Values read, including missing ones.
     missing, distinct, once : int
-        Missing values, distinct values, and distinct ones that occur once.
+        Number of missing values, of distinct values, and of values that occur once.
     rare : int or None
-        In converted data, values that share the row of rare ones; they are not counted as distinct.
+        In converted data, the number of values in the row of rare values; they do not count as
+        distinct.
     top : list of (str, int)
         The most frequent values and their counts.
     """
@@ -81,9 +82,9 @@ class Profile(NamedTuple):
     rows : int
         Rows read.
     total_rows : int or None
-        Rows there are; None where only reading would tell.
+        Rows in the data; None if unknown before reading.
     positive : int or None
-        Clicks among the rows read; None without labels of clicks.
+        Clicks among the rows read; None without click labels.
     dense : list of DenseProfile
     categories : list of CategoryProfile
     """
@@ -120,7 +121,7 @@ def profile(
     schema : Schema or path, optional
         Names the columns where they are not Criteo's.
     max_rows : int
-        Stop after about so many.
+        Stop after about this number of rows.
 
     Returns
     -------
@@ -129,7 +130,7 @@ def profile(
     Raises
     ------
     DataError
-        If the data cannot be read, or are batches.
+        If the data cannot be read, or consist of batches.
     """
     require_int("max_rows", max_rows)
     schema = Schema.read(schema)
@@ -184,7 +185,7 @@ class _Seen:
         self._dense[name] = DenseProfile(name, lost, negative, low, high)
 
     def columns(self) -> tuple[list[DenseProfile], list[CategoryProfile]]:
-        """Return all columns; converted ones hold the ids that an encoder gave to raw values."""
+        """Return all columns; converted columns hold ids."""
         has_ids = all(column.rows and column.reserves for column in self._encoder.features)
         dense = list(self._dense.values())
         if has_ids:
@@ -204,7 +205,7 @@ class _Seen:
             times, numbers = times[numbers >= FIRST], numbers[numbers >= FIRST]
 
         def shown(place: int) -> str:
-            """Return a value as it is written where it was read."""
+            """Return a value in the form in which it was read."""
             if place >= len(numbers):
                 return texts[place - len(numbers)].as_py().decode("utf-8", "backslashreplace")
             number = int(numbers[place])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Ragged`: bags of ids of one feature, on the host; everything that cuts, joins or checks them.
+"""`Ragged`: bags of ids of one feature, on the host, with functions that cut, join and check them.
 
 The convention is `torch.nn.EmbeddingBag`'s with `include_last_offset=True`: bag `b` holds
 `ids[offsets[b]:offsets[b + 1]]`. `Ragged` itself checks nothing; `Batch` does, since it knows the
@@ -37,7 +37,7 @@ class Ragged:
     ids : array-like (N,) of integers
         The ids of all bags, concatenated.
     offsets : array-like (B + 1,) of integers
-        Where each bag begins in `ids`; the first is 0 and the last is N.
+        Beginning of each bag in `ids`; the first is 0 and the last is N.
     weights : array-like (N,) float32, optional
         A factor for each looked-up row.
 
@@ -76,7 +76,7 @@ class Ragged:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def places(self) -> Array:
-        """Return the place of each id within its bag, (N,) from 0."""
+        """Return each id's position within its bag, (N,) from 0."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     def take(self, index: Array | slice) -> Ragged:
@@ -90,7 +90,7 @@ class Ragged:
         return Ragged(self.ids[own], offsets - offsets[0], weights)
 
     def between(self, starts: Array, stops: Array) -> Ragged:
-        """Return new bags, of the ids at each of `starts` to its stop."""
+        """Return new bags: bag b has the ids from ``starts[b]`` to its stop."""
         lengths = stops - starts
         offsets = offsets_of(lengths)
         kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -98,65 +98,66 @@ class Ragged:
         return Ragged(self.ids[kept], offsets, weights)
 
     def first(self, count: int) -> Ragged:
-        """Return the first `count` ids of each bag, or all of a shorter one."""
+        """Return the first `count` ids of each bag; a shorter bag is unchanged."""
         return self._cut(self.offsets[:-1], np.minimum(self.offsets[:-1] + count, self.offsets[1:]))
 
     def last(self, count: int) -> Ragged:
-        """Return the last `count` ids of each bag, or all of a shorter one."""
+        """Return the last `count` ids of each bag; a shorter bag is unchanged."""
         return self._cut(np.maximum(self.offsets[1:] - count, self.offsets[:-1]), self.offsets[1:])
 
     def without_first(self) -> Ragged:
-        """Return each bag but for its first id; an empty one stays empty."""
+        """Return each bag without its first id; an empty bag stays empty."""
         return self._cut(np.minimum(self.offsets[:-1] + 1, self.offsets[1:]), self.offsets[1:])
 
     def without_last(self) -> Ragged:
-        """Return each bag but for its last id; an empty one stays empty."""
+        """Return each bag without its last id; an empty bag stays empty."""
         return self._cut(self.offsets[:-1], np.maximum(self.offsets[1:] - 1, self.offsets[:-1]))
 
     def where(self, chosen: npt.ArrayLike) -> Ragged:
-        """Return the places, within each bag, of the ids for which `chosen` (N,) is true."""
+        """Return the positions, within each bag, of the ids for which `chosen` (N,) is true."""
         found = np.flatnonzero(chosen)
         return Ragged(self.places()[found], np.searchsorted(found, self.offsets))
 
     def at(self, places: Ragged) -> Ragged:
-        """Return the ids at places within their bags, as `where` gives them."""
+        """Return the ids at positions within their bags, as returned by `where`."""
         first = np.repeat(self.offsets[:-1], np.diff(places.offsets))
         return Ragged(self.ids[first + places.ids], places.offsets)
 
     def append(self, ids: npt.ArrayLike) -> Ragged:
-        """Return the bags with one more id at the end of each: (B,), or one for all."""
+        """Append an id to each bag: (B,) ids, or one for all bags."""
         longer = np.insert(self.ids, self.offsets[1:], ids)
         return Ragged(longer, self.offsets + np.arange(len(self.offsets)))
 
     def weighted(self) -> Ragged:
-        """Return the bags with a weight of 1 for each id where there are none."""
+        """Return the bags with weights; by default each id has weight 1."""
         ones = np.ones(len(self.ids), np.float32)
         return self if self.weights is not None else Ragged(self.ids, self.offsets, ones)
 
     def changes(self) -> Array:
-        """Return whether each bag differs from the one before, (B,) bool; the first does."""
+        """Return whether each bag differs from the previous one, (B,) bool; True for the first."""
         lengths = np.diff(self.offsets)
         arrays = [self.ids] if self.weights is None else [self.ids, self.weights]
         if len(lengths) and (lengths == lengths[0]).all():  # a tenth of the time
             return np.any([changes(each.reshape(len(self), lengths[0])) for each in arrays], axis=0)
         rows, differ = self.rows(), changes(lengths)
-        before = np.arange(len(rows)) - lengths[rows]  # the same place in a row before as long
+        # the same position in the previous bag of equal length
+        before = np.arange(len(rows)) - lengths[rows]
         for bits in map(_as_bits, arrays):
             differ[rows[bits != bits[before]]] = True
         return differ
 
     def as_lists(self, values: Any) -> pa.Array:
-        """Return a list column of these bags with values (N,) in place of the ids."""
+        """Return a list column with these bags' lengths and values (N,) instead of ids."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
 
     def owned(self) -> Ragged:
-        """Return a copy in int64, read-only, as a batch holds it."""
+        """Return a read-only copy in int64, as in a batch."""
         ids, offsets = (np.array(array, np.int64) for array in (self.ids, self.offsets))
         weights = None if self.weights is None else as_readonly(self.weights.copy())
         return Ragged(as_readonly(ids), as_readonly(offsets), weights)
 
     def check_offsets(self, what: str, num_rows: int) -> None:
-        """Refuse offsets that do not cut the ids into so many bags.
+        """Refuse offsets that do not divide the ids into this number of bags.
 
         Raises
         ------
@@ -182,19 +183,19 @@ class Ragged:
             )
 
     def _cut(self, starts: Array, stops: Array) -> Ragged:
-        """Return each bag's ids from its start to its stop, or itself if they are all."""
+        """Return each bag's ids from its start to its stop; the same object if that is all."""
         whole = (stops - starts).sum() == len(self.ids)
         return self if whole else self.between(starts, stops)
 
 
 def one_each(ids: npt.ArrayLike) -> Ragged:
-    """Return bags of one id each."""
+    """Return bags with one id each."""
     array = np.asarray(ids)
     return Ragged(array, np.arange(len(array) + 1))
 
 
 def offsets_of(lengths: npt.ArrayLike) -> Array:
-    """Return where each of B bags begins, and the last ends, (B + 1,) int64."""
+    """Return the beginning of each of B bags, then the end of the last, (B + 1,) int64."""
     counts = np.asarray(lengths)
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
@@ -234,7 +235,7 @@ def check_bags(bags: Ragged, feature: int, num_rows: int) -> Ragged:
 
 
 def changes(rows: Array) -> Array:
-    """Return whether each row of an array (B, ...) differs from the one before; the first does."""
+    """Return whether each row of (B, ...) differs from the previous one; True for the first."""
     bits = _as_bits(rows.reshape(len(rows), -1))
     differ = np.ones(len(bits), bool)
     differ[1:] = (bits[1:] != bits[:-1]).any(axis=1)
@@ -242,6 +243,6 @@ def changes(rows: Array) -> Array:
 
 
 def _as_bits(values: Array) -> Array:
-    """Return values that tell 0.0 from -0.0."""
+    """Return values in which 0.0 and -0.0 differ."""
     is_float = values.dtype == np.float32
     return np.ascontiguousarray(values).view(np.int32) if is_float else values

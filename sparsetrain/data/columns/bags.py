@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bags: list columns read and truncated.
+"""Bags: list columns, read and truncated.
 
-A null list is an empty bag, in a column of plain values too; a null inside a list is a missing
-value and gets the id that the column's rule gives to missing ones.
+A null list is an empty bag, also in a column of plain values; a null inside a list is a missing
+value, with the column's id for missing values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def read_bags(
     encode: Callable[[Any, Location], Array],
     location: Location,
 ) -> Ragged:
-    """Return the bags of a list column, or of a plain one (a bag for each value).
+    """Return the bags of a list column, or of a plain column (a bag for each value).
 
     `factors` is the list column with the weight of each id; the rule says how many ids of a bag are
-    kept, and which; `encode` makes ids of the flat values and their location.
+    kept, and which; `encode` converts the flat values, given their location, to ids.
     """
     ids, lengths = read_values(array, encode, location)
     weights = None if factors is None else _weights(factors, lengths, rule, location)
@@ -48,13 +48,13 @@ def read_bags(
 
 
 def as_list_column(array: Any, nan: NanRule) -> Any:
-    """Return a list column; of a plain one, a list of each value, empty where it is missing.
+    """Return a list column; a plain column's values become lists, missing ones empty lists.
 
     A column with only null lists, as in a single request, may have any type.
     """
     if arrow_types.is_bag(array.type):
         return array
-    array = arrow_types.as_plain(array)  # in which a null may be a value
+    array = arrow_types.as_plain(array)  # whose values may be null
     missing = pc.is_null(array, nan_is_null=nan.name == "missing")
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         missing = pc.or_(missing, pa.array(np.diff(texts_of(array).offsets) == 0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Category`: a column of values with rows in a table; it maps a value to an id.
 
-A blank one has a name and rules. It learns from counts of its values, grows by newer counts, and
-turns an array into ids, or bags of them. Columns that share a table share their values.
+A new column has a name and rules. It learns its values from counts, grows from newer counts, and
+encodes an array as ids, or as bags of ids. Columns that share a table share their values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sparsetrain.errors import ConfigError, DataWarning
 from sparsetrain.parsing.identity import TEXT, Texts
 
 Values = Vocabulary | PlainIds
-_MANY = 100  # distinct values without a row that are worth a warning
+_MANY = 100  # warn from this many distinct values without a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +48,11 @@ class Category:
     rule : ColumnRule
         Its own settings.
     is_bag : bool
-        Whether it held lists where it was fitted.
+        Whether it held lists when it was fitted.
     is_unsigned : bool
-        Whether it was uint64: a value from 2**63 on is the key of its bits, which is below 0.
+        Whether it was uint64: a value from 2**63 on has its bits as key, which is negative.
     values : Vocabulary or PlainIds
-        Its values and their rows; empty before they are learned.
+        Its values and their rows; empty until it is fitted.
     """
 
     name: str
@@ -64,27 +64,27 @@ class Category:
 
     @property
     def has_table(self) -> bool:
-        """Whether the table that it looks up is its own."""
+        """Whether it has its own table."""
         return self.owner == self.name
 
     @property
     def shares(self) -> dict[str, str]:
-        """The column whose table it shares, by the key of a schema; none where it has its own."""
+        """The owner of the table that it shares, as a schema's entry; empty if it has its own."""
         return {} if self.has_table else {"share_embedding": self.owner}
 
     @property
     def reserves(self) -> bool:
-        """Whether it has ids for missing and for rare values."""
+        """Whether it reserves ids for missing and rare values."""
         return self.values.first > 0
 
     @property
     def takes_values(self) -> bool:
-        """Whether a value of Python's has one id, by the key kernel."""
+        """Whether the key kernel maps a Python value to one id."""
         return self.reserves and not self.is_bag
 
     @property
     def rows(self) -> int:
-        """Rows of its table; for raw data the two reserved ones included."""
+        """Rows of its table, including the two reserved rows of raw data."""
         return self.values.rows
 
     def value_of_rows(self) -> list[int | str | None]:
@@ -97,29 +97,29 @@ class Category:
         return [self.shown(v) if isinstance(v, int) else v for v in found]
 
     def shown(self, number: int) -> int:
-        """Return the value of a key that is a number."""
+        """Return the value of a numeric key."""
         return number % 2**64 if self.is_unsigned else number
 
     def count(self, array: Any, location: Location) -> Counted:
-        """Count its values, of lists or not."""
+        """Count its values, in lists or not."""
         if not is_bag(array.type):
             return self.values.count(array, location)
         return read_values(array, self.values.count, location)[0]
 
     def learnt(self, counts: Counted, settings: Settings, is_criteo: bool) -> Values:
-        """Give ids to the values of its table; their kind is told by its rule, or by themselves."""
+        """Give ids to the values of its table; the rule, or else the values, decide their kind."""
         limits = settings.limits(self.rule)
         found = self.values.learnt(counts, self.rule.kind, is_criteo, *limits)
         self._warn_of_text(found.kind, counts)
         return found
 
     def grown(self, counts: Counted, settings: Settings) -> Values:
-        """Append rows for values that have none."""
+        """Append rows for values without a row."""
         self._warn_of_text(self.values.kind, counts)
         return self.values.extended(counts, *settings.limits(self.rule))
 
     def _warn_of_text(self, kind: str | None, counts: Counted) -> None:
-        """Warn of a column of numbers if all its values are other text, which is never known."""
+        """Warn if all values of a column of numbers are other text, which is never known."""
         if kind in (TEXT, None) or len(counts.numbers[0]) or not len(counts.texts[0]):
             return
         assert kind is not None
@@ -134,7 +134,7 @@ class Category:
             )
 
     def extends(self, other: Category) -> bool:
-        """Return whether this is the same column, and its values keep the rows they had there."""
+        """Return whether this is the same column, and all its values have the same rows."""
         if (self.name, self.is_bag) != (other.name, other.is_bag):
             return False
         before, now = other.values, self.values
@@ -147,9 +147,9 @@ class Category:
         return now.kind == before.kind and same_numbers and same_texts
 
     def encode(self, array: Any, factors: Any | None, location: Location) -> Array | Ragged:
-        """Return the ids (n,) int32 of an array, of lists their bags; `factors` are their weights.
+        """Return the ids (n,) int32 of an array, or the bags of lists; `factors` are their weights.
 
-        A column of lists may have single values, or only nulls, in other data.
+        In other data a column of lists may have single values, or only nulls.
         """
         if not (self.is_bag or is_bag(array.type)):
             return self.values.encode(array, location)
@@ -165,7 +165,7 @@ class Category:
 def blank_categories(
     found: Columns, data: pa.Schema, schema: Schema, blank: Values
 ) -> tuple[Category, ...]:
-    """Return the category columns that were found in a file, by the rules of a schema."""
+    """Return the category columns found in a file, with the rules of a schema."""
     share, rule = schema.share_embedding, schema.rule
     if share:
         owners_of(found.categories, share)  # refused before anything is read
@@ -179,5 +179,5 @@ def blank_categories(
 def with_values(
     features: Sequence[Category], learned: Mapping[str, Values]
 ) -> tuple[Category, ...]:
-    """Return the columns with the values of the tables that they look up, by their owners."""
+    """Return the columns with the values of their tables, given by the tables' owners."""
     return tuple(replace(column, values=learned[column.owner]) for column in features)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact counts of the values of a category column, and the kind of column that they make it.
+"""Exact counts of the values of a category column, and the column kind that follows from them.
 
-Values are counted by their form, so that their identity can be settled once all were seen: numbers,
-including texts in canonical integer form; texts of 8 hex digits, by their number; other texts.
+Values are counted by form, since which values are equal is known only after all were counted:
+numbers, including texts in canonical integer form; texts of 8 hex digits, by their number; other
+texts.
 
-Each piece is reduced to its distinct values; reduced pieces are merged whenever they outgrow the
-merged ones, so a value moves a logarithmic number of times. Memory: 16 bytes a distinct number or
-text, and the text, at rest; about four times as much while merging.
+Each piece is reduced to its distinct values. Reduced pieces are merged when they outgrow the merged
+counts, so a value is moved a logarithmic number of times. Memory: 16 bytes per distinct number or
+text, plus the text; about four times as much while merging.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ DistinctTexts = tuple[Any, Array]  # an Arrow array of bytes (m,), and how often
 
 
 class Counted(NamedTuple):
-    """Distinct values of a column by their form, and how often each occurs.
+    """Distinct values of a column by form, and how often each occurs.
 
     Attributes
     ----------
@@ -71,12 +72,12 @@ class Counted(NamedTuple):
 
 
 def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
-    """Count the values of an Arrow array; a dictionary's are read once.
+    """Count the values of an Arrow array; values of a dictionary are read once.
 
     Raises
     ------
     DataError
-        If a value is none that a category has; names the row.
+        If a value is not valid for a category; names the row.
     """
     if kind_of(array.type) == DIGITS:
         values, missing = fill_nulls(array.storage)
@@ -88,7 +89,7 @@ def count_values(array: Any, nan: NanRule, location: Location) -> Counted:
         return _counted(as_plain(array), None, nan, location)
     codes = array.indices.drop_null().to_numpy()
     times = np.bincount(codes, minlength=len(array.dictionary))
-    used = times > 0  # a value that no row has decides nothing
+    used = times > 0  # a dictionary value without a row does not count
     return _counted(array.dictionary.filter(pa.array(used)), times[used], nan, location)
 
 
@@ -97,7 +98,7 @@ _NO_TEXTS: DistinctTexts = pa.nulls(0, pa.large_binary()), np.zeros(0, np.int64)
 
 
 def _counted(array: Any, times: Array | None, nan: NanRule, location: Location) -> Counted:
-    """Count values, each of them so many times, or once."""
+    """Count values, each the given number of times, by default once."""
     values = values_of(array, nan, location)
     if isinstance(values, Integers):
         there = ~values.missing
@@ -135,7 +136,7 @@ def _distinct_texts(texts: Any, times: Array | None) -> DistinctTexts:
 
 
 class ValueCounts:
-    """Counts of one column; `add` every piece's, then read `total`."""
+    """Counts of one column: `add` the counts of every piece, then read `total`."""
 
     def __init__(self) -> None:
         self._numbers, self._hexes = (_Counts(_NONE, _reduce_pieces) for _ in range(2))
@@ -143,7 +144,7 @@ class ValueCounts:
         self._written = False
 
     def read(self, array: Any, nan: NanRule, location: Location) -> None:
-        """Add the values of a column, of lists or not."""
+        """Add the values of a column, in lists or not."""
         self.add(read_values(array, lambda values, at: count_values(values, nan, at), location)[0])
 
     def add(self, piece: Counted) -> None:
@@ -155,7 +156,7 @@ class ValueCounts:
 
     @property
     def total(self) -> Counted:
-        """All that was counted, texts in any order."""
+        """All counts so far; texts are in any order."""
         return Counted(self._numbers.all(), self._hexes.all(), self._texts.all(), self._written)
 
 
@@ -164,7 +165,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 class _Counts:
-    """Counts of numbers or texts; reduced pieces, merged as they grow."""
+    """Counts of numbers or texts, as reduced pieces that are merged as they grow."""
 
     def __init__(self, none: Any, reduce: Callable[[Sequence[Any], Array], Any]) -> None:
         self._none, self._reduce = none, reduce
@@ -172,7 +173,7 @@ class _Counts:
         self._pending = self._merged = 0  # bytes
 
     def add(self, values: Any, times: Array) -> None:
-        """Count distinct values, each of them so many times."""
+        """Add distinct values with their counts."""
         if not len(values):
             return
         self._pieces.append((values, times))
@@ -200,21 +201,21 @@ def _reduce_texts(pieces: Sequence[Any], times: Array) -> DistinctTexts:
 
 
 class Known(NamedTuple):
-    """Counts of a column of one kind: of its distinct keys, and of values that have none in it."""
+    """Counts of a column's distinct keys in one kind, and of values without a key in this kind."""
 
     numbers: Array  # (n,) int64, ascending
     number_times: Array  # (n,) int64
     texts: Any  # an Arrow array of bytes (m,), in their order
     text_times: Array  # (m,) int64
-    foreign: int = 0  # times of text in a column of numbers
+    foreign: int = 0  # number of texts in a column of numbers
 
 
 def kind_of_column(counted: Counted, is_criteo: bool = False) -> str:
     """Return the kind of a column with these values.
 
-    It is `text` if some text is no number. It is hexadecimal if all text has 8 hex digits, with a
-    letter somewhere or under a name of Criteo's; Criteo's columns without text hold such hashes
-    too.
+    It is `text` if some text is not a number. It is hexadecimal if all text has 8 hex digits and
+    either some digit is a letter or the column has one of Criteo's names. Criteo's columns without
+    text hold such hashes too.
     """
     forms = _forms(counted.texts[0])[1]
     letters = not _are_decimal(counted.hexes[0]).all()
@@ -225,7 +226,7 @@ def kind_of_column(counted: Counted, is_criteo: bool = False) -> str:
 
 
 def of_kind(counted: Counted, kind: str) -> Known:
-    """Return the counts of the keys that values have in a column of a kind."""
+    """Return the counts of the values' keys in a column of this kind."""
     (numbers, times), (hexes, hex_times), (texts, text_times) = counted[:3]
     if kind == TEXT:
         plain = are_integers(hexes)
@@ -267,28 +268,28 @@ def _joined(one: Distinct, other: Distinct) -> Distinct:
 
 
 def _are_decimal(hexes: Array) -> Array:
-    """Return which of (n,) numbers are spelled by 8 hex digits without a letter."""
+    """Return which of (n,) numbers have 8 hex digits without a letter."""
     return ((hexes >> 3) & ((hexes >> 2) | (hexes >> 1)) & 0x11111111) == 0
 
 
 def are_integers(hexes: Array) -> Array:
-    """Return which 8 hex digits, by the numbers (n,) that they spell, are an integer as written."""
+    """Return which texts of 8 hex digits, given as numbers (n,), are canonical decimal integers."""
     return _are_decimal(hexes) & (hexes >= 0x10000000)
 
 
 def as_decimals(hexes: Array) -> Array:
-    """Return 8 digits read as decimal numbers, (n,) int64."""
+    """Return numbers written in 8 hex digits, read as decimals, (n,) int64."""
     return sum(((hexes >> 4 * i) & 15) * 10**i for i in range(8))
 
 
 def reduce_numbers(numbers: Array, times: Array) -> Distinct:
-    """Return distinct numbers, ascending, and the sums of their times."""
+    """Return distinct numbers in ascending order, and the sums of their counts."""
     if (numbers[1:] > numbers[:-1]).all():
         return numbers, times
     if times.min() == times.max() == 1:
         return np.unique(numbers, return_counts=True)
     if numbers.min() >= 0 and max(numbers.max(), times.max()) < 2**32:
-        # Sorted with its times in one word, a number takes half as long as by an order of both.
+        # Sorting numbers and counts packed in one word takes half as long as an argsort.
         words = numbers.view(np.uint64) << np.uint64(32) | times.view(np.uint64)
         words.sort()
         numbers = (words >> np.uint64(32)).view(np.int64)

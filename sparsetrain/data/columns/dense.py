@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns: numbers as float32 inputs of a model; then their flags, then other kinds.
+"""Dense columns: numbers as float32 inputs of a model, then their flags, then other kinds.
 
 Raw values become `log(max(x, -2) + 3)`: Criteo's counts span six decades and go down to -3, where
-`log(x + 3)` is not finite. Columns that a schema calls linear become `(x - center) / scale`. Both
-are computed in float64 and rounded once, so a value gives the same bits whether stored as integer,
-float or text.
+`log(x + 3)` is not finite. Columns that a schema declares as linear become `(x - center) / scale`.
+Both are computed in float64 and rounded once, so a value gives the same bits whether stored as
+integer, float or text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataWarning
 
 FLOOR, _SHIFT = -2.0, 3.0
-_EQUAL = 0.01  # share of a column's numbers that is worth a warning; Criteo's I2 has fewer
+_EQUAL = 0.01  # warn from this share of a column's numbers; Criteo's I2 is below it
 
 
 def log_transform(values: Array) -> Array:
@@ -44,14 +44,12 @@ class Number(Dense):
     Attributes
     ----------
     name : str
-    place : int
-        Of its input among all columns' inputs.
-    flag : int or None
-        Of the 0/1 input that flags missing values.
+    place : int Position of its input among all inputs.
+    flag : int or None Position of the 0/1 input that flags missing values.
     linear : Linear or None
-        In place of the logarithm; `fill` is not for it.
+        Replaces the logarithm; `fill` is then unused.
     fill : float
-        Replaces a missing value, in raw units: it is transformed like any number.
+        Replaces a missing value, in raw units, and is transformed like any number.
     nan : NanRule
     """
 
@@ -85,7 +83,7 @@ class Number(Dense):
         return read_numbers(array, self.nan, location)
 
     def as_inputs(self, values: Sequence[float]) -> list[float]:
-        """Return the inputs of rising numbers, each once."""
+        """Return the inputs of distinct numbers in ascending order."""
         given, law = np.array(values, np.float64), self.linear
         found = log_transform(given) if law is None else (given - law.center) / law.scale
         return np.unique(found.astype(np.float32)).tolist()
@@ -136,7 +134,7 @@ def _scaled(values: Array, law: Linear, location: Location) -> Array:
 def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
     """Return the columns' inputs from numbers (n, F) float64, NaN where missing.
 
-    None if one becomes too large for float32.
+    None if one is too large for float32.
     """
     missing = np.isnan(values)
     filled = np.where(missing, columns[0].fill if columns else 0.0, values)
@@ -154,7 +152,7 @@ def inputs_of_numbers(columns: Sequence[Number], values: Array) -> Array | None:
 def dense_columns(
     names: Sequence[str], encoded: bool, settings: Settings, schema: Schema
 ) -> tuple[Dense, ...]:
-    """Return the columns of numbers of these names, then the schema's of kinds of their own."""
+    """Return the number columns with these names, then the schema's columns of other kinds."""
     numbers = [name for name in names if name not in schema.inputs]
     found: list[Dense] = []
     for place, name in enumerate(numbers):

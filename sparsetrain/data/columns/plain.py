@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain columns: already encoded data, used as it is. Ids of table rows, and floats."""
+"""Plain columns of already encoded data, used unchanged: ids of table rows, and floats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsetrain.data.values.arrow_types import as_plain
 from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, fill_nulls, plain_floats
 
-# No table has so many rows; Criteo's hashes reach 2**32, or go below 0 when kept in an int32.
+# Larger than any table; Criteo's hashes reach 2**32, or are negative in an int32.
 LIMIT = 1 << 31
 
 _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
@@ -23,12 +23,12 @@ _HASHES = "if the column holds hashes rather than ids, use treat_as='raw'"
 
 @dataclass(frozen=True)
 class PlainIds:
-    """Ids used as they are.
+    """Ids, used unchanged.
 
     Attributes
     ----------
     rows : int
-        Rows of the table; 0 before they are learned.
+        Rows of the table; 0 until it is fitted.
     """
 
     first: ClassVar[int] = 0  # row of a value
@@ -51,22 +51,22 @@ class PlainIds:
         return ids
 
     def count(self, array: Any, location: Location) -> Counted:
-        """Return the largest id of an array, as the one value that it counts."""
+        """Return the largest id of an array; nothing else is counted."""
         return Counted.of_numbers(plain_ids(array, location).max(keepdims=True, initial=0))
 
     def learnt(
         self, counts: Counted, kind: str | None, is_criteo: bool, *limits: int | None
     ) -> PlainIds:
-        """Take the largest id plus one as rows."""
+        """Set the number of rows to the largest id plus one."""
         return self.extended(counts)
 
     def extended(self, counts: Counted, *limits: int | None) -> PlainIds:
-        """Let the table have a row for the largest id, and no fewer than before."""
+        """Extend the table to the largest id; it never shrinks."""
         return PlainIds(max(self.rows, int(counts.numbers[0].max(initial=0)) + 1))
 
 
 def plain_ids(array: Any, location: Location) -> Array:
-    """Return already encoded ids (n,) int32, none missing, negative or beyond any table."""
+    """Return already encoded ids (n,) int32; refuse missing, negative and very large ones."""
     array = as_plain(array)
     if array.null_count:
         row = array.is_null().index(True).as_py()
@@ -82,7 +82,7 @@ def plain_ids(array: Any, location: Location) -> Array:
 
 @dataclass(frozen=True)
 class PlainNumber(Dense):
-    """An already encoded column: floats as they are, none missing."""
+    """An already encoded column of floats, used unchanged; none may be missing."""
 
     is_number: ClassVar[bool] = True
 
@@ -93,14 +93,14 @@ class PlainNumber(Dense):
 
     @property
     def inputs(self) -> dict[int, str]:
-        """The place of its input, and its name."""
+        """The position of its input, and its name."""
         return {self.place: self.name}
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return numbers (n,) float32, and which are missing: none."""
+        """Return numbers (n,) float32, and a mask of missing ones, which is all False."""
         values = plain_floats(array, location)
         return values, np.zeros(len(values), bool)
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
-        """Write its input, a row of `dense` (F_dense, n) float32."""
+        """Write its input to a row of `dense` (F_dense, n) float32."""
         dense[self.place] = plain_floats(array, location)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vocabularies as they are saved: the values of all columns in a few plain arrays.
+"""Saved vocabularies: the values of all columns in a few plain arrays.
 
-`number_starts` and `text_starts` (F + 1,) hold where each column begins. Texts are UTF-8 bytes,
-split by `text_offsets`. Arrays are not trusted: the type, shape and content of each is checked. Of
-columns that share a table, one has its values.
+Column f has the numbers from `number_starts[f]` on, and the texts from `text_starts[f]` on. Texts
+are UTF-8 bytes, split by `text_offsets`. Arrays are not trusted: the type, shape and content of
+each is checked. If columns share a table, only one of them has its values.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ARRAYS |= {"texts", "text_offsets", "text_ids", "text_starts"}
 
 
 def expect(condition: bool, fault: str) -> None:
-    """Refuse a saved encoder that has a fault."""
+    """Refuse a saved encoder with this fault."""
     if not condition:
         raise CheckpointError(f"the saved encoder {fault}; take it from a finished run")
 
 
 def save_vocabularies(vocabularies: Sequence[Vocabulary]) -> dict[str, Array]:
-    """Return the values of vocabularies as arrays."""
+    """Return the values of all vocabularies as arrays."""
     texts = [text for each in vocabularies for text in each.texts]
     return {
         "numbers": np.concatenate([each.numbers for each in vocabularies]),
@@ -53,7 +53,7 @@ def load_vocabularies(
     shares: Sequence[float | None],
     nan: NanRule,
 ) -> list[Vocabulary]:
-    """Return vocabularies of so many rows, and shares of rare values, from saved arrays."""
+    """Return vocabularies from saved arrays, their numbers of rows and shares of rare values."""
     expect(arrays.keys() == _ARRAYS, "has unknown or missing arrays")
     for name in sorted(_ARRAYS):
         array, dtype = arrays[name], np.uint8 if name == "texts" else np.int64
@@ -87,7 +87,7 @@ def load_vocabularies(
 
 
 def _cut(arrays: Mapping[str, Array], name: str, total: int, count: int) -> list[slice]:
-    """Return `count` consecutive slices from 0 to `total`, by their starts."""
+    """Return `count` consecutive slices from 0 to `total`, given their starts."""
     starts = arrays[name]
     fits = len(starts) == count + 1 > 0 and starts[0] == 0 and starts[-1] == total
     expect(bool(fits) and bool((np.diff(starts) >= 0).all()), f"has inconsistent {name!r}")

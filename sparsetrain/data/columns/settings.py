@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Settings`: choices of an encoder that hold for all of its columns."""
+"""`Settings`: options of an encoder that apply to all of its columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settings:
 
     min_count: int = 5
     max_rows: int | None = None
-    dense_fill: int | float = 0.0  # read as it was written, for the fingerprint
+    dense_fill: int | float = 0.0  # kept as written, for the fingerprint
     missing_flags: bool = False
     nan: str = "error"
     treat_as: str = "auto"
@@ -43,7 +43,7 @@ class Settings:
 
     @property
     def guesses(self) -> bool:
-        """Whether types tell if data is encoded already."""
+        """Whether column types decide if data are already encoded."""
         return self.treat_as == AUTO
 
     @property
@@ -52,7 +52,7 @@ class Settings:
         return NanRule(self.nan)
 
     def limits(self, rule: ColumnRule) -> tuple[int, int | None]:
-        """Return `min_count` and `max_rows` of a column that has this rule of its own."""
+        """Return `min_count` and `max_rows` of a column with this rule."""
         return rule.min_count or self.min_count, rule.max_rows or self.max_rows
 
     def check_encoded(self, linear: Iterable[str]) -> None:

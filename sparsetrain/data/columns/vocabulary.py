@@ -2,7 +2,7 @@
 """`Vocabulary`: the values of one category column and the table rows they map to.
 
 Ids: 0 = missing (null or empty text), 1 = rare or never seen, then 2, 3, ... by falling count.
-Equal counts are ordered by value, numbers before texts, so ids depend on the counts alone.
+Equal counts are ordered by value, numbers before texts, so ids depend only on the counts.
 
 With a cap of `max_rows` only the most frequent values get a row of their own. An eighth of the rows
 (at least one) are buckets, and the hash of every remaining frequent value selects one of them.
@@ -37,27 +37,28 @@ _BUCKET_SHARE = 8
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The values that have a row, and which.
+    """The values that have a row, and their rows.
 
     Attributes
     ----------
     kind : {"whole", "hexadecimal", "text"}
-        Which values are one; see `sparsetrain.parsing.identity`.
+        Decides which values are equal; see `sparsetrain.parsing.identity`.
     numbers, number_ids : (n,) int64
-        Keys that are numbers, all different, and their ids.
+        Numeric keys, all distinct, and their ids.
     texts : tuple of m bytes
-        Keys that are text, UTF-8.
+        Text keys, in UTF-8.
     text_ids : (m,) int64
     rows : int
-        Rows of the table, the two reserved ones included; every id is below it. 0 before values are
-        learned.
+        Rows of the table, including the two reserved rows; every id is below it. 0 until it is
+        fitted.
     nan : NanRule
     rare_share : float
-        Share of the training data's values, missing ones apart, that were too rare for a row; of
-        columns that share a table, of the values of all. No id depends on it.
+        Share of the non-missing training values that were too rare for a row, over all columns that
+        share the table. No id depends on it.
     """
 
-    first: ClassVar[int] = FIRST  # row of a value; the rows before it are for missing and rare ones
+    # first row of a value; the rows before it are for missing and rare values
+    first: ClassVar[int] = FIRST
 
     kind: str
     numbers: Array
@@ -73,7 +74,7 @@ class Vocabulary:
 
     @classmethod
     def blank(cls, nan: NanRule) -> Vocabulary:
-        """Return one that has learned nothing yet, and has no rows."""
+        """Return an empty vocabulary, without rows."""
         none = np.zeros(0, np.int64)
         return cls(WHOLE, none, none, (), none, 0, nan)
 
@@ -89,9 +90,9 @@ class Vocabulary:
         min_count: int,
         max_rows: int | None,
     ) -> Vocabulary:
-        """Give ids to the values that were seen at least `min_count` times.
+        """Give ids to the values that occur at least `min_count` times.
 
-        Their kind is told by its name, or by themselves.
+        The column's name and the values decide the kind.
         """
         kind = kind or kind_of_column(counts, is_criteo)
         found = replace(self, kind=kind, rows=FIRST).extended(counts, min_count)
@@ -103,10 +104,10 @@ class Vocabulary:
         return replace(found, number_ids=number_ids, text_ids=text_ids, rows=max_rows)
 
     def extended(self, counts: Counted, min_count: int, cap: int | None = None) -> Vocabulary:
-        """Give rows to values that were seen at least `min_count` times and have none.
+        """Give rows to values that occur at least `min_count` times and have no row.
 
-        The most frequent one comes first, of equals numbers before texts. Values for which there is
-        no room below `cap` rows stay without, as does text in a column of numbers.
+        The most frequent value comes first; at equal counts, numbers precede texts. Values beyond
+        `cap` rows get no row, nor does text in a column of numbers.
         """
         numbers, times, texts, text_times, foreign = of_kind(counts, self.kind)
         is_new, text_is_new = np.ones(len(numbers), bool), np.ones(len(texts), bool)
@@ -154,7 +155,7 @@ class Vocabulary:
 
     @cached_property
     def place(self) -> tuple[Pool, int]:
-        """The pool that it is in, and as which column; `pool` makes one for several."""
+        """The pool that holds it, and its position there; `pool` makes a pool of several."""
         return pool_of([self]), 0
 
     def find_numbers(self, numbers: Array) -> Array:
@@ -172,7 +173,7 @@ class Vocabulary:
         require_utf8(array, location)
         if not has_names(array):
             return self._encode(as_plain(array), location)
-        # The dictionary is looked up once, then each row's code in the result.
+        # The dictionary's values are looked up once, then each row's code selects a result.
         ids = np.append(self._encode(array.dictionary, location), np.int32(MISSING))
         codes, missing = fill_nulls(array.indices)
         if array.indices.null_count:
@@ -192,20 +193,20 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Columns that share a lookup, which is made when it is first asked."""
+    """Columns that share a lookup, which is built at first use."""
 
     values: tuple[Values, ...]
 
     @cached_property
     def lookup(self) -> Any:
-        """The `Lookup` that knows the values."""
+        """The `Lookup` of all values."""
         from sparsetrain.parsing.lookup import Lookup  # imports TVM
 
         return Lookup(self.values)
 
 
 def pool_of(vocabularies: Iterable[Vocabulary]) -> Pool:
-    """Return a pool of vocabularies, in this order."""
+    """Return a pool of vocabularies, in order."""
     return Pool(
         tuple(
             Values(KINDS.index(v.kind), v.numbers, v.number_ids, v.texts, v.text_ids)
@@ -215,9 +216,9 @@ def pool_of(vocabularies: Iterable[Vocabulary]) -> Pool:
 
 
 def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
-    """Let vocabularies (maybe with duplicates) share a lookup.
+    """Make one lookup for several vocabularies, which may repeat.
 
-    Returns their pool and the number of each in it, (F,) int32.
+    Returns the pool and each vocabulary's position in it, (F,) int32.
     """
     distinct = dict.fromkeys(vocabularies)  # by identity
     made, columns = pool_of(distinct), {each: n for n, each in enumerate(distinct)}
@@ -227,7 +228,7 @@ def pool(vocabularies: Sequence[Vocabulary]) -> tuple[Pool, Array]:
 
 
 def _cap(ids: Array, hashes: Array, max_rows: int) -> Array:
-    """Keep the ids below the buckets and let the hash choose a bucket for the rest."""
+    """Keep ids below the buckets; the hash selects a bucket for each remaining value."""
     buckets = max(1, (max_rows - FIRST) // _BUCKET_SHARE)
     own = max_rows - buckets
     # Unsigned before the remainder, so that no hash can give a negative bucket.

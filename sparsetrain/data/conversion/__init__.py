@@ -2,8 +2,8 @@
 """Conversion of raw logs of any size to encoded parquet, in bounded memory and resumable.
 
 `chunks` splits the input; `strict_reader` reads a chunk without its bad rows. `learn` is the first
-pass, `write_files` the second. `convert` is the entry point: a second run keeps the encoder and the
-files that are finished.
+pass, `write_files` the second. `convert` is the entry point; a second run keeps the encoder and
+finished files.
 """
 
 from sparsetrain.data.conversion.convert import convert_files as convert_files

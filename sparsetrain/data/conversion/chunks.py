@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of the input, determined by the input alone: not by memory, workers or earlier runs.
+"""Chunks of the input; they depend only on the input, not on memory, workers or earlier runs.
 
-A chunk is a run of row groups of one parquet file, or a block of lines of a text file. Blocks
-cannot be read again from the middle, so their lines are read while chunking and travel with the
+A chunk is a run of row groups of one parquet file, or a block of lines of a text file. A text file
+cannot be read from the middle, so a block's lines are read while chunking and are part of the
 chunk.
 """
 
@@ -48,7 +48,7 @@ class Chunk:
 
     @property
     def input_bytes(self) -> float:
-        """About how many bytes of its file the chunk is."""
+        """Approximate size of the chunk in its file, in bytes."""
         if self.block is not None:
             return self.block.file_bytes
         return size_and_time(self.location.name)[0] * self.rows / max(1, self.file_rows)
@@ -56,7 +56,7 @@ class Chunk:
     def pieces(self, names: Sequence[str], numbers: bool = False) -> tuple[Pieces, list[BadLine]]:
         """Return columns as record batches with their locations, and the lines that are not rows.
 
-        Derived columns are computed later, since that may refuse a row. With `numbers`, numbers in
+        Derived columns are computed later, since they may refuse a row. With `numbers`, numbers in
         text are parsed; see `Part.pieces`.
         """
         derived = self.reader.rules.schema.derived
@@ -64,7 +64,7 @@ class Chunk:
             names = stored_names(names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:
             return (item for part in self.parts for item in part.pieces(names)), []
-        # Whoever derives a column reads its text.
+        # Derived columns read the text.
         coded = self.reader.found.categories if numbers and not derived else ()
         parsed = parse_block(self.block, self.dialect, self.location.name, coded)
         part = Part(self.location, parsed.table.schema, None, parsed.pieces)
@@ -73,7 +73,7 @@ class Chunk:
 
 
 def open_inputs(files: Sequence[str], encoder: Rules, label: bool) -> list[Chunk]:
-    """Return a chunk for each file as a whole: its location and its columns."""
+    """Return one chunk per file, for the whole file's location and columns."""
     opened = [tuple(file_parts(file, encoder.schema)) for file in files]
     first = [
         parts[0] if parts else Part(Location(file), pa.schema([]), 0, lambda *_: iter(()))
@@ -97,7 +97,7 @@ def _whole(first: Part, parts: tuple[Part, ...], reader: Reader) -> Chunk:
 
 
 def split_chunks(inputs: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks of all inputs; blocks are read on the way."""
+    """Yield the chunks of all inputs; text blocks are read here."""
     for source in inputs:
         yield from _split_text(source) if source.dialect else _split_row_groups(source)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`convert_files`: the two passes, and going on where an earlier run ended.
+"""`convert_files`: the two passes, and continuation of an interrupted run.
 
-A work folder inside the output, removed at the end, holds `dataset.json` in the making: the plan at
-first, all but the files once the encoder is learnt, then the files that are finished. The result
-does not depend on memory, workers or interruptions.
+A work folder inside the output holds an unfinished `dataset.json`: first the plan, then everything
+but the files once the encoder is learnt, then the finished files. It is removed at the end. The
+result does not depend on memory, workers or interruptions.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def convert_files(
 ) -> dict[str, Any]:
     """Convert raw logs to encoded parquet, and return the contents of its ``dataset.json``.
 
-    Run again after an interruption with the same arguments, it keeps the encoder, if that was
-    learnt, and the files that were finished.
+    After an interruption, a second call with the same arguments keeps the encoder, if it was
+    learnt, and the finished files.
 
     Parameters
     ----------
@@ -74,31 +74,31 @@ def convert_files(
     out : path
         Folder of the result: ``part-*.parquet``, ``dataset.json`` and the encoder.
     encoder : Encoder or path, optional
-        Encode by this one, or by a converted folder's, instead of learning one; the settings and
-        the schema are then its own.
+        Encode with this encoder, or a converted folder's, instead of learning one; its settings and
+        schema apply.
     label : bool
-        Whether there is a label column to convert; rows to be scored need none.
+        Whether there is a label column to convert; rows to score need none.
     min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights
         As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
-        Handling of a bad row: the run ends, or the row is left out and counted; with "quarantine"
-        it is also written to ``_quarantine.jsonl``.
+        Handling of a bad row: raise, or leave the row out and count it; "quarantine" also writes it
+        to ``_quarantine.jsonl``.
     memory : int
-        Bytes the run may take, at least half a GiB. The values that get a row must fit in it, and
-        the counts of all values of one column.
+        Memory limit in bytes, at least half a GiB. It must hold the values with a row, and the
+        counts of all values of one column.
     workers : int
         Threads.
     progress : callable, optional
-        Called as `Progress` says.
+        See `Progress`.
 
     Raises
     ------
     DataError
-        If something cannot be read, or there are no good rows.
+        If an input cannot be read, or there are no good rows.
     ConfigError
-        If an argument does not fit, or `out` holds something else.
+        If an argument is invalid, or `out` is not empty and not an unfinished conversion.
     ResourceError
-        If disk or memory do not suffice.
+        If the disk or the memory is too small.
     """
     workers = _checked(bad_rows, memory, workers)
     settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
@@ -118,7 +118,7 @@ def convert_files(
 
 
 def _checked(bad_rows: str, memory: int, workers: int) -> int:
-    """Return how many of the workers fit in the memory."""
+    """Return the number of workers that fit in the memory."""
     if bad_rows not in POLICIES:
         raise ConfigError(f"bad_rows is {bad_rows!r}; it must be one of {', '.join(POLICIES)}")
     if memory < MIN_MEMORY:
@@ -127,7 +127,7 @@ def _checked(bad_rows: str, memory: int, workers: int) -> int:
 
 
 def _inputs(paths: Any, out: Path) -> list[str]:
-    """Return the files to convert; the result must not be among them."""
+    """Return the files to convert; refuse an output folder inside the input."""
     files = list_files(paths)
     for path in paths if isinstance(paths, (list, tuple)) else [paths]:
         folder, written = (Path(os.path.realpath(place)) for place in (path, out))
@@ -158,7 +158,7 @@ def _blank(files: list[str], settings: Settings, schema: Schema) -> Rules:
 
 
 def _leading_files(files: list[str], schema: Schema) -> list[str]:
-    """Return the files up to the first that is not known to hold no row, as parquet tells."""
+    """Return the files up to the first that may hold rows, by parquet's footers."""
     for number, file in enumerate(files, 1):
         if any(part.num_rows != 0 for part in file_parts(file, schema)):
             return files[:number]
@@ -166,8 +166,8 @@ def _leading_files(files: list[str], schema: Schema) -> list[str]:
 
 
 def _begin(job: Job) -> dict[str, Any]:
-    """Return the finished part, at most all of `dataset.json`; refuse any other output."""
-    plan = job.plan  # looks for the inputs, before a folder is made
+    """Return the finished part of `dataset.json`; refuse any other output."""
+    plan = job.plan  # raises for missing inputs before a folder is made
     begun = False
     for path, other in ((job.out / DATASET_FILE, _OTHER), (job.state, _UNFINISHED)):
         if path.is_file():
@@ -182,7 +182,7 @@ def _begin(job: Job) -> dict[str, Any]:
 
 
 def _are_there(out: Path, state: dict[str, Any]) -> bool:
-    """Whether the encoder and all files that `state` names are there, as long as they were."""
+    """Whether the encoder and all files that `state` names exist with their sizes."""
     sizes = {out / entry["name"]: entry["bytes"] for entry in state.get("files", ())}
     found = {path: path.stat().st_size for path in sizes if path.is_file()}
     return (out / ENCODER_FILE).is_file() and found == sizes
@@ -193,13 +193,13 @@ def _is_whole(state: dict[str, Any]) -> bool:
 
 
 def _run(job: Job) -> dict[str, Any]:
-    """Convert; if the data are refused, leave nothing behind."""
+    """Convert; remove the output if the data are refused."""
     new = [folder for folder in (job.out, *job.out.parents) if not folder.exists()]
     job.work.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(job.work / LOCK, str(job.out)):
         for folder in (job.out, job.work):
             remove_temporaries(folder)
-        state = _begin(job)  # anew: a process may have continued meanwhile
+        state = _begin(job)  # read again: another process may have continued meanwhile
         try:
             _convert(job, state)
         except (DataError, ConfigError, ResourceError) as error:
@@ -212,7 +212,7 @@ def _run(job: Job) -> dict[str, Any]:
                 path.unlink(missing_ok=True)
             (job.out / QUARANTINE).unlink(missing_ok=True)
             shutil.rmtree(job.work)
-            with suppress(OSError):  # somebody else may have written there meanwhile
+            with suppress(OSError):  # another process may have written there meanwhile
                 for folder in new:
                     folder.rmdir()
             raise
@@ -221,12 +221,12 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _convert(job: Job, state: dict[str, Any]) -> None:
-    """Finish the missing parts of `state`, until it is all of `dataset.json`."""
+    """Complete `state` until it has all of `dataset.json`."""
     if _is_whole(state):
         return
     if "files" not in state:
         write_json(job.state, state)
-    (job.out / DATASET_FILE).unlink(missing_ok=True)  # of a result that lost files
+    (job.out / DATASET_FILE).unlink(missing_ok=True)  # left by a result that lost files
     inputs = open_inputs(job.files, job.blank, job.label)
     if "files" in state:
         encoder = job.known or Rules(**read_file(job.out / ENCODER_FILE))

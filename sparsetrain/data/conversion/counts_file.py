@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of chunks kept on disk, so that only one table's are in memory at a time.
+"""Counts of chunks on disk, so that only one table's counts are in memory at a time.
 
-The file holds concatenated plain arrays. Only this process knows their places: the file is of no
-use to a later run.
+The file holds concatenated plain arrays. Only this process knows their positions, so a later run
+cannot use the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparsetrain.system.file_locks import name_write_errors
 
 
 class CountsFile:
-    """A file of counts; `add` each chunk's, on any thread, then read `total`."""
+    """A file of counts: `add` each chunk's counts, on any thread, then read `total`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, Lock()
@@ -32,7 +32,7 @@ class CountsFile:
         path.unlink(missing_ok=True)
 
     def add(self, chunk: Mapping[str, ValueCounts]) -> None:
-        """Keep the counts of a chunk, by table."""
+        """Store the counts of a chunk, by table."""
         totals = {table: counts.total for table, counts in chunk.items()}
         with (
             self._lock,
@@ -67,6 +67,6 @@ def _arrays(counts: Counted) -> list[Array]:
 
 
 def _short(array: Array) -> Array:
-    """Return integers in half the bytes where they fit."""
+    """Return integers in half the width if they fit."""
     fit = array.dtype == np.int64 and (not len(array) or 0 <= array.min() <= array.max() < 2**32)
     return array.astype(np.uint32) if fit else array

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Job`: the arguments of one conversion, and a digest of all that decides its result."""
+"""`Job`: the arguments of one conversion, and a digest of everything that decides its result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Progress(Protocol):
     """Callback that reports the progress of a pass."""
 
     def __call__(self, what: str, rows: int, done: float) -> None:
-        """Pass `what` has read `rows` more rows; its share `done` is done.
+        """Report that pass `what` read `rows` more rows, and its completed share `done`.
 
-        Work of an earlier run counts in `done` alone.
+        Work of an earlier run counts only in `done`.
         """
 
 
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def state(self) -> Path:
-        """File of the finished parts: `dataset.json` in the making."""
+        """File of the finished parts, an unfinished `dataset.json`."""
         return self.work / DATASET_FILE
 
     @cached_property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First pass: the encoder, and all that `dataset.json` says of the rows.
+"""First pass: the encoder, and the facts about rows in `dataset.json`.
 
-Memory: a block of text or a piece of parquet, and the distinct values of one chunk, for each
-worker; then the counts of one table.
+Memory: for each worker, a block of text or a piece of parquet and the distinct values of one chunk;
+then the counts of one table.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
 def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     """Read all rows; return the encoder, and `dataset.json` without files.
 
-    Its `chunks`, the rows of each, are for the second pass alone.
+    Its `chunks`, with the rows of each, are only for the second pass.
     """
     plan, job = job.plan, _with_learnt(job, inputs)
     if job.known is not None:
@@ -111,7 +111,7 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
 
 
 def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
-    """Return the facts about all chunks, with few of the bad rows, and the rows of each."""
+    """Return the facts about all chunks, with some of the bad rows, and the rows of each chunk."""
     seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)
     rows, examples = list[int](), list[dict[str, Any]]()
@@ -126,7 +126,7 @@ def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, li
                 lines = (json.dumps(fault, ensure_ascii=False) for fault in found.bad)
                 quarantine.writelines(f"{line}\n".encode() for line in lines)
             done += found.input_bytes
-            # A reader reads ahead, so only the end shows that all is done.
+            # A reader reads ahead, so only the end shows that all rows are read.
             job.progress("reading", rows[-1], min(_ALMOST, done / total))
     job.progress("reading", 0, 1.0)
     return _Found(seen, examples, done), rows
@@ -158,7 +158,7 @@ def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
 
 
 def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:
-    """Give ids to the values of each table; return also how many distinct ones each had."""
+    """Give ids to the values of each table; also return each table's number of distinct values."""
     blank = job.blank
     learned = dict[str, Values]()
     distinct, sizes = dict[str, int](), dict[str, int]()
@@ -180,13 +180,13 @@ def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:
 
 
 def check_memory(job: Job, encoder: Rules) -> None:
-    """Refuse an encoder that would not fit in the memory."""
+    """Refuse an encoder that does not fit in the memory."""
     tables = {column.owner: column.values for column in encoder.features}
     _check_sizes(job, {owner: _bytes_of(values) for owner, values in tables.items()})
 
 
 def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
-    """Refuse values that would not fit while encoding, naming the column that has most."""
+    """Refuse values that do not fit while encoding; name the column with the most values."""
     if sum(sizes.values()) > (job.memory - BASE) // 2:
         most = max(sizes, key=sizes.__getitem__)
         whose = "of the encoder" if job.known else "seen min_count times"
@@ -198,7 +198,7 @@ def _check_sizes(job: Job, sizes: Mapping[str, int]) -> None:
 
 
 def _bytes_of(values: Values) -> int:
-    """Return about how much memory the values of a table take while encoding."""
+    """Return the approximate memory of a table's values while encoding."""
     if isinstance(values, PlainIds):
         return 0
     texts = sum(2 * _VALUE + len(text) for text in values.texts)

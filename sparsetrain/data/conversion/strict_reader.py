@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reading of chunks, for an encoder that may lack values yet, and without their bad rows.
+"""Strict reading of chunks without their bad rows, also before an encoder has learnt its values.
 
-Encoding accepts the same rows as these readers; a row they refuse is bad. Both passes find bad rows
-anew, by calling a column's reader again on the rows before and after each refused one. That is slow
-for many bad rows, so the search stops when more than half of a piece is bad.
+Encoding accepts the same rows as these readers; a row that they refuse is bad. Both passes search
+for bad rows, by calling a column's reader again on the rows before and after each refused row. That
+is slow for many bad rows, so the search stops when more than half of a piece is bad.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location, RowError
 from sparsetrain.errors import DataError
 
-# Keys are ("missing", column), ("negative", column), ("rows", "") and, of labels, ("positive", "").
+# Keys are ("missing", column), ("negative", column), ("rows", "") and, for labels, ("positive",
+# "").
 Statistics = Counter[tuple[str, str]]
 
 
@@ -88,7 +89,7 @@ def _weights(read: Callable[[Any, Location], Array], array: Any, location: Locat
 
 def _dense(column: Dense, array: Any, location: Location) -> Statistics:
     values, missing = column.read(array, location)
-    negative = np.atleast_2d(values.T < 0).any(axis=0)  # in a vector, any of its numbers
+    negative = np.atleast_2d(values.T < 0).any(axis=0)  # for a vector: if any of its numbers is
     counts = {"missing": missing.sum(), "negative": negative.sum()}
     return Statistics({(what, column.name): int(n) for what, n in counts.items()})
 
@@ -126,9 +127,9 @@ def read_good_rows(
 ) -> tuple[Iterable[Result], list[dict[str, Any]]]:
     """Return the result of `read` for each piece, and reports of the bad rows left out.
 
-    `strict` finds these, of the same columns. The list of reports is whole once all pieces are
-    read. `bad_rows` is one of `POLICIES`. Text is read by the numbers it spells; if a row is bad,
-    again as text, which is reported.
+    `strict` finds bad rows, from the same columns. The list of reports is complete once all pieces
+    are read. `bad_rows` is one of `POLICIES`. Text is first read as parsed numbers; if a row is
+    bad, it is read again as text, which is reported.
     """
     if chunk.block is not None:
         with suppress(DataError):
@@ -149,7 +150,7 @@ def read_good_rows(
 def _report(
     location: Location, number: int, column: str | None, reason: str, **held: Any
 ) -> dict[str, Any]:
-    """Return a report of a row or line for JSON; `held` are its contents."""
+    """Return a report on a row or line for JSON; `held` is its content."""
     where = {"file": location.name, location.unit: number}
     return {**where, "column": column, "reason": reason, **held}
 
@@ -160,7 +161,7 @@ def _read_pieces(
     reader: StrictReader | None,
     reports: list[dict[str, Any]],
 ) -> Iterator[Result]:
-    """Yield the columns read of each piece; without a `reader` of bad rows, all rows are good."""
+    """Yield each piece's columns; without a `reader` of bad rows, all rows are good."""
     for location, piece in pieces:
         try:
             found = read(piece, location)
@@ -187,7 +188,7 @@ def _without_bad(
 
 
 def _shown(array: Any) -> Any:
-    """Return the one value of an array, fit for JSON."""
+    """Return the only value of an array, as a JSON value."""
     try:
         value = array[0].as_py()
     except UnicodeDecodeError:
@@ -201,7 +202,7 @@ def _shown(array: Any) -> Any:
 def _find_bad(
     piece: pa.RecordBatch, reader: StrictReader, location: Location
 ) -> dict[int, tuple[str, str]]:
-    """Return the first bad column of each bad row, and why; refuse if more than half are bad."""
+    """Return each bad row's first bad column and the reason; raise if more than half are bad."""
     faults: dict[int, tuple[str, str]] = {}
     for name, read in reader.readers:
         for row, reason in _in_column(piece, read, location.of_column(name)):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Second pass: encoded parquet files.
 
-Label and dense columns are float32, ids int32 (lists of them for bags), rows in the order of the
-input, with page checksums and the encoder's fingerprint. A file depends on its chunks alone. Chunks
-are encoded by threads and written in order. Progress is recorded after each file.
+Labels and dense columns are float32, ids int32 (in lists for bags). Rows are in the order of the
+input. Files have page checksums and the encoder's fingerprint. A file depends only on its chunks.
+Chunks are encoded by threads and written in order. Progress is recorded after each file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 FILE_ROWS = 1 << 20
-GROUP_ROWS = 1 << 16  # four of them fill the window of a shuffle
-_DICTIONARY = 1 << 8  # largest table with ids stored by a dictionary
+GROUP_ROWS = 1 << 16  # four files fill a shuffle's window
+_DICTIONARY = 1 << 8  # largest table for which ids are stored with a dictionary
 
 
 def write_files(job: Job, encoder: Rules, inputs: Sequence[Chunk], state: dict[str, Any]) -> None:
-    """Write the files that `state`, from `learn`, does not name yet, and add them to it."""
+    """Write the files that `state`, the result of `learn`, lacks, and add them to it."""
     groups = [*_group_chunks(state["chunks"])]
     done = len(state["files"])
     begun, written = (sum(column) for column in zip((0, 0), *groups[:done], strict=True))
@@ -83,7 +83,7 @@ def _group_chunks(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _encode(job: Job, encoder: Rules, chunk: Chunk) -> Iterable[Rows]:
-    """Encode a chunk; one of very many rows only when it is written, a piece at a time."""
+    """Encode a chunk; a very long chunk is encoded while it is written, piece by piece."""
     reader = Reader.of(encoder, chunk.reader.found)
 
     def encode(piece: pa.RecordBatch, location: Location) -> Rows:
@@ -102,7 +102,7 @@ def _write(
     count = 0
     with (
         atomic_write(path) as file,
-        # Of zstd's files, a fifth smaller, reading took twice as long.
+        # With zstd files are a fifth smaller, but reading takes twice as long.
         pq.ParquetWriter(
             file, schema, compression="lz4", write_page_checksum=True, **_encodings(schema, encoder)
         ) as writer,
@@ -123,15 +123,16 @@ def _schema(encoder: Rules, reader: Reader) -> pa.Schema:
         columns[name] = encoder.id_type
         if weights:
             columns[weights] = pa.list_(pa.float32())
-    # Columns that may hold nulls say of each value whether it is one, and take longer to read.
+    # Nullable columns store a flag for each value, and take longer to read.
     fields = [pa.field(name, type_, nullable=False) for name, type_ in columns.items()]
     return pa.schema(fields, metadata={MARK: encoder.fingerprint})
 
 
 def _encodings(schema: pa.Schema, encoder: Rules) -> dict[str, Any]:
-    """Return arguments of the writer: ids of large tables are split by bytes.
+    """Return arguments of the writer.
 
-    The rest have a dictionary; with more ids it takes more time and disk.
+    Ids of large tables are split by bytes; ids of small tables have a dictionary, which for more
+    ids would take more time and disk.
     """
     rows = dict(zip(encoder.columns, encoder.rows, strict=True))
     split, coded = list[str](), list[str]()
@@ -146,6 +147,6 @@ def _table(rows: Rows, schema: pa.Schema, weights: Sequence[str | None]) -> pa.T
     arrays = [pa.array(np.ascontiguousarray(c)) for a in of_rows for c in np.atleast_2d(a.T)]
     arrays += [pa.array(np.ascontiguousarray(column)) for column in rows.dense.T]
     for (ids, factors), name in zip(as_columns(rows.ids), weights, strict=True):
-        # Where a column has no weights of its own, the ones that fill in are not stored.
+        # The default weights of a column without weights are not stored.
         arrays += [ids] if name is None else [ids, factors]
     return pa.Table.from_arrays(arrays, schema=schema)

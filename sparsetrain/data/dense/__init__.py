@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense columns of a kind of their own, which a schema names: each in one file.
+"""Further kinds of dense columns that a schema can declare, one file each.
 
-`kind` says what a kind answers. The bases of `sparsetrain.data.schema.schema.Schema` are the table.
+`kind` has the interface. The base classes of `sparsetrain.data.schema.schema.Schema` are the table
+of kinds.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Dense`: a column with dense inputs; and `Kind`, by which a schema names columns of a kind.
+"""`Dense`: a column with dense inputs; `Kind`: the schema entry for columns of a kind.
 
-In a batch these come after the numbers and their flags.
+In a batch these inputs come after the numbers and their flags.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from sparsetrain.errors import ConfigError
 
 
 class Law(NamedTuple):
-    """Inputs of a column as the library in C of an exported model makes them.
+    """A column's inputs in an exported model, as its C library computes them.
 
     Attributes
     ----------
     form : {"plain", "linear", "log"}
     fill : float
-        The number in place of a missing one.
+        Replaces a missing number.
     center, scale : float
-        Of the linear form.
+        Parameters of the linear form.
     size : int
-        Numbers in each list; 0 of a column of numbers.
+        Numbers in each list; 0 for a column of numbers.
     """
 
     form: str = "plain"
@@ -48,9 +48,9 @@ class Dense:
     name : str
     place : int
     takes_values : bool
-        Whether a number of Python's has its inputs.
+        Whether its inputs can be computed from a Python number.
     is_number : bool
-        Whether there is one number in a row.
+        Whether each row has one number.
     """
 
     takes_values: ClassVar[bool] = False
@@ -75,18 +75,18 @@ class Dense:
         raise ConfigError(f"export: no exported model makes inputs of the column {self.name!r}")
 
     def describe(self) -> str:
-        """Return it as a part of a layout's line."""
+        """Return its part of a layout's line."""
         return f"{len(self.inputs)} numbers in {self.name}"
 
     def check_type(self, type_: pa.DataType, location: Location) -> None:
-        """Refuse an Arrow type that it cannot read."""
+        """Refuse an Arrow type that this column cannot read."""
 
     def as_inputs(self, values: Sequence[float]) -> list[float]:
-        """Return the inputs of rising numbers, each once, of a column of numbers."""
+        """Return the inputs of distinct numbers in ascending order, for a column of numbers."""
         return np.unique(np.array(values, np.float32)).tolist()
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return the numbers (n, ...), 0 where missing, and which rows have none (n,) bool."""
+        """Return the numbers (n, ...), 0 where missing, and a mask (n,) of rows without numbers."""
         raise NotImplementedError
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
@@ -95,16 +95,16 @@ class Dense:
 
 
 class Kind:
-    """A key of a schema: from columns of this kind to an option each."""
+    """A key of a schema that maps columns of this kind to an option."""
 
     key: ClassVar[str]
 
     @staticmethod
     def checked(where: str, option: Any) -> Any:
-        """Return an option as a plain value, or refuse it."""
+        """Return an option as a plain value, or raise if it is invalid."""
         raise NotImplementedError
 
     @staticmethod
     def column(name: str, option: Any) -> Dense:
-        """Return a column that has the option."""
+        """Return a column with this option."""
         raise NotImplementedError

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector columns: lists of one length, such as precomputed embeddings, as dense inputs.
+"""Vector columns: lists of equal length, such as precomputed embeddings, as dense inputs.
 
-Numbers go to the model as they are, in float32. A null row, or an empty list, is zeros. Cost: a
-copy of each piece.
+Numbers reach the model unchanged, in float32. A null or an empty list becomes zeros. Cost: a copy
+of each piece.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors(Kind):
-    """Columns of vectors, and their lengths."""
+    """The vector columns of a schema, and their lengths."""
 
     key: ClassVar[str] = "vectors"
 
@@ -35,7 +35,7 @@ class Vectors(Kind):
 
     @staticmethod
     def checked(where: str, option: Any) -> int:
-        """Return a length, of 1 to 65,536."""
+        """Return a length, from 1 to 65,536."""
         return int(require_int(where, option, 1, _LONGEST))
 
     @staticmethod
@@ -61,14 +61,14 @@ class Vector(Dense):
         return Law(size=self.length)
 
     def check_type(self, type_: pa.DataType, location: Location) -> None:
-        """Refuse a type that is not of lists of numbers, nor of nothing but nulls."""
+        """Refuse a type other than lists of numbers, or nulls only."""
         inside = element(type_)
         is_number = kind_of(inside) in (INTEGER, FLOAT, EMPTY) and not pa.types.is_boolean(inside)
         if not (is_bag(type_) and is_number) and not pa.types.is_null(type_):
             raise location.error(f"type {type_} is not for a vector: it takes lists of numbers")
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return the numbers (n, length) float32, and which rows have none (n,) bool."""
+        """Return the numbers (n, length) float32, and a mask (n,) of rows without numbers."""
         width = self.length
         if pa.types.is_null(array.type):
             return np.zeros((len(array), width), np.float32), np.ones(len(array), bool)

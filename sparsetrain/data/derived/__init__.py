@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derived columns: made of other columns of a row, by one kind in each file.
+"""Derived columns, computed from the row's other columns; one file for each kind.
 
-`kind` says what a kind answers. `sparsetrain.data.schema.derived` is the table of kinds.
+`kind` has the interface. `sparsetrain.data.schema.derived` is the table of kinds.
 """

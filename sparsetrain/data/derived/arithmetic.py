@@ -2,7 +2,7 @@
 """``(source // divide) % modulo``, rounded down.
 
 It gives the hour of a day from YYMMDDHH (modulo 100), the weekday from seconds since 1970 (divide
-86400, modulo 7), and so on. A date or timestamp counts as those seconds.
+86400, modulo 7), and so on. A date or timestamp is converted to these seconds first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Arithmetic(Kind):
-    """A quotient, and its remainder: the kind of a rule with no other."""
+    """A quotient and its remainder, the default kind of a rule."""
 
     key: ClassVar[str] = "arithmetic"
     is_native: ClassVar[bool] = True

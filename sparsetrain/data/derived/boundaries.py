@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets of numbers between boundaries, which are given or learnt as quantiles.
 
-A bucket is how many of the boundaries are not above a number. Before its boundaries are learnt, a
-column of quantiles is one bucket.
+A number's bucket is how many boundaries it reaches or exceeds. Until its boundaries are learnt, a
+column of quantiles has one bucket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Boundaries(Kind):
             object.__setattr__(self, "boundaries", tuple(self.boundaries))
 
     def check(self, where: str) -> None:
-        """Refuse boundaries that do not rise."""
+        """Refuse boundaries that do not increase."""
         if self.boundaries is not None and not _rise(self.boundaries):
             raise ConfigError(
                 f"{where}: boundaries is {self.boundaries!r:.60}; give a list of numbers that rise"
@@ -50,7 +50,7 @@ class Boundaries(Kind):
 
 @dataclass(frozen=True)
 class Quantiles(Kind):
-    """Buckets of about as many training rows each."""
+    """Buckets with about equally many training rows."""
 
     key: ClassVar[str] = "quantiles"
     takes: ClassVar[Takes] = NUMBERS
@@ -64,7 +64,7 @@ class Quantiles(Kind):
             require_int(f"{where}.quantiles", self.quantiles, 2, _MOST_QUANTILES)
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64, of one bucket."""
+        """Return int64; there is one bucket until boundaries are learnt."""
         values, missing = numbers_of(*columns)
         return as_buckets(np.zeros(len(values)), missing)
 
@@ -75,9 +75,9 @@ class Quantiles(Kind):
 
 
 def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
-    """Return boundaries that cut numbers (n,) into `count` buckets, fewer if many are equal.
+    """Return boundaries that divide numbers (n,) into `count` buckets, fewer if many are equal.
 
-    The least number is below them all, unless there is no other.
+    The smallest number is below all boundaries, unless all numbers are equal.
     """
     above = values[values > values.min()]
     if not len(above):
@@ -87,7 +87,7 @@ def boundaries_of(values: Array, count: int) -> tuple[float, ...]:
 
 
 def _rise(numbers: Any) -> bool:
-    """Whether these are finite numbers, one or more, each above the one before."""
+    """Whether this is a non-empty, strictly increasing list of finite numbers."""
     return (
         isinstance(numbers, tuple)
         and len(numbers) > 0

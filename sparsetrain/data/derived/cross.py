@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of values of two columns, by a hash of both: 12 and "12" are one value, of any width."""
+"""Pairs of values of two columns, by a hash of both; 12 and "12" are equal, in any integer type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_BUCKETS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Cross(Kind):
-    """A hash below `buckets` of a value and one of the column `cross`."""
+    """A hash below `buckets` of a value and the row's value in the column `cross`."""
 
     key: ClassVar[str] = "cross"
     others: ClassVar[tuple[str, ...]] = ("cross",)
@@ -34,7 +34,7 @@ class Cross(Kind):
     buckets: int | None = None
 
     def check(self, where: str) -> None:
-        """Refuse a column without buckets, and the other way."""
+        """Refuse `cross` without `buckets`, and vice versa."""
         check_counts(where, self, ("buckets",))
         require_type(f"{where}.cross", self.cross, str, "a column's name")
         if (self.buckets is None) != (self.cross is None):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Kind`: a way to make a column of other columns of a row.
+"""`Kind`: a way to compute a column from the row's other columns.
 
-A kind has options, by which a schema chooses it, and checks them. It tells which columns it takes
-and what it makes of them. Missing values stay missing; so does NaN.
+A kind declares and checks the options that select it in a schema, names the columns it reads, and
+computes the result. Missing values and NaN stay missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.system.argument_checks import require_int
 
 Column = tuple[pa.Array, Location]
-# Arrow types that a kind takes, beside nulls, and their name; without types the kind tells itself.
+# Arrow types that a kind accepts besides nulls, and their name; without types the kind itself
+# checks them.
 Takes = tuple[tuple[str, ...], str]
 ANY: Takes = (), "anything"
 NUMBERS: Takes = (INTEGER, FLOAT, TEXT), "numbers"
@@ -31,21 +32,21 @@ NAMES: Takes = (INTEGER, TEXT), "whole numbers or text"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of derived column; its fields are options, which have defaults.
+    """A kind of derived column; its fields are its options, which have defaults.
 
     Attributes
     ----------
     key : str
-        The option that chooses it.
+        The option that selects this kind.
     others : tuple of str
-        Options that name a further source each.
+        Options that each name a further source column.
     type : pyarrow.DataType
-        Of the column made.
+        Type of the result.
     takes : Takes
     learns : str
-        The option in place of `key` that is learnt from the training data, if any; see `learnt`.
+        The option learnt from the training data that replaces `key`, if any; see `learnt`.
     is_native : bool
-        Whether the library in C of an exported model computes it.
+        Whether the C library of an exported model computes it.
     """
 
     key: ClassVar[str]
@@ -59,23 +60,23 @@ class Kind:
 
     @classmethod
     def given(cls, rule: Any) -> str:
-        """Return the options of this kind that a rule has, in words; none are an empty text."""
+        """Return a rule's options of this kind in words; "" if it has none."""
         return cls.key if getattr(rule, cls.key) is not None else ""
 
     def check(self, where: str) -> None:
-        """Refuse options that cannot hold for any data; they may be those of no rule."""
+        """Refuse options that are invalid for any data."""
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return the column made of its sources."""
+        """Compute the column from its sources."""
         raise NotImplementedError
 
     def learnt(self, numbers: Array) -> Any:
-        """Return the option `learns`, from numbers (n,) without NaN; there may be none."""
+        """Learn the option `learns` from numbers (n,) without NaN; n may be 0."""
         raise NotImplementedError
 
 
 def require_source(column: Column, kind: type[Kind]) -> Column:
-    """Return a column, if a kind takes its type."""
+    """Return a column if the kind accepts its type; else raise."""
     array, location = column
     types, words = kind.takes
     is_bool = pa.types.is_boolean(array.type)
@@ -95,7 +96,7 @@ def as_buckets(buckets: Array, missing: Array) -> pa.Array:
 
 
 def check_counts(where: str, rule: Any, keys: Sequence[str]) -> None:
-    """Refuse values other than None and whole numbers of 1 or more, by path."""
+    """Refuse options, given by path, other than None and whole numbers from 1."""
     for key in keys:
         if (value := getattr(rule, key)) is not None:
             require_int(f"{where}.{key}", value)

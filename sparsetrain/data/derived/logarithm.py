@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of numbers: ``floor(log(1 + |x|))`` to a base, with the sign of x."""
+"""Buckets of numbers: ``floor(log(1 + |x|))`` to a given base, with the sign of x."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsetrain.system.argument_checks import is_number
 
 @dataclass(frozen=True)
 class Logarithm(Kind):
-    """Buckets that grow by a factor."""
+    """Buckets that widen by a constant factor."""
 
     key: ClassVar[str] = "log"
     takes: ClassVar[Takes] = NUMBERS

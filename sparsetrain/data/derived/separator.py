@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists in text, cut at a separator.
+"""Lists in text, split at a separator.
 
-Brackets around a list are left out, as are blanks and quotes around its values.
+Brackets around a list are removed, and blanks and quotes around its values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AROUND = " \t\r\n\"'"
 
 @dataclass(frozen=True)
 class Separator(Kind):
-    """Text that becomes a list."""
+    """Text that is split into a list."""
 
     key: ClassVar[str] = "separator"
     type: ClassVar[pa.DataType] = pa.large_list(pa.large_string())
@@ -39,7 +39,7 @@ class Separator(Kind):
             raise ConfigError(f"{where}: separator is empty; give the text between values")
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return lists of text; of a missing text null."""
+        """Return lists of text; null for a missing text."""
         ((array, location),) = columns
         if not pa.types.is_null(array.type):
             require_utf8(array, location, bytes_too=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rows`: encoded rows between pieces and batches; concatenated, regrouped, permuted.
+"""`Rows`: encoded rows on their way from pieces to batches: joined, regrouped, permuted.
 
 Operations work on whole arrays and change no row. Ids are int32 here and int64 in the batch. A
 piece is stored by column, a batch by row.
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
         return len(self.dense)
 
     def at(self, index: Array | slice) -> Rows:
-        """Return the rows at `index`: a view for a slice where that can be, a copy for an array."""
+        """Return the rows at `index`: a view for a slice if possible, a copy for an array."""
         labels, weights = (
             None if array is None else rows_at(array, index)
             for array in (self.labels, self.weights)
@@ -52,21 +52,20 @@ class Rows(NamedTuple):
         return self
 
     def batch(self) -> Batch:
-        """Return the rows as a batch; all but the ids may share their memory."""
+        """Return the rows as a batch; arrays other than the ids may share memory."""
         dense = np.ascontiguousarray(self.dense)
         return Batch._trusted(dense, ids_of.owned(self.ids), self.labels, self.weights)
 
 
 class PermutedRows(NamedTuple):
-    """Some of a window's rows in an order of their own, not gathered yet.
+    """Rows of a window in a different order, not gathered yet.
 
-    So a window is gathered batch by batch, into memory that is in a cache, and never as a whole.
+    Gathering batch by batch keeps the memory in cache; the whole window is never gathered.
 
     Attributes
     ----------
     window : Rows
-    order : (n,) int64
-        Which rows, each of the window's at most once.
+    order : (n,) int64 Distinct row numbers in the window.
     """
 
     window: Rows
@@ -105,7 +104,7 @@ def concat_rows(pieces: list[Rows]) -> Rows:
 def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
     """Yield the rows of `pieces`, in order, in groups of `size`; the last may be smaller.
 
-    Mixed pieces are gathered before the next piece is read.
+    Permuted pieces are gathered before the next piece is read.
     """
     open_: list[Rows] = []
     missing = size
@@ -122,7 +121,7 @@ def regroup(pieces: Iterable[Rows | PermutedRows], size: int) -> Iterator[Rows]:
 
 
 def skip_rows(pieces: Iterable[Piece], count: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` but the first `count`."""
+    """Yield the rows of `pieces` after the first `count`."""
     for piece in pieces:
         if count < piece.size:
             yield piece.at(slice(count, None)) if count else piece

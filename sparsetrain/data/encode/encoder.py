@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Encoder`: the public class that fits, extends, saves and applies encodings.
 
-It is fitted once, on the training data alone, and saved with the model, so that raw rows can be
-scored.
+It is fitted once, on the training data only, and saved with the model, which can then score raw
+rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparsetrain.system.html import escape, table
 
 
 class Encoder(Rules):
-    """Turns tables into batches; make one with `Encoder.fit` or `Encoder.from_state`.
+    """Converts tables to batches; make one with `Encoder.fit` or `Encoder.from_state`.
 
     Attributes
     ----------
@@ -62,19 +62,19 @@ class Encoder(Rules):
     ) -> Encoder:
         """Learn an encoder from the training data.
 
-        Already encoded data (dense columns all floats, categories all integers) is used as it is:
-        its tables have as many rows as the largest id says, or `sizes` states. `min_count` and
-        `dense_fill` say nothing about it; `max_rows`, `missing_flags` and `nan="missing"` are
-        refused with it. Data that `convert` wrote brings the encoder it was written with; settings
-        that differ from that encoder's are refused.
+        Already encoded data (dense columns all floats, categories all integers) are used unchanged:
+        tables get rows up to the largest id, or as many as `sizes` gives. `min_count` and
+        `dense_fill` have no effect then; `max_rows`, `missing_flags` and `nan="missing"` are
+        refused. Data that `convert` wrote use the encoder of the conversion; different settings are
+        refused.
 
         Parameters
         ----------
         source : anything `open_source` takes, except batches
         min_count : int
-            Times a value must occur to get a row of its own; rarer ones share id 1.
+            Number of occurrences from which a value gets its own row; rarer values share id 1.
         max_rows : int, optional
-            Most rows of one table; see `vocabulary` for who shares then.
+            Largest number of rows of a table; beyond it, values share rows, see `vocabulary`.
         dense_fill : float
             Replaces a missing dense value, in raw units, before the logarithm.
         missing_flags : bool
@@ -82,14 +82,14 @@ class Encoder(Rules):
         nan : {"error", "missing"}
             Meaning of a NaN in a raw column. A null is always missing.
         treat_as : {"auto", "raw", "encoded"}
-            Overrides the rule that recognises already encoded data.
+            Overrides the detection of already encoded data.
         schema : Schema or path, optional
-            Names the columns where they are not Criteo's; see `Schema`.
+            Names the columns if they do not have Criteo's names; see `Schema`.
         weights : str, optional
             The column with a factor of 0 or more for each row's loss; for models with
-            ``row_weights=True``. It must be in the training data, and is read wherever it is.
+            ``row_weights=True``. It must be in the training data; other data may lack it.
         sizes : mapping from column to int, or sequence of int, optional
-            Rows of each table of already encoded data; the data is then not read.
+            Rows of each table of already encoded data; the data are then not read.
 
         Returns
         -------
@@ -100,30 +100,30 @@ class Encoder(Rules):
         DataError
             If the data cannot be read; see `open_source` and `find_columns`.
         ConfigError
-            If a setting is out of range or does not go with the data.
+            If a setting is out of range or does not apply to the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
         return cls(**learn(source, settings, Schema.read(schema, weights), sizes).fields)
 
     def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
-        """Return an encoder that knows the values of newer data too.
+        """Return an encoder that also knows the values of newer data.
 
-        Every value keeps its row; new ones get the rows behind, the most frequent first. For
-        `Trainer.extended`, which makes the tables as long. Of already encoded data, a table gets as
-        many rows as the largest id says.
+        Known values keep their rows; new values get the rows after them, the most frequent first.
+        `Trainer.extended` then extends the tables. With already encoded data, a table gets rows up
+        to the largest id.
 
         Parameters
         ----------
         source : anything `open_source` takes, except batches and converted files
         min_count : int, optional
-            Times a new value must occur in `source` to get a row; by default as this encoder was
-            fitted or last extended with. A column's rule in the schema wins. Under `max_rows`,
-            values without room stay with the rare ones.
+            Number of occurrences in `source` from which a new value gets a row; by default the
+            value of the last fit or extension. A column's rule in the schema takes precedence.
+            Values beyond `max_rows` are treated as rare.
 
         Raises
         ------
         DataError
-            If the data cannot be read, or are encoded by `convert`.
+            If the data cannot be read, or were written by `convert`.
         ConfigError
             If `min_count` is not a whole number of 1 or more.
         """
@@ -140,13 +140,13 @@ class Encoder(Rules):
         Returns
         -------
         list
-            As long as the table. In a hexadecimal column, text is the number that it spells. None
-            for row 0 (missing), row 1 (rare) and, under `max_rows`, rows that several values share.
+            A value for each row. In a hexadecimal column, text is returned as its number. None for
+            row 0 (missing), row 1 (rare) and, with `max_rows`, rows that several values share.
 
         Raises
         ------
         ConfigError
-            If there is no such column, or the data were encoded already: ids are rows then.
+            If there is no such column, or the data were already encoded, so that ids are rows.
         """
         found = next((known for known in self.features if known.name == column), None)
         if found is None:
@@ -173,7 +173,7 @@ class Encoder(Rules):
         ----------
         table : pyarrow Table or RecordBatch, pandas DataFrame, dict of arrays, list of rows
         require_label : bool
-            Whether the label column is read; without it the batch has none.
+            Whether to read the label column; otherwise the batch has no labels.
         where : str
             Name of the table in messages.
 
@@ -205,7 +205,7 @@ class Encoder(Rules):
         return concat_rows(rows).batch()
 
     def to_state(self) -> State:
-        """Return all of it as (a manifest that JSON can hold, named numeric arrays)."""
+        """Return the encoder as a manifest for JSON, and numeric arrays by name."""
         return write_state(self.fields)
 
     @classmethod

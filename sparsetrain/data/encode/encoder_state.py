@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saved encoders: a manifest and plain arrays, or one parquet file beside converted data.
 
-Saved state is not trusted. The shares of rare values and the unsigned columns affect no id and are
-in no digest. A shared table is stored once.
-
-Version 2 had no kinds of columns: see `older_state`.
-
-In the file, arrays are rows and the manifest is metadata; page checksums guard the arrays, a digest
-guards the whole.
+Saved state is not trusted. The shares of rare values and the unsigned columns affect no id, so
+digests omit them. A shared table is stored once. Version 2 had no kinds of columns: see
+`older_state`. The parquet file has arrays as rows and the manifest as metadata; page checksums
+protect the arrays, a digest protects everything.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ _FORMAT, _VERSION, _OLDER = "sparsetrain.encoder", 3, 2
 
 @dataclass(frozen=True)
 class _Manifest:
-    """All but the arrays; older encoders lack the keys that have a default."""
+    """Everything except the arrays; older encoders lack the keys with a default."""
 
     settings: Settings
     encoded: bool
@@ -64,7 +61,7 @@ class _Manifest:
     rare_shares: tuple[float | None, ...]
     unsigned: tuple[str, ...]
     kinds: tuple[str | None, ...] = ()
-    hexadecimal: tuple[bool | None, ...] = ()  # of version 2, as is `wraps`
+    hexadecimal: tuple[bool | None, ...] = ()  # only in version 2, like `wraps`
     wraps: bool = True
 
 
@@ -91,7 +88,7 @@ def write_manifest(fields: Fields) -> dict[str, Any]:
 
 
 def _write_arrays(features: Sequence[Category]) -> dict[str, Array]:
-    """Return the values of each table, of a column that shares one none; ids need no arrays."""
+    """Return the values of each table, once if columns share it; ids need no arrays."""
     tables = [
         column.values if column.has_table else Vocabulary.blank(column.values.nan)
         for column in features
@@ -120,7 +117,7 @@ def fingerprint_of(fields: Fields) -> str:
 
 
 def read_state(manifest: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
-    """Return the arguments of the encoder that was written."""
+    """Return the constructor arguments of the saved encoder."""
     expect(
         isinstance(manifest, Mapping) and manifest.get("format") == _FORMAT, "is not an encoder's"
     )
@@ -187,7 +184,7 @@ def _vocabularies(
 
 
 def _of_kind(read: _Manifest, index: int, vocabulary: Vocabulary) -> Vocabulary:
-    """Return a vocabulary with its kind, which version 2 did not say."""
+    """Return a vocabulary with its kind, which version 2 did not store."""
     if read.kinds:
         return vocabulary
     found = of_version_2(vocabulary, read.hexadecimal[index], read.wraps)
@@ -205,7 +202,7 @@ _CHUNK = 1 << 24  # bytes of an array in one row
 
 
 def write_file(path: Path, fields: Fields) -> None:
-    """Write an encoder; the file appears whole or not at all."""
+    """Write an encoder; the file appears complete or not at all."""
     manifest, arrays = write_state(fields)
     described = json.dumps({"manifest": manifest, "fingerprint": fingerprint_of(fields)})
     schema = _SCHEMA.with_metadata({_KEY: described})
@@ -226,7 +223,7 @@ def _rows(name: str, array: Array) -> Iterator[dict[str, Any]]:
 
 
 def read_file(path: Path) -> Fields:
-    """Return the arguments of the encoder in a file of `write_file`.
+    """Return the constructor arguments of the encoder in a file of `write_file`.
 
     Raises
     ------

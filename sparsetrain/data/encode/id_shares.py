@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of reserved ids among those read: missing, and rare or never seen.
+"""Shares of reserved ids among the ids read: missing, and rare or never seen.
 
-A model knows nothing about either, so a large share means that data differ from the training data.
-Encoders of already encoded data reserve no ids.
+A model knows nothing about such values, so a large share means that the data differ from the
+training data. Encoders of already encoded data reserve no ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsetrain.parsing.identity import MISSING, UNSEEN
 
 
 class Share(NamedTuple):
-    """Of one category column: the ids that were read, and how many of them are reserved."""
+    """A category column's number of ids read, and how many of them are reserved."""
 
     column: str
     ids: int
@@ -39,7 +39,7 @@ class Share(NamedTuple):
         return self.unseen / max(self.ids, 1)
 
     def lost_share(self, rare_in_training: float) -> float:
-        """Share of values lost here that rows like the training rows would have known.
+        """Share of values that are unknown here but would be known in rows like the training rows.
 
         Parameters
         ----------
@@ -49,18 +49,18 @@ class Share(NamedTuple):
         Returns
         -------
         float
-            1 if no value was known, 0 if as many as in training, negative if more.
+            1 if no value is known, 0 if as many are known as in training, negative if more are.
         """
         known_then = 1 - rare_in_training
         known = 1 - self.unseen / max(self.ids - self.missing, 1)
         return 1 - known / known_then if known_then > 0 else 0.0
 
 
-_ENOUGH = 100  # values of a column that nothing is known of
+_ENOUGH = 100  # number of unknown values from which a column is reported
 
 
 def warn_of_unknown(name: str, shares: Sequence[Share], columns: Sequence[Any]) -> None:
-    """Warn of columns without a known value, if most of the training data's were known."""
+    """Warn of columns without a known value, if most training values were known."""
     for share, column in zip(shares, columns, strict=True):
         values = column.values
         there = share.ids - share.missing

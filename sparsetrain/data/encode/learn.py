@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitting and extending of encoders: counted values of category columns, or the largest id.
+"""Fit and extend encoders: count values of category columns, or find the largest id.
 
 One pass over the category columns; labels and dense columns are not read, except that the first
 piece of already encoded data is checked for implausible dense values. Extending gives new values
@@ -38,7 +38,7 @@ Sizes = Mapping[str, int] | Sequence[int]
 
 
 def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) -> Rules:
-    """Return the encoder of training data: learnt from them, or the one they were converted by."""
+    """Return the encoder of training data: learnt from them, or the encoder that converted them."""
     opened = open_rows(source, schema)
     first = opened.parts[0]
     known = read_converted(first)
@@ -46,7 +46,7 @@ def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) 
         settings.check_converted(known.settings)
         check_converted(schema, known.schema)
     for part in opened.parts if schema.weights else ():
-        names = names_in(source) or part.schema.names  # not only the columns that can matter
+        names = names_in(source) or part.schema.names  # all columns, not only the useful ones
         require_row_weights(names, schema, part.location)
     if known is not None:
         bind(known, opened.parts, require_label=False)
@@ -66,7 +66,7 @@ def read_converted(part: Part) -> Rules | None:
 
 
 def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
-    """Return an encoder that knows the columns of a part and has learned nothing yet."""
+    """Return an encoder with the columns of a part that has not learnt any values yet."""
     if schema.derived:
         part = with_derived(part, schema.derived)
     first = find_columns(
@@ -85,7 +85,7 @@ def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
 
 
 def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, ...]:
-    """Return blank columns after they have learnt from the training data."""
+    """Fit new columns to the training data, and return them."""
     features, settings = blank.features, blank.settings
     if blank.encoded:
         settings.check_encoded(blank.schema.linear)
@@ -102,7 +102,7 @@ def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, 
 
 
 def extend(known: Known, source: Any, min_count: int | None) -> Known:
-    """Return an encoder that also gives rows to the values of newer data."""
+    """Return an encoder that also has rows for the values of newer data."""
     settings = known.settings
     if min_count is not None:
         settings = replace(settings, min_count=require_int("min_count", min_count))
@@ -119,7 +119,7 @@ def extend(known: Known, source: Any, min_count: int | None) -> Known:
 
 
 def count_columns(features: Sequence[Category], parts: Bound) -> dict[Category, ValueCounts]:
-    """Count the values of every table, by the column that it is named after."""
+    """Count the values of every table; keys are the tables' owners."""
     parts[0][1].check_dense(parts[0][0])
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
@@ -130,13 +130,13 @@ def count_columns(features: Sequence[Category], parts: Bound) -> dict[Category, 
             for column, name in zip(features, names, strict=True):
                 found = column.count(piece.column(name), location.of_column(name))
                 counts[column.owner].add(found)
-    if not rows:  # of text that shows only now
+    if not rows:  # if the column turns out to hold text
         raise DataError(f"{parts[0][0].location.name}: no rows")
     return {column: counts[column.name] for column in features if column.has_table}
 
 
 def check_sizes(features: Sequence[Category], sizes: Sizes) -> dict[str, PlainIds]:
-    """Return tables with rows stated by the user, by column name or in the columns' order."""
+    """Return columns with the numbers of rows that the user gave, by name or in order."""
     names = [column.name for column in features]
     if isinstance(sizes, Mapping):
         lacking = [name for name in names if name not in sizes]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of derived columns, such as boundaries, learnt from a sample of the training data.
 
-Once learnt they are ordinary options of the encoder's schema. Of up to `MOST` numbers all count,
-of more the share that a golden-ratio sequence picks by their place: evenly over the rows, in step
-with no period of theirs. So they depend on the numbers and their order alone, not on how they
-are cut into pieces. Memory: 16 bytes a number of the sample.
+Once learnt, they are ordinary options of the encoder's schema. Up to `MOST` numbers are all used.
+Of more, a golden-ratio sequence over their positions selects a sample, evenly over the rows and out
+of step with any period in the data. So the result depends only on the numbers and their order, not
+on how rows are split into pieces. Memory: 16 bytes per sampled number.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Numbers = Mapping[str, Array]  # of a piece, by derived column
 
 
 def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
-    """Return a schema with all that is to be learnt of it, from the rows of `parts`.
+    """Return a schema with its derived columns learnt from the rows of `parts`.
 
     Raises
     ------
     DataError
-        If a number cannot be read, there is none, or rows can be read only once.
+        If a number cannot be read, there are no numbers, or rows can be read only once.
     """
     return learn_numbers(schema, _read(schema.to_learn, parts), parts[0].location.name)
 
@@ -58,7 +58,7 @@ def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Lo
 
 
 def learn_numbers(schema: Schema, pieces: Iterable[Numbers], where: str) -> Schema:
-    """Return a schema with all that is to be learnt of it, from the numbers of all pieces."""
+    """Return a schema with its derived columns learnt from the numbers of all pieces."""
     rules = schema.to_learn
     samples = {name: _Sample() for name in rules}
     for numbers in pieces:
@@ -77,7 +77,7 @@ def learn_numbers(schema: Schema, pieces: Iterable[Numbers], where: str) -> Sche
 
 
 class _Sample:
-    """Numbers with a hash of their place below a limit, which is halved when they are too many."""
+    """Numbers sampled by a hash of their position; if there are too many, the sample is halved."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Array, Array]] = []
@@ -85,7 +85,7 @@ class _Sample:
         self._limit = np.uint64(2**64 - 1)
 
     def add(self, values: Array) -> None:
-        """Add the sampled ones of further numbers (n,)."""
+        """Add a sample of further numbers (n,)."""
         places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
         self._seen += len(values)
         self._take(places, values)

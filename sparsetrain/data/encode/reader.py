@@ -3,8 +3,8 @@
 
 Columns match by their position within a naming family: an encoder fitted on `I1..`, `C1..` also
 reads `int_0..`, `cat_0..`. Converted files carry the fingerprint of their encoder and hold its
-result for the raw rows, so a model trained on them scores raw rows too; any other encoder refuses
-them. A column of row weights must agree between data, schema and encoder.
+result for the raw rows, so a model trained on them also scores raw rows; any different encoder
+refuses them. A column of row weights must agree between data, schema and encoder.
 
 Every id is below its table's rows and every number finite, so results are not checked again. Cost:
 one pass over each column, nothing per row.
@@ -48,7 +48,7 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import plain_floats
 from sparsetrain.errors import ConfigError, DataError
 
-Read = Callable[[Any, Location], Array]  # of an array (n,) and its location, (n,) float32
+Read = Callable[[Any, Location], Array]  # (array (n,), location) -> (n,) float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Reader:
     Attributes
     ----------
     rules : Rules
-        Its columns read the data; see `of`.
+        Encodes the data; see `of`.
     found : Columns
     """
 
@@ -67,22 +67,22 @@ class Reader:
 
     @classmethod
     def of(cls, rules: Rules, found: Columns) -> Reader:
-        """Return a reader; columns of data that the encoder converted are read as they are."""
+        """Return a reader; data that the encoder converted are read unchanged."""
         return cls(rules.plain if found.encoded else rules, found)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every column to be read."""
+        """Names of all columns to read."""
         return self.found.names
 
     @property
     def is_plain(self) -> bool:
-        """Whether ids and numbers are used as they are."""
+        """Whether ids and numbers are used unchanged."""
         return self.found.encoded
 
     @cached_property
     def labels(self) -> list[tuple[str, Read]]:
-        """The name of each label to read, and its reader; one of several may be NaN."""
+        """Names of the labels to read, and their readers; if there are several, they accept NaN."""
         labels = self.rules.schema.all_labels.values()
         pairs = zip(self.found.labels, labels, strict=True) if self.found.labels else ()
         several = len(labels) > 1
@@ -90,18 +90,18 @@ class Reader:
 
     @property
     def weights(self) -> list[tuple[str, Read]]:
-        """The name of the column with the weights of rows, if any, and its reader."""
+        """Name of the column with row weights, if any, and its reader."""
         name = self.found.row_weights
         return [(name, read_row_weights)] if name else []
 
     @cached_property
     def dense(self) -> list[tuple[str, Dense]]:
-        """The name of each dense column, and the column."""
+        """Names of the dense columns in the data, and the columns."""
         return [*zip(self.found.dense, self.rules.dense, strict=True)]
 
     @cached_property
     def categories(self) -> list[tuple[str, str | None, Category]]:
-        """The name of each category column, of the one with the weights of its ids, the column."""
+        """Each category column's name in the data, its weights' column, and the column."""
         found = self.found
         factors = found.weights or (None,) * len(found.categories)
         return [*zip(found.categories, factors, self.rules.features, strict=True)]
@@ -130,7 +130,7 @@ class Reader:
         )
 
     def check_dense(self, part: Part) -> None:
-        """Refuse to guess when "already encoded" floats are whole numbers too large for logs."""
+        """Refuse "already encoded" floats that look like raw counts: large whole numbers."""
         names = self.found.dense
         if not self.is_plain or not self.rules.settings.guesses or not names:
             return
@@ -148,8 +148,8 @@ class Reader:
     def warn_of_floor(self, part: Part) -> None:
         """Warn of dense columns if many numbers of the first piece become equal.
 
-        Nothing is read of a stream, which can be read only once. Bad rows and values are no reason
-        to warn: whoever reads them next refuses them or leaves them out.
+        A stream is not checked, since it can be read only once. Bad rows and values are ignored
+        here: the next reader refuses them or leaves them out.
         """
         logarithms = [(n, c) for n, c in self.dense if isinstance(c, Number) and c.linear is None]
         if not logarithms or part.is_stream:
@@ -163,7 +163,7 @@ class Reader:
                 column.warn_of_floor(piece.column(name), location.of_column(name))
 
 
-_LARGEST_LOG = 50.0  # the logarithm of no 64-bit number comes near
+_LARGEST_LOG = 50.0  # the logarithm of any 64-bit number is far smaller
 
 
 def bind(
@@ -174,10 +174,10 @@ def bind(
     read_weights: bool = True,
     optional: Collection[str] = (),
 ) -> list[tuple[Part, Reader]]:
-    """Pair every part with a reader of it; weights of rows are read only with their labels.
+    """Pair every part with its reader; row weights are read only together with labels.
 
-    Each file's schema is looked at once; converted files have their derived columns already.
-    Absent `optional` columns are missing values.
+    Each schema is examined once; converted files already have their derived columns. Absent
+    `optional` columns are missing values.
 
     Raises
     ------
@@ -203,7 +203,7 @@ def bind(
 
 
 def _reader(rules: Rules, part: Part, require_label: bool, weights: str | None) -> Reader:
-    """Return a reader of a part; the last schema's is cached."""
+    """Return a reader of a part; the reader of the previous schema is cached."""
     known = rules.known_readers.get((require_label, weights))
     if known is None or not known[0].equals(part.schema, check_metadata=True):
         fingerprint = encoder_fingerprint(part.schema)
@@ -246,7 +246,7 @@ def weight_names(rules: Rules) -> tuple[str | None, ...]:
 
 
 def check_converted_names(rules: Rules) -> None:
-    """Refuse columns that converted data could not tell apart, by their names."""
+    """Refuse columns that would have equal names in converted data."""
     more = (*weight_names(rules), rules.schema.weights, *label_names(rules.schema))
     names = Counter([*input_names(rules.dense), *rules.columns, *(name for name in more if name)])
     for name, count in names.items():

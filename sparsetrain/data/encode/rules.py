@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rules`: the columns of an encoder, with their learnt and given settings."""
+"""`Rules`: the columns of an encoder, with learnt and given settings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Rules:
     encoded : bool
         Whether it was fitted on already encoded data.
     dense : tuple of Dense
-        The dense columns, of numbers and then of kinds of their own.
+        The dense columns: numbers, then columns of further kinds.
     features : tuple of Category
-        The category columns; if any held lists, batches hold bags for all of them.
+        The category columns; if one had lists, batches have bags for all of them.
     layout : str
-        One line that says which columns were found.
+        Description of the columns found, in one line.
     schema : Schema
         Names and individual settings of the columns.
     """
@@ -48,11 +48,11 @@ class Rules:
     schema: Schema
 
     def __post_init__(self) -> None:
-        _ = self.pooled  # before a column makes tables of its own
+        _ = self.pooled  # must precede columns that build their own tables
 
     @property
     def fields(self) -> Fields:
-        """The arguments by which this was made."""
+        """The constructor's arguments."""
         return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @cached_property
@@ -62,49 +62,49 @@ class Rules:
 
     @cached_property
     def dense_columns(self) -> tuple[str, ...]:
-        """Names of the dense columns it was fitted on."""
+        """Names of the dense columns in the training data."""
         return tuple(column.name for column in self.dense)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the category columns it was fitted on."""
+        """Names of the category columns in the training data."""
         return tuple(column.name for column in self.features)
 
     @cached_property
     def pooled(self) -> tuple[Pool, Array]:
-        """The pool of all category columns of raw data, and the number of each in it."""
+        """The pool of all category columns of raw data, and each column's position in it."""
         known = [column.values for column in self.features]
         return pool([values for values in known if isinstance(values, Vocabulary)])
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all columns of features."""
+        """Names of all feature columns."""
         return frozenset((*self.dense_columns, *self.columns))
 
     @cached_property
     def takes_values(self) -> bool:
-        """Whether a row is one value of Python's in each column."""
+        """Whether a row has one Python value per column."""
         numbers = all(column.takes_values for column in self.dense)
         return numbers and not self.schema.derived and all(c.takes_values for c in self.features)
 
     @property
     def rows(self) -> list[int]:
-        """Rows of each category column's table; for raw data the two reserved ones included."""
+        """Rows of each category column's table, including the two reserved rows of raw data."""
         return [column.rows for column in self.features]
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was learned yet."""
+        """Whether nothing is learnt yet."""
         return not all(self.rows)
 
     @property
     def id_type(self) -> pa.DataType:
-        """The type of a column of ids in converted data."""
+        """Arrow type of a column of ids in converted data."""
         return pa.list_(pa.int32()) if self.has_bags else pa.int32()
 
     @cached_property
     def plain(self) -> Rules:
-        """Itself, of data that it converted, or the like: columns are used as they are."""
+        """The rules for data that this encoder converted: columns are used unchanged."""
         if self.encoded:
             return self
         features = tuple(replace(each, values=PlainIds(each.rows)) for each in self.features)
@@ -123,14 +123,14 @@ class Rules:
 
     @property
     def tables(self) -> dict[str, int]:
-        """Rows of each table, once where columns share it, by the column that it is named after."""
+        """Rows of each table by the table's owner; a shared table appears once."""
         if self.is_blank:
             return {}
         return {column.name: column.rows for column in self.features if column.has_table}
 
     @property
     def share_embedding(self) -> dict[str, str]:
-        """From each column without a table of its own to its table's owner."""
+        """Map each column without its own table to the owner of its table."""
         return self.schema.share_embedding
 
     @property
@@ -145,7 +145,7 @@ class Rules:
 
     @property
     def rare_shares(self) -> list[float | None]:
-        """For each category column, which share of its training values was rare, if known."""
+        """Share of rare values in the training data for each category column, if known."""
         return [column.values.rare_share for column in self.features]
 
     @property
@@ -166,9 +166,9 @@ class Rules:
 
     @property
     def _of_numbers(self) -> dict[str, Any]:
-        """Arguments of numeric embeddings, if they differ from the defaults.
+        """Arguments of numeric embeddings that differ from the defaults.
 
-        Numbers are binned where all have boundaries of which no categories are made.
+        Numbers are binned if all of them have boundaries that no category column uses.
         """
         cuts = {
             rule.source: rule.boundaries
@@ -186,5 +186,5 @@ class Rules:
 
     @cached_property
     def known_readers(self) -> dict[Any, Any]:
-        """Which labels and weights were read -> the last schema of data, and its reader."""
+        """(labels, weights) to read -> the latest schema, and its reader."""
         return {}

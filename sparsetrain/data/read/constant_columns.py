@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of one value: blank ones for data that lack them, and partition columns.
+"""Columns with a constant value: nulls for missing columns, and partition columns.
 
-These are values in the path of a file, such as `dt=2024-05-01/`, for all its rows. They are text,
-as in a text file, but a whole number loses the zeros before it, which say nothing for Spark and
-pyarrow either. That is settled for each value alone: whatever files are read beside, one stays the
-same. `__HIVE_DEFAULT_PARTITION__` and an empty value are missing. A column of the same name in the
-file goes before.
+A partition column has its value in the path of a file, such as `dt=2024-05-01/`. The value is text,
+as in a text file, but whole numbers lose leading zeros, which Spark and pyarrow ignore too. Each
+value is converted independently of other files. `__HIVE_DEFAULT_PARTITION__` and an empty value are
+missing. A column of the same name in the file takes precedence.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _is_whole = re.compile("-?[0-9]+").fullmatch
 
 
 def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
-    """Return a part that has a column of each of these values too, where it lacks one."""
+    """Return a part with constant columns added for these values, unless it has such columns."""
     own = {name: value for name, value in values.items() if name not in part.schema.names}
     if not own:
         return part
@@ -41,7 +40,7 @@ class Constants:
     """Reads columns of a file, and constant ones."""
 
     inner: Any  # reads the file
-    first: Sequence[str]  # some column of the file, which tells how many rows there are
+    first: Sequence[str]  # any column of the file, for the number of rows
     values: Mapping[str, pa.Scalar]
 
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -60,7 +59,7 @@ class Constants:
 
 
 def with_partitions(part: Part) -> Part:
-    """Return a part of a file that has the partition columns too."""
+    """Return a part of a file with its partition columns added."""
     values = _named(part.location.name)
     return with_constants(part, {name: pa.scalar(value, pa.string()) for name, value in values})
 

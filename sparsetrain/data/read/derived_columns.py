@@ -17,7 +17,7 @@ from sparsetrain.data.values.location import Location
 
 
 def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
-    """Return a part that has the derived columns too."""
+    """Return a part with its derived columns added."""
     for name, rule in derived.items():
         check_sources(part, name, rule)
     made = (pa.field(name, rule.of.type) for name, rule in derived.items())
@@ -26,7 +26,7 @@ def with_derived(part: Part, derived: Mapping[str, Derived]) -> Part:
 
 
 def check_sources(part: Part, name: str, rule: Derived) -> None:
-    """Refuse data without the columns that a derived one is made of, or with one of its name."""
+    """Refuse data that lack a derived column's sources, or have a column of its name."""
     location = Location(part.location.name, column=name)
     if name in part.schema.names:
         raise location.error("the data has a column of this name; call the derived one otherwise")
@@ -46,7 +46,7 @@ def _read(
 def stored_names(
     names: Sequence[str], derived: Mapping[str, Derived], there: Sequence[str]
 ) -> list[str]:
-    """Return the columns to read for these, of data in which those are `there`."""
+    """Return the stored columns to read for these columns; `there` are the stored names."""
     made = {name: rule for name, rule in derived.items() if name in names and name not in there}
     sources = (source for rule in made.values() for source in rule.sources)
     return list(dict.fromkeys([*(name for name in names if name not in made), *sources]))
@@ -58,7 +58,7 @@ def derive_columns(
     names: Sequence[str],
     location: Location,
 ) -> pa.RecordBatch:
-    """Return columns of a piece, the derived ones that it lacks among them."""
+    """Return columns of a piece, and compute derived columns that it lacks."""
     there = {*piece.schema.names}
     arrays = [
         piece.column(name) if name in there else derived_column(piece, derived[name], location)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files by path, or by URL on a file system of pyarrow's (`s3`, `gs`, `hdfs`, ...) or fsspec's."""
+"""Files by path, or by URL on a file system of pyarrow (`s3`, `gs`, `hdfs`, ...) or fsspec."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def normalized(path: str | os.PathLike[str]) -> str:
 
 
 def suffix_of(file: str) -> str:
-    """Return the suffix of a file's name, without the one of a compression."""
+    """Return the suffix of a file's name, ignoring a compression suffix."""
     name, suffix = os.path.splitext(file)
     return os.path.splitext(name if suffix in _PACKED else file)[1].lower()
 
@@ -60,17 +60,17 @@ def open_file(path: str) -> IO[bytes]:
         return system.open_input_file(inside)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowInvalid) as error:  # the latter of a name with two slashes
+    except (OSError, pa.ArrowInvalid) as error:  # ValueError for a name with two slashes
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
 
 
 def plain_path(path: str) -> str:
-    """Return a path, or the one in a URL, without escapes."""
+    """Return a path, or a URL's path, without escapes."""
     return _resolved(path)[1] if is_url(path) else path
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Return the bytes of a file, and when it was changed, in ns."""
+    """Return a file's size in bytes and modification time in ns."""
     try:
         if not is_url(path):
             found = os.stat(path)
@@ -113,12 +113,12 @@ def _is_of_arrow(path: str) -> bool:
 
 
 def escaped(path: str) -> str:
-    """Return a path or URL, with characters escaped that Arrow's URLs may not have."""
+    """Return a path or URL with characters escaped that Arrow's URLs must not contain."""
     return quote(path, f"{_PLAIN}?%") if _is_of_arrow(path) else path
 
 
 def _spelled(url: str, inside: str) -> str:
-    """Return a path as a URL of the same file system spells it."""
+    """Return a path as a URL of the same file system."""
     return quote(inside, _PLAIN) if _is_of_arrow(url) else inside
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """File formats, and the files of paths, folders and patterns.
 
-`FORMATS` is the table of formats. A name that ends in .parquet is parquet whatever it holds, so a
-wrong file is reported as wrong. A name with a text suffix is text. Any other file, such as Criteo's
-`day_0`, is recognised by its first bytes.
+`FORMATS` is the table of formats. A name that ends in .parquet is parquet regardless of its
+content, so wrong content is reported. A name with a text suffix is text. Any other file, such as
+Criteo's `day_0`, is recognised by its first bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from sparsetrain.errors import DataError
 class FileFormat(NamedTuple):
     """A format: suffixes and first bytes of its files, and the function that cuts them into parts.
 
-    The parts of a file know their number of rows, unless the conversion can split the file itself,
-    as it does text.
+    Parts know their number of rows, except in formats that the conversion splits itself, such as
+    text.
     """
 
     suffixes: tuple[str, ...]
@@ -61,7 +61,7 @@ _FOREIGN_FORMATS = {
 
 
 def are_paths(data: Any) -> bool:
-    """Return whether `data` is a path or a sequence of nothing but paths."""
+    """Return whether `data` is a path or a sequence of paths."""
     if isinstance(data, (str, os.PathLike)):
         return True
     return isinstance(data, (list, tuple)) and all(
@@ -70,7 +70,7 @@ def are_paths(data: Any) -> bool:
 
 
 def list_files(paths: Any) -> list[str]:
-    """Return the files of paths, folders and patterns, in the order given."""
+    """Return the files of paths, folders and patterns, in this order."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
         raise DataError("no path given, and no rows: the list is empty")
@@ -78,7 +78,7 @@ def list_files(paths: Any) -> list[str]:
 
 
 def file_parts(file: str, schema: Schema) -> Iterator[Part]:
-    """Open a file of any format; one that cannot be opened counts as parquet, for its error."""
+    """Open a file of any format; an unreadable file is opened as parquet, for its error message."""
     try:
         with open_file(file) as stream:
             head = stream.read(4096)

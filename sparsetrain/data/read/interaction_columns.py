@@ -24,8 +24,8 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.data.values.numeric import NanRule, read_numbers
 from sparsetrain.errors import DataError
 
-# Role -> names that a column of it often has, in any case and with `_` or without; columns without
-# names are in this order.
+# Role -> its usual column names, in any case, with or without `_`; unnamed columns are in this
+# order.
 _NAMES = {
     "user": ("user", "userid", "uid", "customerid", "visitorid"),
     "item": ("item", "itemid", "iid", "movieid", "productid", "articleid"),
@@ -38,9 +38,9 @@ _NEEDED = ("user", "item")
 def read_columns(
     data: Any, given: Mapping[str, str | None]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the columns of a log by role, in the order of its rows, and the files they are from.
+    """Return the columns of a log by role, in the order of its rows, and the files read.
 
-    `given` are names by role, see `Interactions.read`.
+    `given` has names by role, see `Interactions.read`.
     """
     files = list_files(data) if are_paths(data) else []
     file = files[0] if files else None
@@ -69,7 +69,7 @@ def read_columns(
 
 
 def _text_of(file: str) -> TextFormat:
-    """Return how a file of interactions is written, if it is text, by its first line."""
+    """Return the format of a file of interactions by its first line; None if it is not text."""
     block = next(read_blocks(file, quoted=False, block_bytes=1 << 20), None)
     if block is None or is_parquet(bytes(block.data[:4])):
         return TextFormat()
@@ -77,7 +77,7 @@ def _text_of(file: str) -> TextFormat:
     delimiter = next((each for each in "\t,;|" if each in line), " ")
     fields = [field.strip('"') for field in line.split(delimiter)]
     if not any(field[:1].isdigit() for field in fields):
-        # RecBole writes the type of a column behind its name.
+        # RecBole appends the type of a column to its name.
         return TextFormat(delimiter, True, tuple(field.partition(":")[0] for field in fields))
     shorter = {2: _NEEDED, 3: (*_NEEDED, "time"), 4: tuple(_NAMES)}
     if len(fields) not in shorter:
@@ -89,7 +89,7 @@ def _text_of(file: str) -> TextFormat:
 
 
 def _find(role: str, given: str | None, names: Sequence[str], where: Location) -> str | None:
-    """Return the name of a column; None for one that may be missing."""
+    """Return the name of a column; None if it is absent and optional."""
     plain = {name.lower().replace("_", ""): name for name in reversed(names)}
     found = next((plain[known] for known in _NAMES[role] if known in plain), None)
     if given is None and (found is not None or role not in _NEEDED):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`open_source`: recognition of every kind of input data."""
+"""`open_source`: opens every supported kind of input data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparsetrain.errors import DataError
 def open_source(
     data: Any, schema: Schema | str | Path | None = None, optional: Collection[str] = ()
 ) -> Source | BatchSource:
-    """Open anything that rows can be read from.
+    """Open data of any supported kind.
 
     Parameters
     ----------
@@ -29,15 +29,15 @@ def open_source(
         Parquet or text files (.tsv, .csv, .txt, also .gz, .bz2, .xz, .zst), folders of them
         (searched in depth) or glob patterns; also URLs, such as ``s3://bucket/folder``.
     data : pyarrow Table, RecordBatch or RecordBatchReader, DataFrame, dict of arrays, list of rows
-        A reader can be read only once. In a pandas frame a NaN is a null, as in pandas. A row is a
-        dict; absent keys are missing values. Any object that exports Arrow data will do, such as a
-        polars frame. A pyarrow dataset, a relation of DuckDB's and a streamed data set of Hugging
-        Face's are read piece by piece, anew in each epoch.
+        A reader can be read only once. In a pandas frame a NaN is a null. A row is a dict; absent
+        keys are missing values. Any object that exports Arrow data works, such as a polars frame. A
+        pyarrow dataset, a DuckDB relation and a streamed Hugging Face data set are read piece by
+        piece in each epoch.
     data : Batch or iterable of Batch
     schema : Schema or path, optional
-        Names the columns where they are not Criteo's, and says how text is written.
+        Names the columns if they do not have Criteo's names, and describes the text format.
     optional : collection of str
-        Columns of it that frames, dicts and rows may lack.
+        Columns of the schema that frames, dicts and rows may lack.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def open_source(
 
 
 def open_rows(data: Any, schema: Schema | str | Path | None = None) -> Source:
-    """Open anything that has rows, which batches have not."""
+    """Open data with rows; refuse batches."""
     opened = open_source(data, schema)
     if isinstance(opened, Source):
         return opened
@@ -90,7 +90,7 @@ def open_rows(data: Any, schema: Schema | str | Path | None = None) -> Source:
     )
 
 
-# Package and class of data of other libraries -> advice.
+# (package, class) of unsupported data -> advice.
 _FOREIGN = {
     "datasets.arrow_dataset.Column": ONE_COLUMN,
     "datasets.iterable_dataset.IterableColumn": ONE_COLUMN,
@@ -108,14 +108,14 @@ _FOREIGN = {
 
 @cache
 def _criteo() -> Schema:
-    """Return the default schema; checking it anew takes longer than opening a batch."""
+    """Return the default schema; constructing it each time takes longer than opening a batch."""
     return Schema()
 
 
 def require_labels(source: Source | BatchSource, schema: Schema | None = None) -> None:
-    """Look for the label columns in every file that is not converted, without reading a row.
+    """Check, without reading rows, that every raw file has the label columns.
 
-    Converted data's encoder knows them, and finds them when it is bound.
+    Converted data's encoder checks its own labels later.
 
     Raises
     ------

@@ -3,10 +3,10 @@
 
 Every footer is read when the source is opened, so a missing, empty, truncated or foreign file is
 reported before the first batch. Rows are read with `ParquetFile.iter_batches`, and page checksums
-are verified where the writer made them. Memory: the stored column chunks of one row group, or a
-buffer of each for a large one, one unpacked page of each column, and a piece, of fewer rows where
-these are long: some kB on disk may say one text of a MB for every row. Where the footer does not
-tell how long they are, the first piece is one row, and each further one is sized by the last.
+are verified where the writer made them. Memory: the stored column chunks of one row group (buffers
+of them if it is large), one unpacked page of each column, and a piece. A piece has fewer rows if
+rows are long: a few kB on disk can repeat a text of 1 MB in every row. If the footer does not bound
+the length of rows, the first piece has one row, and each piece sets the size of the next.
 """
 
 from __future__ import annotations
@@ -33,18 +33,20 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, first_line
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
-_DICTIONARY = 1 << 20  # bytes, as most writers limit it: every piece would look a larger one up
-_PIECE_BYTES = 1 << 26  # of a piece, by the mean of its row group
-_GROWTH = 4  # ratio of a piece's rows to the last one's
-# Encodings of texts with a size in memory known from the footer, and the dictionary.
+_DICTIONARY = (
+    1 << 20
+)  # bytes, the usual limit of writers: every piece would search a larger dictionary
+_PIECE_BYTES = 1 << 26  # bytes of a piece, estimated by its row group's mean
+_GROWTH = 4  # largest ratio of a piece's rows to the previous piece's
+# Encodings for which the footer gives the size of texts in memory, and the dictionary encoding.
 _TELLING = {"PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 _TELLING |= {"RLE", "BIT_PACKED"}  # of levels
-_LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which on it is read by buffers
+_LARGE, _BUFFER = 1 << 27, 1 << 18  # bytes of a row group from which it is read through buffers
 _IN_LIST = (".list.element", ".list.item", ".bag.array_element", ".array")  # by who wrote it
 
 
 def is_parquet(head: bytes) -> bool:
-    """Return whether a file that begins so is parquet."""
+    """Return whether a file with these first bytes is parquet."""
     return head.startswith(_MAGIC)
 
 
@@ -74,12 +76,12 @@ def _leaves(schema: Any) -> dict[str, int]:
 
 
 def _input(file: str) -> Any:
-    """Return Arrow's argument for a file; a path as bytes, which need not be UTF-8."""
+    """Return Arrow's argument for a file; a path is passed as bytes, since it need not be UTF-8."""
     return open_file(file) if is_url(file) else pa.OSFile(os.fsencode(file))
 
 
 def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
-    """Return the bytes of a file, its footer and the mark after that."""
+    """Return a file's size, footer, and final magic bytes."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 8))
     end = stream.read(8)
@@ -89,7 +91,7 @@ def read_footer(stream: IO[bytes]) -> tuple[int, bytes, bytes]:
 
 
 def _check_frame(file: str) -> bytes:
-    """Return the footer; check the marks around a parquet file, for a plain error."""
+    """Return the footer; check the magic bytes first, for a plain error message."""
     try:
         with open_file(file) as stream:
             head = stream.read(8)
@@ -113,13 +115,13 @@ def _check_frame(file: str) -> bytes:
     return footer
 
 
-DATASET_FILE = "dataset.json"  # file of `convert` beside its data, with a checksum of each
+DATASET_FILE = "dataset.json"  # written by `convert` beside its files, with their checksums
 
 
 def _compare_footer(file: str, footer: bytes) -> None:
     """Compare the footer of a converted file with the `dataset.json` beside it.
 
-    Page checksums guard the data; this guards their places and types.
+    Page checksums protect the data; this protects their positions and types.
     """
     known = _footers(os.path.dirname(file)).get(os.path.basename(file))
     if known is not None and known != footer_checksum(footer):
@@ -127,7 +129,7 @@ def _compare_footer(file: str, footer: bytes) -> None:
 
 
 def footer_checksum(footer: bytes) -> str:
-    """Return the checksum of a footer, as `dataset.json` has it."""
+    """Return the checksum of a footer, as stored in `dataset.json`."""
     return f"{zlib.crc32(footer):08x}"
 
 
@@ -149,7 +151,7 @@ def _read_footers(path: str, changed: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _RowGroup:
-    """Reads one row group; opens its file anew, since a shuffle asks for groups in any order."""
+    """Reads one row group; reopens its file, since a shuffle reads groups in any order."""
 
     metadata: Any  # of the file
     schema: pa.Schema
@@ -159,7 +161,7 @@ class _RowGroup:
 
     @property
     def _stored(self) -> Any:
-        # Read anew: unlike a file's metadata, a group's cannot be pickled.
+        # Read again, since metadata of a row group cannot be pickled, unlike a file's.
         return self.metadata.row_group(self.location.row_group)
 
     @property
@@ -168,7 +170,7 @@ class _RowGroup:
         return int(self._stored.num_rows)
 
     def range_of(self, name: str) -> Range | None:
-        """Return the least and greatest value of a column, or in its lists, from the footer."""
+        """Return the minimum and maximum of a column, or of its lists' values, from the footer."""
         if name not in self.leaves:
             return None
         known = self._stored.column(self.leaves[name]).statistics
@@ -177,8 +179,8 @@ class _RowGroup:
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield record batches, with the text columns among `coded` as dictionaries.
 
-        Parquet stores most text as codes into a dictionary. To spell every row out, only to look
-        the words up again, took half of the time of reading.
+        Parquet stores most text as codes into a dictionary. Expanding these and then looking texts
+        up again took half of the reading time.
         """
         texts = [name for name in coded if pt.is_string(self.schema.field(name).type)]
         text = [name for name in texts if self._has_small_dictionary(name)]
@@ -186,7 +188,7 @@ class _RowGroup:
         return self._read(names, CODED_ROWS if is_coded else PIECE_ROWS, text)
 
     def _check_unchanged(self) -> None:
-        """Refuse a file that was replaced after it was opened."""
+        """Refuse a file that was replaced since it was opened."""
         if size_and_time(self.location.name) == self.written[0]:
             return
         with open_file(self.location.name) as stream:
@@ -224,7 +226,7 @@ class _RowGroup:
                     reader.reader.set_batch_size(size)  # of the following ones
                     yield piece
         except pa.ArrowMemoryError:
-            raise  # says nothing about the file
+            raise  # this error is not about the file
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
             raise self.location.error(
                 f"the data cannot be read ({first_line(error)}); copy or write the file again"
@@ -243,14 +245,14 @@ class _RowGroup:
         )
 
     def _tells_bytes(self, name: str) -> bool:
-        """Return whether the footer tells about how long the texts of a column are in memory."""
+        """Return whether the footer gives the approximate size of a column's texts in memory."""
         if name not in self.leaves:
             return True
         column = self._stored.column(self.leaves[name])
         return column.physical_type != "BYTE_ARRAY" or _TELLING.issuperset(column.encodings)
 
     def _row_bytes(self, name: str, is_coded: bool) -> float:
-        """Return about how many bytes a row of a column takes in memory."""
+        """Return the approximate bytes of a column's row in memory."""
         type_ = self.schema.field(name).type
         if name not in self.leaves or not (is_bag(type_) or kind_of(type_) == TEXT):
             return 8
@@ -263,7 +265,7 @@ class _RowGroup:
         return each * in_row
 
     def _longest(self, name: str) -> int:
-        """Return the bytes of the longest value in the dictionary of a column."""
+        """Return the size in bytes of the longest value in a column's dictionary."""
         path = self.metadata.schema.column(self.leaves[name]).path
         with self._opened(read_dictionary=[path]) as reader:
             group = [self.location.row_group]
@@ -275,6 +277,6 @@ class _RowGroup:
 
 
 def _bytes_of(piece: pa.RecordBatch) -> int:
-    """Return the bytes of a piece that fewer rows would lessen: without its dictionaries."""
+    """Return the bytes of a piece that depend on its number of rows: all but dictionaries."""
     arrays = (a.indices if pt.is_dictionary(a.type) else a for a in piece.columns)
     return sum(array.nbytes for array in arrays)

@@ -2,7 +2,7 @@
 """`Source`: tabular data as a sequence of parts, which are read in pieces.
 
 A part is the unit that a shuffle moves (a row group, or a slice of a table); a piece is the unit
-held in memory (a record batch of at most `PIECE_ROWS` rows). Nothing larger is ever decoded at
+held in memory (a record batch of at most `PIECE_ROWS` rows). No more than a piece is decoded at
 once.
 """
 
@@ -22,10 +22,10 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
-CODED_ROWS = 16 * PIECE_ROWS  # each piece comes with a dictionary, which is encoded anew
-HELD_ROWS = 1 << 20  # a part of more rows is never in memory as a whole
-# A last column of this name holds the number of each row in its file: for rows that are not
-# consecutive, as after a filter or a bad line. No user's column can be called so.
+CODED_ROWS = 16 * PIECE_ROWS  # more rows, since each piece has a dictionary, which is encoded again
+HELD_ROWS = 1 << 20  # a part with more rows is never in memory as a whole
+# Name of an additional last column with each row's number in its file, for rows that are not
+# consecutive, such as after a filter or a bad line. No user's column can have this name.
 ROW_NUMBERS = "\x00row"
 
 # In the metadata of a file that `convert` wrote: the fingerprint of its encoder.
@@ -35,7 +35,7 @@ Range = tuple[Any, Any]
 
 
 def encoder_fingerprint(schema: pa.Schema) -> str | None:
-    """Return the fingerprint of the encoder that rows were converted with, if they were."""
+    """Return the fingerprint of the encoder that converted the rows, or None."""
     mark = (schema.metadata or {}).get(MARK)
     return None if mark is None else mark.decode()
 
@@ -47,7 +47,7 @@ class Part:
     Attributes
     ----------
     location : Location
-        Where they are, for messages.
+        Location of the rows, for messages.
     schema : pyarrow.Schema
     num_rows : int or None
         None for a stream of unknown length.
@@ -55,8 +55,7 @@ class Part:
         Given column names and the `coded` of `pieces`, yields `pyarrow.RecordBatch`es of at most
         `PIECE_ROWS` rows, or of `CODED_ROWS` where some are coded.
     ranges : callable, optional
-        Given a column name, returns its least and greatest value where they are known without
-        reading, else None.
+        Given a column name, returns its minimum and maximum if known without reading, else None.
     is_stream : bool
         Whether it can be read only once.
     """
@@ -71,7 +70,7 @@ class Part:
     def pieces(
         self, names: Sequence[str], coded: Sequence[str] = ()
     ) -> Iterator[tuple[Location, pa.RecordBatch]]:
-        """Yield the record batches and where each begins.
+        """Yield the record batches and their locations.
 
         With `coded`, the category columns, text may come in an equivalent form: category columns as
         dictionaries or `Digits`, the rest of a text file as parsed numbers.
@@ -89,18 +88,18 @@ class Part:
 
     @property
     def is_converted(self) -> bool:
-        """Whether `convert` wrote it, so its values are encoded."""
+        """Whether `convert` wrote it, so that its values are encoded."""
         return encoder_fingerprint(self.schema) is not None
 
     def range_of(self, name: str) -> Range | None:
-        """Return the least and greatest value of a column if they are known without reading."""
+        """Return the minimum and maximum of a column if known without reading."""
         return None if self.ranges is None else self.ranges(name)
 
 
 def _check_codes(piece: pa.RecordBatch, location: Location) -> None:
-    """Refuse codes that their dictionary does not have; Arrow checks them only when asked."""
+    """Refuse codes outside their dictionary, which Arrow does not check by default."""
     for name, column in zip(piece.schema.names, piece.columns, strict=True):
-        is_list = hasattr(column, "value_parent_indices")  # of a list: a row of each value
+        is_list = hasattr(column, "value_parent_indices")  # for a list, the row of each value
         array = column.flatten() if is_list else column
         if not pa.types.is_dictionary(array.type):
             continue
@@ -145,7 +144,7 @@ def keep_rows(
 
 @dataclass(frozen=True)
 class Source:
-    """Tabular data, in parts that can be read in any order.
+    """Tabular data in parts that can be read in any order.
 
     Attributes
     ----------
@@ -162,14 +161,14 @@ class Source:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all parts, or None if one of them does not know."""
+        """Rows of all parts, or None if a part's number is unknown."""
         counts = [part.num_rows for part in self.parts]
         return None if None in counts else sum(count or 0 for count in counts)
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Batches that the user makes; they come in their own size and order.
+    """A user's own batches, of any size and in any order.
 
     Attributes
     ----------
@@ -188,7 +187,8 @@ class BatchSource:
         Raises
         ------
         DataError
-            If an item is no `Batch`, or there is none, as when an iterator is read a second time.
+            If an item is not a `Batch`, or there are no items, for example when an iterator is read
+            twice.
         """
         index = -1
         for index, item in enumerate(self.items):
@@ -206,7 +206,7 @@ class BatchSource:
 
 
 def _as_batch(item: Any) -> str:
-    """Say how something becomes a batch."""
+    """Describe how to make a batch of an item."""
     if isinstance(item, (list, tuple)):
         return "(Batch(*arrays) for arrays in ...) makes them of dense, ids and labels"
     if isinstance(item, Mapping):

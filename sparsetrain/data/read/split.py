@@ -5,9 +5,8 @@ Both halves keep the row numbers of the files. Nothing is copied: each half read
 drops the other's rows. A random split depends on the seed and on a row's position; a split by time
 on the time column alone.
 
-A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp, in text as ISO
-8601; those, and the times they are compared with, count as seconds since 1970, in UTC where no zone
-is stated.
+A time is a number, such as Avazu's YYMMDDHH or seconds, or a date or timestamp (as text in ISO
+8601). Dates and timestamps are compared as seconds since 1970, in UTC if they state no zone.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from sparsetrain.data.values.numeric import NanRule, exact_integers, read_number
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number, require_int
 
-# From a record batch, its location and how many rows of the part come before to the rows to keep.
+# (record batch, its location, number of earlier rows in the part) -> mask of the rows to keep.
 Rule = Callable[[Any, Location, int], Array]
 
 
 def split_share(
     source: Any, share: float, *, seed: int = 0, schema: Schema | str | Path | None = None
 ) -> tuple[Source, Source]:
-    """Split by chance: the second source gets about `share` of the rows.
+    """Split at random: the second source gets about `share` of the rows.
 
     Parameters
     ----------
@@ -55,7 +54,7 @@ def split_share(
     Returns
     -------
     tuple of Source
-        The rest, and the share.
+        The rest, then the share.
 
     Raises
     ------
@@ -105,21 +104,21 @@ def split_time(
     column : str
         A column of numbers, such as Avazu's `hour`, or of dates or timestamps.
     at : float, datetime or str
-        The first moment of the second source; a text is one such as ``2014-10-30T12:00``.
+        The first time of the second source; as text such as ``2014-10-30T12:00``.
     schema : Schema or path, optional
         As `open_source` takes it.
 
     Returns
     -------
     tuple of Source
-        Before, and from then on.
+        Rows before `at`, and rows from `at` on.
 
     Raises
     ------
     ConfigError
-        If `at` is a text that is not a moment.
+        If `at` is text that is not a time.
     DataError
-        If the column is missing or a value of it is, or one side has no rows.
+        If the column or one of its values is missing, or one side has no rows.
     """
     moment = timestamp(at)
     opened = open_rows(source, replace(Schema.read(schema), time=column))
@@ -137,7 +136,7 @@ def _has_rows(part: Part, column: str) -> bool:
 
 
 def timestamp(at: float | str | datetime) -> float:
-    """Return a number as it is, as far as floats go, and a point in time as seconds since 1970."""
+    """Return a number as a float, and a date or timestamp as seconds since 1970."""
     if isinstance(at, (int, float)):
         return max(min(at, sys.float_info.max), -sys.float_info.max)
     try:
@@ -169,7 +168,7 @@ def require_times(part: Part, column: str) -> None:
 
 
 def _side(part: Part, column: str, at: float) -> bool | None:
-    """Return whether all rows of a part are later, or all earlier; None if that is not known."""
+    """Return True if all rows of a part are later, False if all are earlier; None if unknown."""
     known = part.range_of(column)
     if known is None or not all(isinstance(value, (int, float)) for value in known):
         return None
@@ -177,10 +176,9 @@ def _side(part: Part, column: str, at: float) -> bool | None:
 
 
 def _filter_part(part: Part, rule: Rule, column: str | None = None) -> Part:
-    """Return the rows of a part that a rule keeps, which may need a column to decide.
+    """Return a part with the rows that a rule keeps; the rule may read a column.
 
-    Their number is counted once. Statistics of the whole part, such as its largest id, need not
-    hold for a half.
+    The rows are counted once. Statistics of the whole part, such as its largest id, are dropped.
     """
     half = replace(part, read=partial(_read, part, rule, column), ranges=None)
     if part.num_rows is None:
@@ -222,12 +220,12 @@ def _keep_by_time(
 ) -> Array:
     values = read_times(piece.column(column), location.of_column(column))
     if values.dtype.kind != "f" and math.isfinite(at):
-        at = math.ceil(at)  # beside a float, integers would be rounded
+        at = math.ceil(at)  # otherwise NumPy would round integers to floats
     return (values >= at) == later
 
 
 def read_times(array: Any, location: Location) -> Array:
-    """Return (n,) integers or float64, seconds for points in time; none may be missing."""
+    """Return (n,) integers or float64, seconds for dates and timestamps; none may be missing."""
     moments = to_microseconds(array, location)
     if moments is None:
         values, missing = exact_integers(array) or read_numbers(array, NanRule(), location)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables in memory and streams of record batches as a `Source`.
 
-A table is split into slices that share its memory; only columns that can matter are converted, so
-the rest of a frame may hold anything.
+A table is split into slices that share its memory. Only columns that may be used are converted;
+other columns of a frame may hold anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.errors import DataError, SparsetrainError, first_line
 
 _PART_ROWS = 4 * PIECE_ROWS
 _BATCHES = Location("record batches")
-_REASON = 300  # characters of a library's error that fit a line
+_REASON = 300  # most characters of a library's error in a message
 
 
 def table_source(data: Any, schema: Schema, optional: Collection[str] = ()) -> Source | None:
@@ -69,9 +69,9 @@ def _read_on(
 
 
 def _restartable(data: Any) -> tuple[pa.Schema, Any] | None:
-    """Return schema and reader of data that are read piece by piece, anew in each epoch.
+    """Return schema and reader of data that are read piece by piece in each epoch.
 
-    Such are pyarrow's datasets, DuckDB's relations and streamed data sets of Hugging Face's.
+    These are pyarrow datasets, DuckDB relations and streamed Hugging Face data sets.
     """
     if _is_of("datasets", data) and hasattr(data, "with_format") and not hasattr(data, "num_rows"):
         streamed = data.with_format("arrow")
@@ -92,7 +92,7 @@ def _scan(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _first(streamed: Any) -> pa.Table:
-    """Return the first rows, which decide the types; several, as a value may be missing."""
+    """Return the first rows, which decide the types; several, since values may be missing."""
     for table in streamed.iter(PIECE_ROWS):
         return table
     raise DataError("stream: no rows")
@@ -105,7 +105,7 @@ def _iterate(streamed: Any, known: pa.Schema, names: Sequence[str]) -> Iterator[
 
 
 def _of_kind(table: pa.Table, known: pa.Field) -> Any:
-    """Return a column, of nulls if it is absent; refuse values of a different kind than before."""
+    """Return a column, nulls if it is absent; refuse values unlike earlier ones."""
     if known.name not in table.column_names or pt.is_null(table.field(known.name).type):
         return pa.nulls(len(table), known.type)
     column = table.column(known.name)
@@ -142,7 +142,7 @@ def _is_arrow(data: Any) -> bool:
 
 
 def is_pandas(data: Any) -> bool:
-    """Return whether `data` is a frame of pandas."""
+    """Return whether `data` is a pandas frame."""
     return _is_of("pandas", data) and hasattr(data, "columns")
 
 
@@ -150,8 +150,8 @@ def as_table(data: Any, schema: Schema, optional: Collection[str] = ()) -> pa.Ta
     """Return a table, record batch, DataFrame, dict of arrays or list of rows as an Arrow table.
 
     None for anything else. pandas frames, dicts and rows are converted column by column, and only
-    columns that `schema` or Criteo's names can mean; data that export Arrow (polars, DuckDB, ...)
-    share their memory. Columns of `optional` may be missing.
+    columns in `schema` or with Criteo's names. Data that export Arrow (polars, DuckDB, ...) share
+    their memory. Columns in `optional` may be missing.
     """
     data = by_column(data)
     if isinstance(data, pa.Table):
@@ -172,9 +172,9 @@ def _is_of(package: str, data: Any) -> bool:
 
 
 def by_column(data: Any) -> Any:
-    """Return a list of rows, a dict each, as a dict of columns; absent keys are missing values.
+    """Convert a list of dicts to a dict of columns; absent keys are missing values.
 
-    A data set of Hugging Face's is a table.
+    A Hugging Face data set becomes a table.
     """
     if _is_of("datasets", data) and hasattr(data, "num_rows") and not isinstance(data, Mapping):
         with foreign_errors("table"):
@@ -202,7 +202,7 @@ def _imported(data: Any) -> pa.Table:
 
 
 def names_in(data: Any) -> list[str]:
-    """Return the names of all columns of a frame, a dict or rows; none for other data."""
+    """Return the names of all columns of a frame, a dict or rows; () for other data."""
     data = by_column(data)
     return [name for name in data if isinstance(name, str)] if _is_named(data) else []
 
@@ -236,7 +236,7 @@ def _from_columns(columns: dict[str, Any], nan_is_null: bool) -> pa.Table:
 
 
 def _lists(values: Any) -> Any:
-    """Return an array (n, width) of floats as lists, anything else as it is."""
+    """Return an array (n, width) of floats as lists; anything else unchanged."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.ndim != 2:
         return values
     native = values.astype(values.dtype.newbyteorder("="), order="C", copy=False)
@@ -246,7 +246,7 @@ def _lists(values: Any) -> Any:
 def as_columns(
     data: Any,
 ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], dict[str, RowError]]:
-    """Return the columns of a frame, a dict or rows, whatever their names are.
+    """Return all columns of a frame, a dict or rows.
 
     The second dict has unreadable columns, each with the reason.
     """
@@ -276,8 +276,8 @@ def _array(values: Any, nan_is_null: bool, name: str) -> Any:
 
 
 def _refuse_value(values: Any, location: Location) -> None:
-    """Refuse a value that a column cannot hold beside those before it, in words not Arrow's."""
-    before: dict[bool, str] = {}  # the type of the values, and of those in their lists
+    """Refuse a value of a different type than earlier ones, in plainer words than Arrow's."""
+    before: dict[bool, str] = {}  # type of the values, and of the values in lists
     for row, value in enumerate(values):
         bag = value if isinstance(value, _BAGS) else ()
         for inside, each in ((False, value), *((True, item) for item in bag)):
@@ -292,7 +292,7 @@ def _refuse_value(values: Any, location: Location) -> None:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair, as `errors="surrogateescape"` makes."""
+    """Whether a text has no lone surrogates, which `errors="surrogateescape"` makes."""
     return text.encode(errors="replace").decode() == text
 
 
@@ -307,7 +307,7 @@ _TYPES = {
 
 
 def _type_of(value: Any) -> str:
-    """Return the name of a value's type for messages; nothing if it is missing."""
+    """Return the name of a value's type for messages; "" if it is missing."""
     is_nan = isinstance(value, float) and np.isnan(value)
     name = type(value).__name__
     if value is None or is_nan or name in ("NAType", "NaTType"):
@@ -316,7 +316,7 @@ def _type_of(value: Any) -> str:
 
 
 def _converted(values: Any, nan_is_null: bool) -> Any:
-    """Return an Arrow array; Python's integers from 2**63 on are hashes, as a uint64 of a file."""
+    """Return an Arrow array; Python integers from 2**63 on become uint64, like hashes in files."""
     try:
         return pa.array(values, from_pandas=nan_is_null)
     except OverflowError:
@@ -326,7 +326,7 @@ def _converted(values: Any, nan_is_null: bool) -> Any:
 
 
 def table_parts(table: pa.Table, name: str = "table") -> Iterator[Part]:
-    """Yield the slices of a table, which is called `name` in messages."""
+    """Yield the slices of a table; messages call it `name`."""
     for first in range(0, table.num_rows, _PART_ROWS):
         rows = min(_PART_ROWS, table.num_rows - first)
         part = table.slice(first, rows)
@@ -360,7 +360,7 @@ def _stream(reader: pa.RecordBatchReader) -> Part:
 
 
 def _check_types(batch: pa.RecordBatch, known: pa.Schema, names: Sequence[str], rows: int) -> None:
-    """Refuse a batch with types other than its reader's, as a generator may give."""
+    """Refuse a batch with types unlike its reader's schema, which a generator may yield."""
     found = batch.schema
     for name in names:
         require_column(found.names, name, "reader's", _BATCHES.moved(rows))
