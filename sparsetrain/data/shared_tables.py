@@ -15,7 +15,7 @@ from sparsetrain.errors import ConfigError, nearest
 def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]:
     """Return, for each feature, the position of its table's owner.
 
-    `share` maps each feature without a table of its own to that one.
+    `share` maps each feature without its own table to that owner.
     """
     for name, owner in share.items():
         for given in (name, owner):
@@ -35,7 +35,7 @@ def owners_of(names: Sequence[str], share: Mapping[str, str]) -> tuple[int, ...]
 
 
 def describe_sharing(names: Sequence[str], share: Mapping[str, str]) -> list[str]:
-    """Describe, for each of `names` without a table of its own, which table it shares."""
+    """Describe the shared tables: for each of `names` without its own table, the owner."""
     return [f"{name} shares the table of {share[name]}" for name in names if name in share]
 
 

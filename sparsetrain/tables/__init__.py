@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: the rows of a parameter with all that belongs to them, and the formulas that update rows.
+"""Tables: the rows of a parameter with their slots and rules, and the formulas that update rows.
 
-Nothing else touches their memory, so whoever reads a row finds it current.
+Only this package accesses their memory, so every read sees current rows.
 """
 
 from sparsetrain.system.exports import public_names as _public_names

@@ -2,9 +2,7 @@
 """Kernels of a cache of rows: from row numbers to places in the cache, and transfers to a file.
 
 A full cache evicts by a clock: the first place that this batch does not read and that was used
-least often.
-
-What is parallel: transfers, record by record. Cost of finding: a line of memory a row.
+least often. Transfers run in parallel, record by record. Cost of a lookup: a cache line per row.
 """
 
 from __future__ import annotations
@@ -27,21 +25,23 @@ from sparsetrain.kernels.builder import (
     scalar,
 )
 
-USED, HAND, MISSES, FULL = range(4)  # notes: places in use, the clock's hand, results of a call
+USED, HAND, MISSES, FULL = range(
+    4
+)  # indices of notes: places in use, the clock's hand, results of a call
 NOTES = 4
-_HOTTEST = 3  # rounds of the clock that a row which often comes back survives
-_AHEAD = 16  # ids between a request for memory and its use
+_HOTTEST = 3  # rounds of the clock that a frequently read row survives
+_AHEAD = 16  # ids between a prefetch and its use
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED
 
 
 def find_kernel(dtype: str) -> PrimFunc:
-    """Write the place of each row over its number; rows without one get one.
+    """Replace each row's number by its place; rows without a place get one.
 
-    Arguments: the address and the number of ids; index (V,): the place of a row, or ~slot, the
-    record in which it is; owner, home and used_in (C,): of a place the row, its record, and the
-    batch that read it last; heat and dirty (C,) int8; notes (4,); missing and evicted (N,): places
-    to be read, and the rows to be written before from there, -1 for none; now, the number of the
-    batch. `notes[FULL]` is 1 if a batch alone fills the cache; ids behind that stay. Numbers are
+    Arguments: the address and the number of ids; index (V,): a row's place, or ~slot, the record
+    that holds it; owner, home and used_in (C,): a place's row, its record, and the last batch that
+    read it; heat and dirty (C,) int8; notes (4,); missing and evicted (N,): places to fill from the
+    file, and the rows to write from there first, -1 for none; now, the batch's number.
+    `notes[FULL]` is 1 if one batch fills the cache; the remaining ids are unchanged. Numbers are
     int32.
     """
     with kernel() as built:
@@ -73,14 +73,14 @@ def find_kernel(dtype: str) -> PrimFunc:
 
 
 def _warm(a: SimpleNamespace, place: Any) -> None:
-    """Note that a row came back, once a batch."""
+    """Record that a row was read again, once per batch."""
     again = tirx.And(a.used_in[place] != a.now, a.heat[place] < const(_HOTTEST, "int8"))
     with T.If(again), T.Then():
         T.buffer_store(a.heat, a.heat[place] + const(1, "int8"), [place])
 
 
 def _bring_in(a: SimpleNamespace, place: Any, row: Any) -> None:
-    """Give a row a free or evicted place; `place` stays below 0 without one."""
+    """Give a row a free or evicted place; `place` stays negative if there is none."""
     slot = T.Bind(const(-1, "int32") - place[0])
     with T.If(a.notes[USED] < tirx.Cast("int32", a.owner.shape[0])):
         with T.Then():
@@ -104,7 +104,7 @@ def _bring_in(a: SimpleNamespace, place: Any, row: Any) -> None:
 
 
 def _evict(a: SimpleNamespace, place: Any) -> None:
-    """Find a place to evict; its row returns to its record."""
+    """Find a place to evict; its row is then in its record again."""
     tries, places = counter(), tirx.Cast("int32", a.owner.shape[0])
     with T.While(tirx.And(place[0] < 0, tries[0] < places * (_HOTTEST + 2))):
         hand = T.Bind(a.notes[HAND])
@@ -126,7 +126,7 @@ def read_kernel() -> PrimFunc:
     """Read records of a file by their numbers.
 
     Arguments: the file's descriptor int32, slots (N,) int32, records (N, W) float32, and failed
-    (1,) int32, which becomes 1 if one was not read.
+    (1,) int32, which becomes 1 if a read fails.
     """
     with kernel() as built:
         entries, width = extents(2)
@@ -144,7 +144,7 @@ def read_kernel() -> PrimFunc:
 
 
 def ask_kernel() -> PrimFunc:
-    """Let the system begin to read records, so that the disk works on many at once.
+    """Ask the system to prefetch records, so that the disk reads many at once.
 
     Arguments: the file's descriptor int32, slots (N,) int32, and the bytes of a record.
     """

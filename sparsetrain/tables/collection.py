@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Tables`: the parameters of a model by name; whoever reads one finds all of its rows current."""
+"""`Tables`: the parameters of a model by name; every read sees current rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparsetrain.tables.table import Table
 class Tables(MutableMapping[str, NDArray]):
     """Parameters by name, including tables.
 
-    An entry that is read is current in all rows. A program that reads few rows asks for them by
+    Reading an entry makes all its rows current. A program that reads few rows requests them with
     `rows`, and binds `weights`.
 
     Attributes
     ----------
     weights : dict of str to Tensor
-        Without catching up: rows may lag.
+        Parameters whose rows may lag.
     lagging : list of Table
         Tables with rows that can lag.
     """
@@ -59,7 +59,7 @@ class Tables(MutableMapping[str, NDArray]):
         return {**self, **other}
 
     def each(self) -> Iterable[Table]:
-        """All tables, and parameters that are none."""
+        """All tables, and parameters that are not tables."""
         return self._tables.values()
 
     def table(self, name: str) -> Table:
@@ -72,9 +72,9 @@ class Tables(MutableMapping[str, NDArray]):
         self.lagging = [each for each in self.each() if each.lags]
 
     def rows(self, read: Mapping[str, Any]) -> dict[str, NDArray]:
-        """Return parameters for a program that reads these rows, and all rows of further tables.
+        """Return parameters for a program that reads these rows, and all rows of tables not listed.
 
-        If none lags, no kernel is called.
+        If no row lags, no kernel is called.
         """
         for table in self.lagging:
             if table.name in read:
@@ -83,11 +83,11 @@ class Tables(MutableMapping[str, NDArray]):
         return {**self.weights, **whole} if whole else self.weights
 
     def current(self) -> dict[str, NDArray]:
-        """Return all parameters, in which all rows are current."""
+        """Return all parameters with all rows current."""
         return self.rows({})
 
     def flush(self, missed: int = 0) -> None:
-        """Make all rows current, and let the slot `last` say so; see `Table.flush`."""
+        """Make all rows current, and record this in the slot `last`; see `Table.flush`."""
         for table in self.each():
             table.flush(missed)
 
@@ -97,9 +97,9 @@ class Tables(MutableMapping[str, NDArray]):
         Parameters
         ----------
         count : Tensor (1,) int64, optional
-            Steps taken, to be among them.
+            Steps taken, to include in the views.
         missed : int
-            The most steps that a row may have missed, see `Table.flush`.
+            Most steps that a row may have missed, see `Table.flush`.
         """
         self.flush(missed)
         return named_arrays(*self._stored(), count)
@@ -107,13 +107,13 @@ class Tables(MutableMapping[str, NDArray]):
     def writing(
         self, count: NDArray | None = None
     ) -> AbstractContextManager[dict[str, np.ndarray]]:
-        """Writable `views`, without catching up; copied to a device if the block ends well."""
+        """Writable `views`, without catching up; copied to the device if the block succeeds."""
         return writable_arrays(*self._stored(writing=True), count)
 
     def require_current(
         self, params: Mapping[str, NDArray], gradients: Mapping[str, Any], sparse: Collection[str]
     ) -> None:
-        """Refuse gradients of rows that were read while they lagged; see `hold`.
+        """Refuse gradients of rows that lagged when they were read.
 
         `sparse` are the tables with row-sparse gradients.
         """
@@ -131,16 +131,16 @@ class Tables(MutableMapping[str, NDArray]):
         numbers: Mapping[Any, tuple[float, ...]],
         gradients: Mapping[str, bool],
     ) -> None:
-        """Let tables whose rows can lag record a step that was taken.
+        """Record a step in tables with rows that can lag.
 
         Parameters
         ----------
         step, seed : int
-            Its number, and the seed of the random bits by which rows are rounded.
+            The step's number, and the seed of the random bits that round rows.
         numbers : mapping
-            Those of each rule.
+            Each rule's numbers.
         gradients : mapping of str to bool
-            The parameters that had one, and whether it was dense.
+            Parameters with a gradient -> whether it was dense.
         """
         for table in self.lagging:
             if table.name in gradients:
@@ -148,15 +148,15 @@ class Tables(MutableMapping[str, NDArray]):
             table.read = None
 
     def load_(self, name: str, rows: np.ndarray, what: str) -> None:
-        """Write the rows of a table, which are current then; see `load_rows_`."""
+        """Write the rows of a table, and mark them as current; see `load_rows_`."""
         self.flush()
         with self.writing() as target:
             load_rows_(target[name], rows, what)
 
     def hold(self, params: Mapping[str, NDArray], whole: Collection[str] = ()) -> None:
-        """Let rows lag in these tensors, with which steps are taken now.
+        """Allow rows to lag in these tensors, which steps now update.
 
-        Of parameters in `whole`, which have a dense gradient, all rows are made current.
+        All rows of parameters in `whole`, which have a dense gradient, are made current.
         """
         for table in self.lagging:
             table.weight = self.weights[table.name] = weights_of(params)[table.name]
@@ -164,9 +164,9 @@ class Tables(MutableMapping[str, NDArray]):
                 table.flush()
 
     def saved(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What `restored` needs besides `views`: what rows have missed, as arrays and plain values.
+        """Return what `restored` needs besides `views`: missed steps, as arrays and plain values.
 
-        Of these `exact` are the tables in which the slot `last` means something.
+        `exact` are the tables with a meaningful slot `last`.
         """
         kept = [
             (table.ranges[number].names, history)
@@ -181,7 +181,7 @@ class Tables(MutableMapping[str, NDArray]):
         }
 
     def layout(self) -> dict[str, Any]:
-        """Places of tables in parameters, and the tables in exact mode, as plain values."""
+        """Each table's position in its parameter, and the tables in exact mode, as plain values."""
         spans = {
             table.name: {n: [int(rows.start), int(rows.stop)] for n, rows in table.named.items()}
             for table in self.each()
@@ -191,7 +191,7 @@ class Tables(MutableMapping[str, NDArray]):
         return {"tables": spans, "exact": exact}
 
     def differs(self, saved: Mapping[str, Any]) -> str | None:
-        """Describe the difference of a saved `layout`, if any."""
+        """Describe how a saved `layout` differs; "" if it does not."""
         own = self.layout()
         if saved.get("tables") != own["tables"]:
             return (
@@ -199,19 +199,19 @@ class Tables(MutableMapping[str, NDArray]):
                 f"{own['tables']!r:.200}"
             )
         exact, before = own["exact"], saved.get("exact")
-        if exact and before and exact != before:  # where one has none, its slot is missing
+        if exact and before and exact != before:  # a parameter without slots lacks the slot
             return f"parameters in exact mode differ: saved {before!r:.200}, current {exact!r:.200}"
         return None
 
     def check_saved(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Check of each table that its rows are current in these arrays."""
+        """Check that the rows of each table are current in these arrays."""
         for table in self.each():
             require_current(table, arrays)
 
     def restored(self, manifest: Mapping[str, Any] | None = None, *then: Any) -> None:
-        """Go on from arrays just loaded.
+        """Continue from arrays that were just loaded.
 
-        Of a checkpoint, which may be of other modes, `manifest` and `then` are as in `missed_in`.
+        For a checkpoint, which may have other modes, `manifest` and `then` are as in `missed_in`.
         """
         before = None if manifest is None else {*map(str, manifest["exact"])}
         missed = [] if manifest is None else missed_in(manifest, *then)
@@ -225,5 +225,7 @@ class Tables(MutableMapping[str, NDArray]):
 
 
 def weights_of(params: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
-    """Parameters without catching up, from a mapping of any kind."""
-    return params.weights if type(params) is Tables else params  # isinstance of an ABC costs more
+    """Parameters from any mapping, without catching up rows."""
+    return (
+        params.weights if type(params) is Tables else params
+    )  # isinstance with an abstract class is slower

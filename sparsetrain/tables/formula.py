@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Update formula: the rule of an optimizer for one element; and the spec of kernels made from it.
+"""Update formula: an optimizer's rule for one element, and the spec of its kernels.
 
-The same function gives the dense kernel, the in-place row kernel, the kernel that replays missed
-steps and, with NumPy arrays in place of symbols, the reference that the tests compare them with.
+One function generates the dense kernel, the in-place row kernel, the kernel that replays missed
+steps and, with NumPy arrays instead of symbols, the reference for tests.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Slot(NamedTuple):
 
 
 class RowMean(NamedTuple):
-    """A number shared by a row's elements: the mean of a term for each.
+    """A number shared by a row's elements: the mean of a term over them.
 
     Parameters
     ----------
     name : str
-        Its name in `h`, in a step.
+        Its name in a step's `h`.
     of : callable
         ``of(w, g, slots, h)``: an element's term, from the arguments of `step` without means.
 
@@ -66,24 +66,25 @@ class Formula(NamedTuple):
         Name in settings and messages.
     step : callable
         ``step(w, g, slots, h) -> (w, slots)``: weight, gradient, the slots' values and a namespace
-        of hyper-parameters, to the new weight and slots. Only arithmetic and the functions of this
-        module: it is called with symbols, and with NumPy arrays in tests. The new value of a
-        per-row slot may depend on per-row slots and ``h``, not on one element. ``h.count`` is how
-        often the batch names the row: 0 for one that it does not name, and in a dense gradient.
+        of hyper-parameters -> the new weight and slots. It may use only arithmetic and the
+        functions of this module, since it is called with symbols, and in tests with NumPy arrays.
+        The new value of a per-row slot may depend on per-row slots and ``h``, not on a single
+        element. ``h.count`` is the number of the row's ids in the batch: 0 for an untouched row,
+        and in a dense gradient.
     slots : tuple of Slot
         The state it needs.
     row_means : tuple of RowMean
         Means over a row, by name in ``h``; with them ``h.width`` is the number of columns.
     per_step : callable, optional
-        ``per_step(hyper, step) -> dict``: more numbers for ``h``, from the hyper-parameters of a
-        step and its number, 1 for the first. Computed once a step in float64, then rounded once.
+        ``per_step(hyper, step) -> dict``: more numbers for ``h``, from a step's hyper-parameters
+        and number, which starts at 1. Computed once per step in float64, then rounded once.
     noop_on_zero_grad : {"always", "untouched", "never"}
         When a gradient of 0 changes neither weight nor slots: always (SGD), while the slots have
-        their initial values (Adam), or never for certain, the safe default. It decides which steps
+        their initial values (Adam), or never, the safe default. It decides which steps
         ``mode="exact"`` replays.
     slot_decay : tuple of (str or None)
         For each slot, the name of the number that multiplies it in a step with gradient 0, or None
-        if it stays. Needed for ``max_replayed_steps``, which skips steps with it.
+        if it stays. ``max_replayed_steps`` uses it to skip steps.
     decays : bool
         Whether the formula has ``weight_decay``.
     """
@@ -99,7 +100,7 @@ class Formula(NamedTuple):
 
     @property
     def by_row(self) -> bool:
-        """Whether values are shared by a row, so that a dense parameter needs (rows, columns)."""
+        """Whether a row shares values, so that dense parameters are viewed as (rows, columns)."""
         return bool(self.row_means) or any(slot.per == "row" for slot in self.slots)
 
 
@@ -134,7 +135,7 @@ def minimum(x: Any, y: Any) -> Any:
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """`x` where a comparison of symbols or of arrays holds, else `y`; both are computed."""
+    """`x` where a comparison of symbols or arrays holds, else `y`; both are computed."""
     if not _is_symbol(condition):
         return np.where(condition, x, y)
     dtype = next((value.ty.dtype for value in (x, y) if _is_symbol(value)), "float32")
@@ -147,9 +148,9 @@ def _is_symbol(*values: Any) -> bool:
 
 
 class KernelSpec(NamedTuple):
-    """A formula and the treatment of its gradient: the key of every kernel, with shapes and dtypes.
+    """A formula and its gradient's treatment; with shapes and dtypes, the key of a kernel.
 
-    Order, as in PyTorch: scale (global norm), clip by value, then decay. Coupled decay adds
+    The order is PyTorch's: scale (global norm), clip by value, then decay. Coupled decay adds
     ``weight_decay * w`` to the gradient. Decoupled decay multiplies the weight by ``keep``, which
     is ``1 - lr * weight_decay``, computed on the host in float64, and leaves the gradient alone.
 
@@ -158,13 +159,13 @@ class KernelSpec(NamedTuple):
     formula : Formula
         The rule.
     numbers : tuple of str
-        Names of the scalars of a step, in order; see `Rule.numbers`.
+        Names of the scalars of a step, in order; see `UpdateRule.numbers`.
     decay : {None, "coupled", "decoupled"}
         Kind of weight decay.
     scaled, clipped : bool
         Whether the gradient is multiplied by ``h.scale``, and limited to ``h.clip``.
     closed : bool
-        Whether many missed steps are one product, `transition` by `transition`, and no replay.
+        Whether many missed steps are one product of `transition` matrices, instead of a replay.
     """
 
     formula: Formula
@@ -176,27 +177,27 @@ class KernelSpec(NamedTuple):
 
     @property
     def at_zero(self) -> KernelSpec:
-        """The spec for gradients of 0, which no factor and no limit changes."""
+        """The spec for gradients of 0, which scaling and clipping do not change."""
         return self._replace(scaled=False, clipped=False)
 
     @property
     def order(self) -> int:
-        """Numbers that a step changes of one element: the weight and its slots."""
+        """Number of an element's values that a step changes: the weight and its slots."""
         return 1 + len(self.formula.slots)
 
     def transition(self, numbers: Sequence[float]) -> np.ndarray:
-        """What a step without a gradient is, if it is linear: (K, K) float64, K = `order`.
+        """The matrix of a step without a gradient, if it is linear: (K, K) float64, K = `order`.
 
         Parameters
         ----------
         numbers : sequence of float
-            Those of the step, of which kernels read float32.
+            The step's numbers, which kernels read in float32.
         """
         weight, *slots = self.stepped(np.eye(self.order), numbers)
         return np.stack([weight, *slots])
 
     def stepped(self, values: np.ndarray, numbers: Sequence[float]) -> list[Any]:
-        """Weights and slots, the rows of `values`, after a step without a gradient."""
+        """Return weights and slots, the rows of `values`, after a step without a gradient."""
         rounded = map(float, np.asarray(numbers, np.float32))
         h = SimpleNamespace(**dict(zip(self.numbers, rounded, strict=True)), count=0.0)
         weight, gradient = self.at_zero.prepare(values[0], np.zeros_like(values[0]), h)
@@ -204,7 +205,7 @@ class KernelSpec(NamedTuple):
         return [weight, *slots]
 
     def is_linear(self, numbers: Sequence[float]) -> bool:
-        """Whether a step without a gradient is linear in an element's weight and slots; tried."""
+        """Whether a step without a gradient is linear in weight and slots, by a trial."""
         if self.formula.by_row:
             return False
         values = np.random.default_rng(0).uniform(0.1, 10, (self.order, 64))
@@ -212,13 +213,13 @@ class KernelSpec(NamedTuple):
             with np.errstate(all="ignore"):
                 found = np.stack(self.stepped(values, numbers))
                 made = self.transition(numbers) @ values
-        except Exception:  # a step that takes symbols alone cannot be tried
+        except Exception:  # the step accepts only symbols
             return False
         return np.allclose(found, made, rtol=1e-12, atol=1e-12)
 
     @property
     def noop_on_zero_grad(self) -> str:
-        """Case in which a gradient of 0 changes nothing; with decay there is none."""
+        """When a gradient of 0 changes nothing; never with decay."""
         return "never" if self.decay else self.formula.noop_on_zero_grad
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growth of tables: trained rows are copied, new rows are initialized.
 
-A new row begins as the row of rare values (id 1), which scored its value until now, so growing
-changes no prediction. Its slots begin as for an untouched row.
+A new row starts as a copy of the row of rare values (id 1), which stood for its value before, so
+growth changes no prediction. Its slots start as for an untouched row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sparsetrain.errors import ConfigError
 from sparsetrain.tables.slots import LAST, UNTOUCHED
 
-RARE = 1  # the row of rare and unknown values, of encoders of raw data
+RARE = 1  # the row of rare and unknown values in encoders of raw data
 
 
 def copy_grown_(
@@ -29,14 +29,14 @@ def copy_grown_(
     Parameters
     ----------
     target, source : mapping from str to array
-        Parameters and slots as `state_dict` names them; `source` is of current rows. Writes
+        Parameters and slots, named as in `state_dict`; rows of `source` are current. Writes
         `target`.
     tables : collection of str
         Which of the parameters are tables; their slots grow with them.
     firsts : mapping of str to array
-        What rows that are new begin as, by table; others stay as they are.
+        Initial values of new rows, by table; new rows of other tables are unchanged.
     step : int
-        Up to which all rows are current.
+        The step up to which all rows are current.
 
     Raises
     ------
@@ -62,6 +62,6 @@ def copy_grown_(
 
 
 def last_step(arrays: Mapping[str, np.ndarray]) -> int:
-    """The step up to which rows are current that a step has touched; 0 where none says so."""
+    """The step up to which touched rows are current; 0 if no slot records it."""
     steps = (int(a.max(initial=0)) for name, a in arrays.items() if name.endswith(f":{LAST}"))
     return max(steps, default=0)

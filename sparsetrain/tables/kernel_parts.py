@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building blocks of optimizer kernels: a parameter's arguments, the formula on one element.
+"""Building blocks of optimizer kernels: a parameter's arguments, and the formula on one element.
 
 All kernels apply a spec through `Row.update`, so they perform the same arithmetic: a row has the
 same bits whether it is updated alone, updated densely, or caught up later.
@@ -28,12 +28,12 @@ from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
 
 def flat(array: Any) -> Any:
-    """An array argument, seen as (1, n)."""
+    """An array argument, viewed as (1, n)."""
     return T.decl_buffer((1, _size(array.shape)), array.dtype, data=array.data)
 
 
 def matrix(array: Any) -> Any:
-    """An array argument, seen as (rows, columns); a vector has rows of one element."""
+    """An array argument, viewed as (rows, columns); a vector has rows of one element."""
     *rows, columns = array.shape if len(array.shape) > 1 else (*array.shape, 1)
     return T.decl_buffer((_size(rows), columns), array.dtype, data=array.data)
 
@@ -72,17 +72,17 @@ def bind_scalars(spec: KernelSpec, dtype: str, numbers: Any, rule: int) -> Simpl
 
 
 def is_flat(spec: KernelSpec, stored: TableFormat) -> bool:
-    """Whether rows mean nothing to an update: nothing is shared by one, or rounded by it."""
+    """Whether an update ignores rows: no value is shared by a row, and none is rounded by row."""
     return not (spec.formula.by_row or stored.rounded)
 
 
 class Parameter:
-    """Weight and slots of one parameter, seen as (rows, columns).
+    """Weight and slots of one parameter, viewed as (rows, columns).
 
     Attributes
     ----------
     stored : TableFormat
-        Of the weights in memory.
+        Format of the stored weights.
     dtype : str
         Dtype of the arithmetic and of the slots.
     """
@@ -93,7 +93,7 @@ class Parameter:
         self.spec, self.weight, self.slots = spec, weight, list(slots)
         self.width, self.stored, self.dtype = width, stored, stored.computed
         self.lanes: int | None = None  # columns of a vector; by default as in `column_tiles`
-        self.place: tuple[Any, Any] | None = None  # of a copied row: its row, its first column
+        self.place: tuple[Any, Any] | None = None  # for a copied row: the row, its first column
 
     @classmethod
     def declare(cls, spec: KernelSpec, rows: Any, width: Any, dtype: str) -> Parameter:
@@ -117,8 +117,8 @@ class Parameter:
     def lines(self) -> list[tuple[Any, list[int]]]:
         """Weights and slots of a row to prefetch: arrays, and the columns where lines begin.
 
-        At most four lines of each. Of a table that is rounded eight: rounding takes so many
-        instructions that the processor, by itself, does not see the loads of the next rows.
+        At most four lines of each, or eight if the table is rounded: rounding takes so many
+        instructions that the processor does not reach the loads of later rows by itself.
         """
         most = 8 if self.stored.rounded else 4
         arrays = [self.weight, *(slot for slot in self.slots if len(slot.shape) > 1)]
@@ -129,7 +129,7 @@ class Parameter:
     ) -> Row:
         """Read the values that a row shares; ``gradient(column)`` is the raw gradient.
 
-        `count` is how many entries were summed for it, 0 by default.
+        `count` is the number of summed entries, 0 by default.
         """
         formula = self.spec.formula
         old = tuple(
@@ -193,12 +193,12 @@ class Row:
                 T.buffer_store(array, value, list(place))
 
     def end(self) -> None:
-        """Write the per-row slots, once: they depend on no single element."""
+        """Write the per-row slots once, since they do not depend on a single element."""
         self.weights.end()
         formula = self.parameter.spec.formula
         if not any(slot.per == "row" for slot in formula.slots):
             return
-        unused = zero(self.parameter.dtype)  # in place of values of an element
+        unused = zero(self.parameter.dtype)  # instead of an element's values
         old = tuple(unused if value is None else value for value in self.old)
         _, new = formula.step(unused, unused, old, self.h)
         for slot, array, value in zip(formula.slots, self.parameter.slots, new, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explicit fused multiply-adds in a formula's expressions, so that LLVM has no choice.
+"""Explicit fused multiply-adds in a formula's expressions, so that LLVM does not choose.
 
 ``a * b + c`` is rounded twice, or once as one instruction. LLVM 22 decides by context: in ``a * b +
 c * d`` it may fuse either product, or neither if its vectoriser packs them. Then the last elements
@@ -53,7 +53,7 @@ def fuse_multiply_adds(value: Any) -> Any:
     Parameters
     ----------
     value : tirx.Expr
-        In a formula's floating-point operators; values bound to a name stay as they are.
+        An expression of floating-point operators; values bound to a name are unchanged.
     """
     rebuild = _REBUILD.get(type(value))
     return value if rebuild is None else rebuild(value)

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`OnDisk`: tables larger than memory, with rows and slots in a file and the hot ones in memory.
 
-A program gets a cache in place of the table, a tensor of C rows and slots, and places in the cache
-in place of row numbers. Before it runs, the rows of its batch are read in. An update does not
-depend on a row's place, so the bits are the same as for a table in memory.
+A program gets a cache instead of the table, a tensor of C rows and slots, and places in the cache
+instead of row numbers. Before it runs, the rows of its batch are read into the cache. An update
+does not depend on a row's place, so the bits equal those of a table in memory.
 
-A disk reads and writes pages of 60 such rows. So rows that leave the cache are not written to their
-places but appended to the log of a range of rows; a full log is merged into its range, both read
-and written sequentially.
+A disk reads and writes pages of about 60 rows. So evicted rows are not written in place but
+appended to the log of their range of rows. A full log is merged into its range by sequential reads
+and writes.
 
-The file has no name and belongs to one process. A checkpoint is a copy of the table, as of any
-other, so a kill loses only the steps after the last one.
-
-Cost: a read of the disk for each row that is not in the cache; in memory 4 bytes for each row of
-the table, and 14 beside the row for each place of the cache.
+The file has no name and belongs to one process. A checkpoint is a full copy of the table, so a kill
+loses only the steps after it. Cost: a disk read for each row that is not in the cache; in memory, 4
+bytes per row of the table, and 14 bytes per place of the cache besides its row.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ from sparsetrain.tables.record_file import RecordFile
 from sparsetrain.tables.table import Table
 
 _MOST_PLACES = 2**28
-_RANGES = 256  # at most; each has a log
+_RANGES = 256  # largest number of ranges; each has a log
 _LEAST = 1 << 14  # rows of a range
 _SPARE = 4  # rows of a range for each record of its log
-_BLOCK = 1 << 20  # rows that are numbered together
+_BLOCK = 1 << 20  # rows numbered per call
 _MOST_SLOTS = 2**31 - 1
 _find = host_kernel("places of rows", find_kernel)
 
@@ -53,10 +51,10 @@ class OnDisk:
     Parameters
     ----------
     folder : path
-        On a local disk, best an NVMe; made if it is not there. It needs room for all rows and
-        slots, and holds no more than before when the process ends, however it ends.
+        On a local disk, preferably NVMe; created if missing. It needs room for all rows and slots,
+        which is free again when the process ends, however it ends.
     cache_rows : int
-        C, rows of each storage that are kept in memory: at least the unique rows of a batch,
+        C, the rows of each storage that are in memory: at least the unique rows of a batch,
         including batches of `evaluate` and `predict`, which have 4,096 rows by default.
 
     Examples
@@ -74,7 +72,7 @@ class OnDisk:
 
 
 class _Map:
-    """Which row is where in the cache and in the file, as `find_kernel` describes it."""
+    """Positions of rows in the cache and in the file, see `find_kernel`."""
 
     def __init__(self, rows: int, places: int) -> None:
         dtypes = dict.fromkeys(("owner", "home", "used_in"), "int32") | {
@@ -91,7 +89,7 @@ class _Map:
         self.clear()
 
     def clear(self) -> None:
-        """Begin with an empty cache and records in order."""
+        """Start with an empty cache and records in order."""
         for begin in range(0, len(self.index), _BLOCK):
             part = self.index[begin : begin + _BLOCK]
             part[...] = ~np.arange(begin, begin + len(part), dtype=np.int32)
@@ -100,14 +98,14 @@ class _Map:
 
 
 class DiskTable(Table):
-    """A table with `weight` (C, D) and `slots` as a cache of the rows in a file.
+    """A table whose `weight` (C, D) and `slots` are a cache of rows in a file.
 
     Parameters
     ----------
     table : Table
         The cache, with the rules and parts of all rows.
     folder : Path
-        Of the file.
+        Folder of the file.
     """
 
     def __init__(self, table: Table, folder: Path) -> None:
@@ -117,24 +115,28 @@ class DiskTable(Table):
         tensors = self._tensors()
         ends = np.cumsum([int(t.shape[1]) if len(t.shape) > 1 else 1 for t in tensors]).tolist()
         self._columns = [slice(*span) for span in zip([0, *ends], ends, strict=False)]
-        self._width = ends[-1] + 1  # the last is the number of the row
+        self._width = ends[-1] + 1  # the last number of a record is its row
         self._rows = max(rows.stop for rows in self.named.values())
         self._range = max(_LEAST, -(-self._rows // _RANGES))
         self._room = self._range // _SPARE  # records of a log
-        self._used = np.zeros(-(-self._rows // self._range), np.int64)  # of the log of each range
+        self._used = np.zeros(
+            -(-self._rows // self._range), np.int64
+        )  # number of records in each range's log
         slots = self._rows + len(self._used) * self._room
         if slots > _MOST_SLOTS:
             raise ConfigError(f"tables on disk: {self.name!r} has {self._rows:,} rows, too many")
         self._file = RecordFile(folder, self.name, slots, self._width)
         self._map = _Map(self._rows, int(self.weight.shape[0]))
-        self._missing = self._evicted = runtime.empty((0,), "int32")  # room for the rows of a batch
-        self.reads = 0  # rows that were brought in
-        self._batch = 0  # number of the last batch for which rows were
-        self._located = np.empty(0, np.int32)  # the places of its rows
+        self._missing = self._evicted = runtime.empty(
+            (0,), "int32"
+        )  # buffer for the rows of a batch
+        self.reads = 0  # number of rows that were read from the file
+        self._batch = 0  # number of the last batch
+        self._located = np.empty(0, np.int32)  # the places of the last batch's rows
 
     @property
     def ranges(self) -> tuple[Any, ...]:
-        """The one rule of all rows."""
+        """The rule of all rows."""
         return self._ranges
 
     @ranges.setter
@@ -154,7 +156,7 @@ class DiskTable(Table):
 
     @property
     def lags(self) -> bool:
-        """Whether rows are asked for before they are read: always."""
+        """Whether rows must be requested before they are read: always."""
         return True
 
     @property
@@ -173,12 +175,12 @@ class DiskTable(Table):
         Parameters
         ----------
         ids : int32 or int64 array or Tensor
-            Rows of the table, contiguous; written.
+            Rows of the table, contiguous; overwritten by places.
 
         Raises
         ------
         ResourceError
-            If they are more than the cache holds, or the disk fails.
+            If the cache is too small for them, or the disk fails.
         """
         self._file.require_whole()
         view = runtime.as_numpy(ids, writable=True) if isinstance(ids, runtime.NDArray) else ids
@@ -199,7 +201,7 @@ class DiskTable(Table):
         return 0
 
     def flush(self, missed: int = 0) -> int:
-        """Put all records in order, with all changes; rows stay in the cache. Returns 0."""
+        """Write all changes and put records in order; rows stay in the cache. Returns 0."""
         self._file.require_whole()
         places = np.flatnonzero(self._map.dirty[: self._map.notes[USED]])
         rows = self._map.owner[places]
@@ -231,18 +233,18 @@ class DiskTable(Table):
     def note_step(
         self, numbers: Mapping[Any, tuple[float, ...]], keys: tuple[int, ...], dense: bool = False
     ) -> None:
-        """Note that the rows changed that were brought in last."""
+        """Mark the last batch's rows as changed."""
         self._map.dirty[self._located] = 1
 
     def fill_(self, part: str, blocks: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Write the rows of one of its tables, and the slots of rows that were never touched.
+        """Write the rows of one of its tables, with the slots of untouched rows.
 
         Parameters
         ----------
         part : str
             Name of the table.
         blocks : iterable of (int, array (N, D) float32)
-            Rows from a number on.
+            First row, and consecutive rows.
         """
         formula = self.ranges[0].rule.spec.formula
         initial = {slot.name: slot.initial for slot in formula.slots}
@@ -256,7 +258,7 @@ class DiskTable(Table):
     def _exchange(self, missing: np.ndarray, evicted: np.ndarray) -> None:
         """Write the evicted rows, and read the rows that replace them."""
         order = np.argsort(evicted)[np.count_nonzero(evicted < 0) :]
-        for begin in range(0, order.size, self._room):  # as many as any log holds
+        for begin in range(0, order.size, self._room):  # as many as the largest log holds
             part = order[begin : begin + self._room]
             self._log(evicted[part], missing[part])
         slots = self._map.home[missing]
@@ -269,7 +271,7 @@ class DiskTable(Table):
                 view[places] = records[:, columns if view.ndim > 1 else columns.start]
 
     def _log(self, rows: np.ndarray, places: np.ndarray) -> None:
-        """Write rows that leave, in rising order, to the logs of their ranges."""
+        """Write evicted rows, in ascending order, to the logs of their ranges."""
         records = self._records(rows, places)
         numbers, begins, counts = np.unique(
             rows // self._range, return_index=True, return_counts=True
@@ -287,7 +289,7 @@ class DiskTable(Table):
         )
 
     def _merge(self, number: int, newest: np.ndarray | None = None) -> None:
-        """Bring the log of a range, and records that are newer, to where they belong."""
+        """Merge the log of a range, and newer records, into the range."""
         first, log = number * self._range, self._rows + number * self._room
         records = self._file.read_run(first, min(self._range, self._rows - first))
         logged = self._file.read_run(log, self._used[number])
@@ -302,12 +304,12 @@ class DiskTable(Table):
         self._used[number] = 0
 
     def _slots_of(self, rows: np.ndarray) -> np.ndarray:
-        """Where the file has these rows, as they are or as they were brought in."""
+        """Return the slots of these rows in the file."""
         at = self._map.index[rows]
         return np.where(at < 0, ~at, self._map.home[np.maximum(at, 0)])
 
     def _move(self, rows: np.ndarray, slots: np.ndarray) -> None:
-        """Note where the file has rows now."""
+        """Record the slots of rows in the file."""
         at = self._map.index[rows]
         out = at < 0
         self._map.index[rows[out]] = ~slots[out]
@@ -327,5 +329,5 @@ class DiskTable(Table):
 
 
 def _rows_of(records: np.ndarray) -> np.ndarray:
-    """The rows (N,) int32 that records are of."""
+    """Return the row numbers (N,) int32 of records."""
     return records.view(np.int32)[:, -1]

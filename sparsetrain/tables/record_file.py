@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File of records that has no name and is gone when its process ends.
+"""File of records without a name, which disappears when its process ends.
 
-All of its space is allocated at the start, so that a full disk is found then. It is read and
+All space is allocated at the start, so a full disk is an error then, not later. It is read and
 written through the system's file cache, which uses free memory.
 """
 
@@ -36,18 +36,18 @@ class RecordFile:
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if missing.
     name : str
-        Of the table, for messages.
+        Name of the table, for messages.
     slots, width : int
         S and W.
 
     Raises
     ------
     ConfigError
-        If no file can be made there.
+        If no file can be created there.
     ResourceError
-        If the disk has no room for it.
+        If the disk is too full.
     """
 
     def __init__(self, folder: Path, name: str, slots: int, width: int) -> None:
@@ -84,13 +84,13 @@ class RecordFile:
         Raises
         ------
         ResourceError
-            The saved one.
+            The error of the failed read or write.
         """
         if self._failure is not None:
             raise self._failure
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        """Return the records (N, W) of slots (N,) int32, best in rising order."""
+        """Return the records (N, W) of slots (N,) int32; ascending slots are fastest."""
         wanted, failed = runtime.as_tensor(slots), runtime.zeros((1,), "int32")
         records = runtime.empty((len(slots), self._shape[1]), "float32")
         _ask()(self._descriptor, wanted, self._bytes)

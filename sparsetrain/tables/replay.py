@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catch-up of ``mode="exact"``: the history of steps, and the kernel that replays missed ones.
 
-A row that no batch names has gradient 0, but momentum, a second moment or decay would move it in a
-dense optimizer. ``last[row]`` is the step up to which a row is current. The kernel applies the same
-spec with gradient 0 for each step since, with the numbers of that step. The zero is an argument:
-with a constant the compiler would simplify the arithmetic, which changes the bits. A table in half
-precision is rounded in every replayed step, by the random bits of that step.
+An untouched row has gradient 0, but in a dense optimizer momentum, a second moment or decay would
+still move it. ``last[row]`` is the step up to which a row is current. The kernel applies the same
+spec with gradient 0 for each later step, with that step's numbers. The zero is an argument: with a
+constant the compiler would simplify the arithmetic and change the bits. A table in half precision
+is rounded in every replayed step, by that step's random bits.
 
 Cost: D elements times the missed steps of each row; over all rows at most the arithmetic of dense
-training, without its memory traffic. With `max_replayed_steps`, at most that many steps a row; the
-rest become one multiplication of each slot, without their effect on the weight.
+training, without its memory traffic. `max_replayed_steps` limits the steps per row; the remaining
+ones become one multiplication of each slot, without their effect on the weight.
 
-A step of an element waits for the one before it. So the rows of a block are replayed one by one up
-to the step of the latest, and from there on as one long row, whose elements do not wait for each
-other. Where rows of a list miss many steps, they come in the order of these (`sorts`).
+Each step of an element depends on the previous one. So the rows of a block are replayed one by one
+up to the step of the most recent row, and from there as one long row with independent elements. If
+listed rows miss many steps, they are sorted by these (`sorts`).
 
 Parallel: strips of interleaved blocks of rows, because the missed steps of rows differ widely and
 each thread gets a fixed share.
@@ -46,15 +46,15 @@ STRIPS = 64
 
 
 def tasks_of(_rows: int) -> int:
-    """How many tasks catch up so many rows."""
+    """Number of tasks for this number of rows."""
     return STRIPS
 
 
-LISTED_BLOCK = 8  # rows of a list that one strip takes at a time
+LISTED_BLOCK = 8  # listed rows that a strip processes at a time
 TABLE_BLOCK = 16  # rows of a table: one cache line of `last`
-JOINED = 1024  # most columns of a block of rows that is replayed together: it stays in L1
+JOINED = 1024  # most elements of a block that is replayed as one row, so that it stays in L1
 FEW = 8  # missed steps that closed mode replays
-SMALLEST = 1e-300  # a factor of 0 has no logarithm; this one decays as well
+SMALLEST = 1e-300  # in place of 0, which has no logarithm
 
 
 def catch_up_kernel(
@@ -112,7 +112,7 @@ def catch_up_kernel(
 
 
 def sorts(spec: KernelSpec) -> bool:
-    """Whether rows of a list pay for being sorted by their steps: if each misses every step."""
+    """Whether it pays to sort listed rows by their steps: if a row misses many steps."""
     return spec.noop_on_zero_grad == "never" and not spec.closed
 
 
@@ -133,7 +133,7 @@ def replay_row(
 
 
 class _Block:
-    """Rows, each `row_at(i)`, that may be replayed as one; `until` is as in `replay_row`."""
+    """Rows `row_at(i)` that may be replayed as one; `until` is as in `replay_row`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Block:
         self._last, self._until = last, until
 
     def can_join(self, whole: Any) -> Any:
-        """Whether all rows are behind; where steps are limited, also whether by the same.
+        """Whether all rows are behind and, if steps are limited, by equally many steps.
 
         `whole` says if the block has all of its rows.
         """
@@ -166,7 +166,7 @@ class _Block:
         return behind if max_steps is None else tirx.And(behind, least[0] == self._latest[0])
 
     def replay(self, past: PastSteps, zero: Any) -> Any:
-        """Replay all rows, and note that they are current; return the number of steps."""
+        """Replay all rows and mark them as current; return the number of steps."""
         parameter, last, count = self._parameter, self._last, T.alloc_local((1,), "int64")
         arrays, width = [parameter.weight, *parameter.slots], self._rows * parameter.width
         copies = [T.alloc_local((1, width), array.dtype) for array in arrays]
@@ -192,7 +192,7 @@ class _Block:
 
     @contextmanager
     def _each_column(self, i: Any) -> Iterator[tuple[Any, Any]]:
-        """Run the block for each column of the i-th row, and its place in the copies."""
+        """Loop over the columns of the i-th row, with their positions in the copies."""
         tiles, lanes = self._parameter.tiles()
         with T.serial(0, tiles) as tile, T.vectorized(0, lanes) as lane:
             column = tile * lanes + lane
@@ -200,15 +200,15 @@ class _Block:
 
 
 def _can_join(parameter: Parameter, rows: int) -> bool:
-    """Whether elements of so many rows can be replayed as those of one."""
+    """Whether this number of rows can be replayed as one row."""
     return is_flat(parameter.spec, parameter.stored) and parameter.width * rows <= JOINED
 
 
 def columns(spec: KernelSpec, dtype: str) -> int:
-    """Columns K of a history: the numbers of a step, then logarithms of `decay_numbers` so far.
+    """Columns K of a history: a step's numbers, then accumulated logs of `decay_numbers`.
 
-    In closed mode in place of these the product of all `transition` behind the step. For a
-    half-precision `dtype` the two keys of the step's random bits come last.
+    In closed mode, instead of the logarithms, the product of all `transition` matrices so far. For
+    a half-precision `dtype` the two keys of the step's random bits come last.
     """
     beyond = spec.order**2 if spec.closed else len(decay_numbers(spec))
     return len(spec.numbers) + beyond + 2 * format_of(dtype).rounded
@@ -227,7 +227,7 @@ class PastSteps:
         self.array, self.base, self.spec, self.dtype = array, base, spec, dtype
 
     def numbers(self, step: Any) -> SimpleNamespace:
-        """The numbers of a step, rounded as the host rounds scalar arguments."""
+        """The numbers of a step, rounded like scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
             name: T.Bind(tirx.Cast(format_of(self.dtype).computed, self.array[row, column]))
@@ -243,7 +243,7 @@ class PastSteps:
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def transition(self, since: Any, i: int, j: int) -> Any:
-        """What number j of an element, after step `since`, gives to number i now."""
+        """Coefficient of number j of an element after step `since` in number i now."""
         column = len(self.spec.numbers) + i * self.spec.order + j
         return self.array[tirx.Cast("int64", since - self.base), column]
 
@@ -269,9 +269,9 @@ def _replay_limited(
     until: tuple[Any, Any],
     zero: Any,
 ) -> Any:
-    """Replay the steps from `since` on, beyond a limit by powers; return how many were replayed.
+    """Replay the steps from `since` on, those beyond a limit by powers; return the number replayed.
 
-    In closed mode no step is replayed where they are more than the limit.
+    In closed mode, if there are more than the limit, none is replayed.
     """
     now, max_steps = until
     count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
@@ -293,7 +293,7 @@ def _replay(
     parameter: Parameter, place: tuple[Any, Any], span: tuple[Any, Any], past: PastSteps, zero: Any
 ) -> None:
     row, start = place
-    # The spec without scale and clip: both leave a gradient of 0 as it is.
+    # The spec without scale and clip, which do not change a gradient of 0.
     tiles, lanes = parameter.tiles()
     with T.serial(0, span[1]) as step:
         h = past.numbers(span[0] + 1 + step)
@@ -357,11 +357,11 @@ class History:
     Parameters
     ----------
     spec : KernelSpec
-        Decides the record of a step.
+        Decides the columns of a row.
     now : int
-        Steps before the first that is recorded.
+        Steps before the first recorded one.
     dtype : str
-        Of the parameter.
+        Dtype of the parameter.
     """
 
     def __init__(self, spec: KernelSpec, now: int = 0, dtype: str = "float32") -> None:
@@ -400,16 +400,16 @@ class History:
         return self.now - self.base
 
     def saved(self) -> np.ndarray:
-        """The rows of `tensor` so far, a copy, from which `go_on_` goes on."""
+        """A copy of the rows of `tensor` so far, from which `go_on_` continues."""
         return self._view()[: self.missed + 1].copy()
 
     def go_on_(self, base: int, saved: np.ndarray) -> None:
-        """Go on from what was saved, with `base` as it was then; copies it.
+        """Continue from a saved history with its `base`; copies it.
 
         Raises
         ------
         CheckpointError
-            If it is not what a history of this kind saves.
+            If it is not a saved history of this kind.
         """
         shape = (len(saved), self.tensor.shape[1])
         kept = base >= 0 and len(saved) and base + len(saved) <= 2**31
@@ -422,7 +422,7 @@ class History:
         self.base, self.now = base, base + len(saved) - 1
 
     def restart(self, now: int | None = None) -> None:
-        """Forget the steps, when all rows are current."""
+        """Drop all steps; all rows must be current."""
         view = self._view()
         view[0] = view[self.missed]
         self.base = self.now = self.now if now is None else now

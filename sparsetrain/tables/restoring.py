@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restored tables: after weights and slots were loaded, histories go on, or begin anew."""
+"""Restored tables: after weights and slots are loaded, histories continue or start anew."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparsetrain.tables.slots import LAST, UNTOUCHED
 from sparsetrain.tables.state_dict import HISTORY
 from sparsetrain.tables.table import Range, Rule, Table
 
-MISSED = "missed"  # in a manifest: the tables and the base of each history that is saved
+MISSED = "missed"  # manifest entry: the tables and the base of each saved history
 
 
 class Missed(NamedTuple):
-    """A history that was saved: of these tables, by the rule that they followed then."""
+    """A saved history: its tables, and the rule that they followed."""
 
     tables: Collection[str]
     rule: Rule
@@ -29,7 +29,7 @@ class Missed(NamedTuple):
 
 
 def missed_of(manifest: Mapping[str, Any]) -> list[Any]:
-    """What a manifest says of histories; older versions saved all rows current."""
+    """The manifest's entry about histories; older versions saved all rows current."""
     return list(manifest.get(MISSED) or ())
 
 
@@ -44,9 +44,9 @@ def missed_in(
     ----------
     manifest : mapping
     read : callable
-        Gives an array by its name.
+        (name) -> array.
     rule_then : callable
-        Gives the rule of a table, when it was saved, by its name.
+        (table's name) -> its rule when it was saved.
     """
     found = []
     for number, each in enumerate(missed_of(manifest)):
@@ -59,25 +59,24 @@ def missed_in(
 def restored_(
     table: Table, before: Collection[str] | None = None, missed: Collection[Missed] = ()
 ) -> None:
-    """Go on from arrays that were loaded.
+    """Continue from loaded arrays.
 
-    Where rows follow the rule by which they lagged, they go on to lag. Others are made current, and
-    new histories begin. Rows for which `last` does not say that they are current are noted as such:
-    of a table that lags from now on, and where a row without a step had nothing to catch up with
-    before, but has from now on.
+    Rows that follow the rule by which they lagged continue to lag. Other rows are made current, and
+    new histories begin. If `last` was not kept for rows that are current, it is set: in tables that
+    lag only from now on, and for untouched rows that had nothing to catch up with before.
 
     Parameters
     ----------
     table : Table
     before : collection of str, optional
-        The tables that lagged when these arrays were saved; by default those that do now.
+        The tables that lagged when these arrays were saved; by default those that lag now.
     missed : collection of Missed
-        What their rows missed then; those of other tables are current.
+        Saved histories of lagging rows; rows of other tables are current.
 
     Raises
     ------
     CheckpointError
-        If a row has missed other steps than these.
+        If a row has missed steps that are not in these histories.
     """
     for number, part in enumerate(table.ranges):
         history, pieces = table.histories.get(number), _pieces(table, part)
@@ -95,7 +94,7 @@ def restored_(
 
 
 def require_current(table: Table, arrays: Mapping[str, np.ndarray]) -> None:
-    """Check that all rows are current in arrays, by name, that are about to be loaded.
+    """Check that all rows are current in arrays that will be loaded.
 
     Raises
     ------
@@ -116,7 +115,7 @@ def require_current(table: Table, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _pieces(table: Table, part: Range) -> dict[str, slice]:
-    """The rows of a range, for each of the tables."""
+    """Return the rows of a range for each of its tables."""
     return {
         name: slice(max(part.first, rows.start), min(part.end, rows.stop))
         for name, rows in (table.named or {table.name: slice(0, part.end)}).items()
@@ -125,7 +124,7 @@ def _pieces(table: Table, part: Range) -> dict[str, slice]:
 
 
 def _goes_on_(table: Table, history: History, part: Range, then: Sequence[Missed | None]) -> bool:
-    """Let rows of a range lag as they did, if all tables in it missed the same by the same rule."""
+    """Keep rows of a range lagging if all its tables missed the same steps by the same rule."""
     one = then[0] if then else None
     if one is None or any(own is not one for own in then):
         return False
@@ -137,7 +136,7 @@ def _goes_on_(table: Table, history: History, part: Range, then: Sequence[Missed
 
 
 def _lag_again_(table: Table, history: History, then: Missed, rows: slice) -> None:
-    """Give a history what was saved of it, if these rows have missed no other steps."""
+    """Restore a history, if these rows have missed no further steps."""
     history.go_on_(then.base, then.steps)
     last = runtime.as_numpy(table.slots[LAST])[rows]
     known = (last >= history.base) & (last <= history.now)

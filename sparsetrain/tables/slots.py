@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots: the arrays of optimizer state beside rows, their shapes, and which rows have none."""
+"""Slots: the arrays of optimizer state, their shapes, and the dtypes that support them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import to_device
 from sparsetrain.tables.formula import Formula, KernelSpec, Slot
 
-LAST = "last"  # the slot that exact mode adds: the step up to which each row is current
+LAST = "last"  # the slot of exact mode: the step up to which each row is current
 UNTOUCHED = -1  # in `last`: no step has touched this row
 
 
@@ -30,12 +30,12 @@ def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def slot_shape(slot: Slot, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a slot of a parameter of some shape."""
+    """Return the shape of a slot, given the parameter's shape."""
     return (rows_of(shape),) if slot.per == "row" and len(shape) > 1 else shape
 
 
 def new_slots(name: str, formula: Formula, param: NDArray, fill: bool = True) -> dict[str, NDArray]:
-    """Slots of one parameter, with their initial values if `fill`."""
+    """Return the slots of one parameter, with initial values if `fill`."""
     return {slot.name: _new_slot(name, slot, param, fill) for slot in formula.slots}
 
 
@@ -49,12 +49,12 @@ def _new_slot(name: str, slot: Slot, param: NDArray, fill: bool) -> NDArray:
 
 
 def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> None:
-    """Refuse rules that rows of some dtype cannot follow.
+    """Refuse rules that a table's dtype does not support.
 
     Raises
     ------
     ConfigError
-        Names the parameter and the way out.
+        Names the parameter and the fix.
     """
     stored = format_of(dtype)
     if average and stored.rounded:
@@ -76,7 +76,7 @@ def check_rules(name: str, dtype: str, ranges: Sequence[Any], average: bool) -> 
 
 
 class Span(NamedTuple):
-    """Rows [first, end) of a parameter; row i is row ``begin + step * i`` of the whole one."""
+    """Rows [first, end) of a parameter; row i is row ``begin + step * i`` of the whole table."""
 
     first: int
     end: int
@@ -91,7 +91,7 @@ class Target(NamedTuple):
     slots: Mapping[str, NDArray]
 
     def views(self, spec: KernelSpec, rows: int, columns: int) -> list[NDArray]:
-        """Return weight and slots as (rows, columns), or (rows,) where a slot is per row."""
+        """Return weight and slots as (rows, columns), or (rows,) for a per-row slot."""
         shapes = {"element": (rows, columns), "row": (rows,)}
         slots = spec.formula.slots
         weight = self.param._create_view((rows, columns), format_of(str(self.param.dtype)).seen)

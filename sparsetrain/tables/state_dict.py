@@ -21,9 +21,9 @@ from sparsetrain.runtime.tensors import editable_numpy
 Kind = tuple[tuple[int, ...], np.dtype]
 Parts = Mapping[str, Mapping[str, slice]]  # storage -> the rows of each table in it
 COUNT = "optimizer:step"
-# Prefixes of arrays that are saved beside these: the encoder's, and of the steps that rows missed.
+# Prefixes of further saved arrays: the encoder's, and histories of missed steps.
 ENCODER, HISTORY = BESIDE = "encoder/", "history/"
-_BLOCK = 1 << 20  # numbers that are looked at together
+_BLOCK = 1 << 20  # numbers checked at a time
 
 
 def require_own_names(model: str, params: Iterable[str], tables: Parts) -> None:
@@ -62,16 +62,16 @@ def named_arrays(
     state : mapping
         Slots by parameter and slot name.
     tables : mapping
-        For the parameters that are storages: the rows of each table by logical name.
+        For parameters that are storages, the rows of each table by logical name.
     count : Tensor (1,) int64, optional
-        Steps taken, if the optimizer's numbers depend on them.
+        Steps taken, if the optimizer's numbers depend on the step.
     view : callable
-        From a tensor to the array that is seen.
+        (tensor) -> the array to return.
 
     Raises
     ------
     ConfigError
-        If two of them would have one name.
+        If two arrays would have the same name.
     """
     named: dict[str, np.ndarray] = {}
     for name, param in params.items():
@@ -107,9 +107,9 @@ def writable_arrays(
 
 
 def named_tables(tables: Parts) -> dict[str, dict[str, slice]]:
-    """For each storage, the rows of its tables by logical name: ``embeddings.C1.weight``.
+    """For each storage, the rows of its tables by logical name, such as ``embeddings.C1.weight``.
 
-    A storage of one table that has its name keeps it: ``item.weight``.
+    A storage with a single table of the same name keeps its name: ``item.weight``.
     """
     named = {}
     for storage, parts in tables.items():
@@ -135,7 +135,9 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
             continue
         rows = np.atleast_1d(array)
         step = max(1, _BLOCK * len(rows) // max(1, rows.size))
-        for start in range(0, len(rows), step):  # without a copy of all, whatever the strides
+        for start in range(
+            0, len(rows), step
+        ):  # without a copy of the whole array, for any strides
             if not np.isfinite(rows[start : start + step]).all():
                 kind = "slot" if ":" in name else "parameter"
                 return f"{kind} {name!r} holds numbers that are not finite"
@@ -143,7 +145,7 @@ def describe_nonfinite(arrays: Mapping[str, np.ndarray]) -> str | None:
 
 
 def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
-    """Refuse to save slots that overflowed: their parameters would stay as they are for ever.
+    """Refuse to save slots that overflowed, since their parameters would never change again.
 
     Raises
     ------
@@ -170,17 +172,17 @@ def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 class Finite:
-    """A look at saved arrays part by part, and a refusal when all have been read."""
+    """A check of saved arrays, part by part; raises after all are read."""
 
     def __init__(self) -> None:
         self._found: str | None = None
 
     def look(self, name: str, part: np.ndarray) -> None:
-        """See a part of an array."""
+        """Check a part of an array."""
         self._found = self._found or describe_nonfinite({name: part})
 
     def require(self) -> None:
-        """As `check_finite`, for the arrays seen."""
+        """As `check_finite`, for the checked arrays."""
         if self._found is not None:
             raise CheckpointError(
                 f"{self._found}: take another checkpoint, and train with a lower lr"
@@ -211,7 +213,7 @@ def check_kinds(target: Mapping[str, np.ndarray], source: Mapping[str, Kind]) ->
 
 
 def _reason(names: Sequence[str], missing: bool) -> str:
-    """An explanation, if nothing but the slot of exact mode differs."""
+    """Explain the difference if only the slot of exact mode differs."""
     if not all(name.endswith(":last") for name in names):
         return ""
     now, then = ("'exact'", "another") if missing else ("another", "'exact'")
@@ -231,7 +233,7 @@ def load_arrays_(
     Raises
     ------
     CheckpointError
-        If names, shapes or dtypes differ, or whatever `check` raises of `source` when they do not.
+        If names, shapes or dtypes differ, or `check` raises for `source`.
     """
     check_kinds(target, {name: (array.shape, array.dtype) for name, array in source.items()})
     check(source)
@@ -240,12 +242,12 @@ def load_arrays_(
 
 
 def load_rows_(target: np.ndarray, rows: np.ndarray, what: str) -> None:
-    """Copy floats into the view of a table, rounded to its dtype.
+    """Copy floats into a view of a table, rounded to its dtype.
 
     Raises
     ------
     ConfigError
-        If the shape is not the table's, or a number is not finite in its dtype.
+        If the shape is wrong, or a number is not finite in the table's dtype.
     """
     rows, stored = np.asarray(rows), format_of(str(target.dtype))
     shape = len(target), stored.width(target.shape[1])

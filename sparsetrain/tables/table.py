@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Table`: the rows of a parameter with slots, rules and missed steps.
 
-In exact mode a step updates the rows that a batch names; the slot `last` holds the step up to which
-a row is current. Readers ask the table for rows, by `rows(ids)` or `current()`, and it replays
-their missed steps. Cost: the missed steps; nothing if no row lags.
+In exact mode a step updates the rows that a batch looks up; the slot `last` holds the step up to
+which a row is current. Readers request rows by `rows(ids)` or `current()`, which replays their
+missed steps. Cost: the missed steps; nothing if no row lags.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.replay import History
 from sparsetrain.tables.slots import LAST, UNTOUCHED, Span, Target, matrix_shape
 
-FOREVER = 2**31 - 1  # a limit that is never reached
+FOREVER = 2**31 - 1  # no limit
 
 
 class Rule(Protocol):
@@ -54,7 +54,7 @@ class Rule(Protocol):
 
     @property
     def max_replayed_steps(self) -> int | None:
-        """The most steps of a row that are replayed one by one."""
+        """Most steps to replay for a row, one by one."""
 
 
 class Range(Protocol):
@@ -70,7 +70,7 @@ class Range(Protocol):
 
     @property
     def end(self) -> int:
-        """The row behind the last."""
+        """The end of the rows."""
 
     @property
     def rule(self) -> Rule:
@@ -78,20 +78,20 @@ class Range(Protocol):
 
 
 class Table:
-    """Rows of one parameter, which may hold several tables side by side.
+    """Rows of one parameter, which may hold several tables.
 
     Parameters
     ----------
     name : str
         Of the parameter.
     weight : Tensor
-        (V, D), or of any shape for a parameter that is no table.
+        (V, D), or any shape for a parameter that is not a table.
     slots : dict of str to Tensor
         With `last` (V,) int32 if rows may lag.
     ranges : sequence of Range
         The rules of its rows.
     named : mapping of str to slice
-        The rows of each table by name; empty for a parameter that is none.
+        The rows of each table by name; empty for a parameter that is not a table.
     count : (1,) int64
         Steps taken; read, never written.
     """
@@ -108,12 +108,12 @@ class Table:
         self.name, self.weight, self.slots = name, weight, {} if slots is None else slots
         self.ranges, self.named, self._count = tuple(ranges), dict(named or {}), count
         self.dtype = str(weight.dtype)
-        self.numbered: tuple[Span, ...] = ()  # if these are some rows of a whole parameter
+        self.numbered: tuple[Span, ...] = ()  # if this has only some rows of a parameter
         self.histories = {
             number: History(spec, dtype=self.dtype)
             for number, spec in _lagging(self.slots, self.ranges).items()
         }
-        self.read: tuple[NDArray, CoalescePlan] | None = None  # ids that were asked for last
+        self.read: tuple[NDArray, CoalescePlan] | None = None  # ids of the last request
 
     def __repr__(self) -> str:
         shape = " x ".join(str(int(extent)) for extent in self.weight.shape)
@@ -140,24 +140,24 @@ class Table:
         return sum(map(_bytes_of, (self.weight, *self.slots.values())))
 
     def stored(self, writing: bool = False) -> tuple[Any, Mapping[str, Any]]:
-        """Weight and slots without catching up, as tensors or arrays that may be written.
+        """Weight and slots without catching up, as writable tensors or arrays.
 
-        With `writing` they will be, and derived knowledge of them is dropped.
+        `writing` says that they will be written, which drops values derived from them.
         """
         return self.weight, self.slots
 
     def rows(self, ids: Any) -> NDArray:
-        """Return the weight, in which these rows are current; see `catch_up`."""
+        """Return the weight with these rows current; see `catch_up`."""
         self.catch_up(ids)
         return self.weight
 
     def current(self) -> NDArray:
-        """Return the weight, in which all rows are current."""
+        """Return the weight with all rows current."""
         self.flush()
         return self.weight
 
     def as_int8(self, rows: NDArray) -> NDArray:
-        """Rows of bytes (V, D + 8) uint8 for prediction, of its rows (V, D) or their averages.
+        """Quantize its rows (V, D), or their averages, to (V, D + 8) uint8 for prediction.
 
         Raises
         ------
@@ -175,12 +175,12 @@ class Table:
         return made
 
     def catch_up(self, ids: Any) -> int:
-        """Make these rows current and keep their plan; return the steps replayed.
+        """Make these rows current and store their plan; return the number of steps replayed.
 
         Parameters
         ----------
         ids : integer array
-            Any shape, duplicates welcome.
+            Any shape, duplicates allowed.
 
         Raises
         ------
@@ -199,9 +199,9 @@ class Table:
         return self._catch_up(plan)
 
     def flush(self, missed: int = 0) -> int:
-        """Make all rows current and begin new histories; return the steps replayed.
+        """Make all rows current and begin new histories; return the number of steps replayed.
 
-        Where no row missed more than so many steps, they stay as they are.
+        If no row missed more than `missed` steps, nothing changes.
         """
         replayed = 0
         for part in self.ranges if self.has_last else ():
@@ -215,18 +215,18 @@ class Table:
         return replayed
 
     def plan_of(self, gradient: RowSparse) -> CoalescePlan:
-        """Return the plan of a gradient's rows: the one of the rows read, if ids are the same."""
+        """Return the plan of a gradient's rows: the last request's plan if its ids are equal."""
         if self.read is not None and same_ids(self.read[0], gradient.indices):
             return self.read[1]
         return gradient.plan()
 
     def require_current(self, plan: CoalescePlan) -> None:
-        """Refuse a gradient of rows that were read while they lagged.
+        """Refuse a gradient of rows that lagged when they were read.
 
         Raises
         ------
         ConfigError
-            If there is such a row; they are current then.
+            If there is such a row; the rows are made current first.
         """
         if self.histories and not (self.read and self.read[1] is plan) and self._catch_up(plan):
             raise ConfigError(
@@ -235,23 +235,23 @@ class Table:
             )
 
     def keys(self, seed: int, step: int) -> tuple[int, ...]:
-        """Keys of the random bits by which a step rounds rows; () where none is rounded."""
+        """Keys of the random bits that round rows in a step; () without rounding."""
         return format_of(self.dtype).keys(seed, self.name, step)
 
     def spans(self, number: int) -> list[Span]:
-        """The rows of a range, in as many spans as the random bits of their numbers ask for."""
+        """The rows of a range, as spans in which row numbers for random bits are consecutive."""
         part = self.ranges[number]
         cut = self.numbered if format_of(self.dtype).rounded else ()
         own = (s._replace(first=max(s.first, part.first), end=min(s.end, part.end)) for s in cut)
         return [s for s in own if s.first < s.end] or [Span(part.first, part.end)]
 
     def stamp(self, number: int) -> int | None:
-        """The step that an update writes into `last` of a range; None where no row lags."""
+        """The step that an update writes to `last` of a range; None if rows do not lag."""
         history = self.histories.get(number)
         return None if history is None else history.now + 1
 
     def marks(self, number: int, seed: int, step: int) -> list[int] | None:
-        """Two noise keys and the `stamp` of an update of a range; None if it takes neither."""
+        """Two noise keys and the `stamp` of a range's update; None if it needs neither."""
         keys, stamp = self.keys(seed, step), self.stamp(number)
         return [*(keys or (0, 0)), stamp or 0] if keys or stamp is not None else None
 
@@ -263,9 +263,9 @@ class Table:
         Parameters
         ----------
         numbers : mapping
-            Of each rule.
+            The numbers of each rule.
         keys : tuple of int
-            Of the random bits, for a table in half precision.
+            Keys of the random bits, for a table in half precision.
         dense : bool
             Whether its gradient was dense, so that all rows are current.
         """
@@ -275,7 +275,7 @@ class Table:
                 self._note_current(self.ranges[number], history.now)
 
     def lags_by(self, ranges: Sequence[Any]) -> bool:
-        """Whether by these rules the same rows lag, and miss the same, as by those so far."""
+        """Whether with these rules the same rows lag, and miss the same, as with current ones."""
         known = {number: history.spec for number, history in self.histories.items()}
         return known == _lagging(self.slots, ranges)
 
@@ -290,7 +290,7 @@ class Table:
         return 0 if self._count is None else int(self._count[0])
 
     def _note_current(self, part: Range, step: int) -> None:
-        """Note that all rows of a range are current."""
+        """Mark all rows of a range as current."""
         with editable_numpy(self.slots[LAST]) as view:
             view[part.first : part.end] = step
 
@@ -309,7 +309,7 @@ class Table:
         span: tuple[int, int],
         plan: CoalescePlan | None = None,
     ) -> int:
-        """Catch up rows of a span, or of these segments of a plan; return the steps replayed."""
+        """Catch up rows of a span, or of segments of a plan; return the number of steps."""
         param, limit = self.weight, rule.max_replayed_steps
         if history.spec.closed:
             limit = limit or replay.FEW
@@ -346,7 +346,7 @@ class Table:
 def new_last(
     name: str, weight: NDArray, ranges: Sequence[Any], fill: bool = True
 ) -> dict[str, NDArray]:
-    """The slot of the steps up to which rows are current, (V,) int32."""
+    """The slot `last`: the step up to which each row is current, (V,) int32."""
     what = f"slot {LAST!r} of parameter {name!r}"
     tensor = runtime.empty((matrix_shape(weight.shape)[0],), "int32", what)
     view = runtime.as_numpy(tensor, writable=True)
@@ -357,7 +357,7 @@ def new_last(
 
 
 def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, int]]:
-    """For each range, the segments of the plan in it; a plan's rows ascend."""
+    """For each range, the plan's segments in it; rows of a plan are in ascending order."""
     if len(parts) == 1:
         return [(0, plan.num_unique)]
     below = rows_below(plan, [edge for part in parts for edge in (part.first, part.end)])
@@ -365,7 +365,7 @@ def segment_spans(plan: CoalescePlan, parts: Sequence[Any]) -> list[tuple[int, i
 
 
 def _by_lag(rows: np.ndarray, last: NDArray) -> NDArray:
-    """Rows in the order of the steps up to which they are current."""
+    """Sort rows by the step up to which they are current."""
     return runtime.as_tensor(rows[np.argsort(runtime.as_numpy(last)[rows])])
 
 
@@ -382,7 +382,7 @@ def _lagging(slots: Mapping[str, Any], ranges: Sequence[Any]) -> dict[int, Kerne
 def _checked_rows(name: str, indices: Any, rows: int) -> NDArray:
     """Row numbers (N,) of a table, from an integer array of any shape.
 
-    Ids on a device are not read: their plan tells if one is outside.
+    Ids on a device are not read; their plan reports ids outside the table.
     """
     if isinstance(indices, runtime.NDArray) and backend_at(indices) is not host():
         if indices.dtype not in ("int32", "int64"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text files in blocks of whole lines, plain or compressed, and the dialect they are written in.
 
-Memory is constant, and where blocks end depends on the file alone. The dialect follows the schema,
+Memory is constant, and the ends of blocks depend only on the file. The dialect follows the schema,
 then the file's name, then its first line.
 """
 
@@ -41,7 +41,7 @@ NEWLINE, RETURN, QUOTE = 10, 13, 34
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file that begins so is compressed, or has several fields in a line."""
+    """Return whether a file's first bytes are compressed, or a line of several fields."""
     return head.startswith(tuple(_PACKED)) or b"\t" in head
 
 
@@ -49,9 +49,9 @@ class Block(NamedTuple):
     """Whole lines of a file."""
 
     data: Array  # (N,) uint8, ending in a newline
-    first_line: int  # the number of the first of them, from 1
-    lines: int  # how many newlines there are
-    file_bytes: int  # bytes of the file, compressed or not, that were read for them
+    first_line: int  # number of the first line, from 1
+    lines: int  # number of newlines
+    file_bytes: int  # bytes of the file (compressed, if it is) read for this block
 
 
 def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
@@ -77,14 +77,14 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     now, lines = raw.tell(), count_bytes(data[:cut], NEWLINE)
                     yield Block(data[:cut], line, lines, now - before)
                     before, line = now, line + lines
-                del memory, data  # before there is more of it
+                del memory, data  # fails before more is read
         except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
                 "copy it again"
             ) from None
         if len(rest):
-            # A quote that is a letter leaves whole lines over.
+            # With a quote that is an ordinary character, whole lines remain.
             rest = rest if rest[-1] == NEWLINE else np.append(rest, np.uint8(NEWLINE))
             sums.append(_sum(rest))
         found = _size_and_time(raw)
@@ -111,13 +111,13 @@ def _sum(data: Array) -> int:
 
 
 def count_bytes(data: Array, byte: int) -> int:
-    """Return how often a byte occurs; by parts that stay in a core's cache."""
+    """Return how often a byte occurs; counts parts that stay in a core's cache."""
     parts = (data[first : first + _PART] for first in range(0, len(data), _PART))
     return sum(int(np.count_nonzero(part == byte)) for part in parts)
 
 
 def _size_and_time(raw: IO[bytes]) -> tuple[int, int]:
-    """Return the bytes of a file and when it was changed, in ns; of an object by URL 0."""
+    """Return a file's size in bytes and modification time in ns; 0 for an object by URL."""
     if not isinstance(raw, io.BufferedReader):
         return 0, 0
     found = os.fstat(raw.fileno())
@@ -132,7 +132,7 @@ def _unpacked(raw: IO[bytes]) -> Any:
 
 
 def _last_line_end(data: Array, quoted: bool) -> int:
-    """Return the bytes up to and with the last newline that ends a row, 0 if there is none."""
+    """Return the bytes up to the end of the last newline that ends a row; 0 without one."""
     if quoted and count_bytes(data, QUOTE):
         ends = row_ends(data)
         return int(ends[-1]) + 1 if len(ends) else 0
@@ -144,14 +144,14 @@ def _last_line_end(data: Array, quoted: bool) -> int:
 
 
 def row_ends(data: Array, newlines: Array | None = None) -> Array:
-    """Return where the newlines outside of quotes are, (n,) int64; a block begins outside."""
+    """Return the positions of newlines outside quotes, (n,) int64; a block begins outside."""
     newlines = np.flatnonzero(data == NEWLINE) if newlines is None else newlines
     quotes = np.flatnonzero(data == QUOTE)
     return newlines[np.searchsorted(quotes, newlines) % 2 == 0]
 
 
 def lone_returns(data: Array) -> Array:
-    """Return where carriage returns are with no newline behind them, (n,) int64."""
+    """Return the positions of carriage returns without a following newline, (n,) int64."""
     returns = np.flatnonzero(data == RETURN) if count_bytes(data, RETURN) else np.zeros(0, int)
     return returns[np.append(data, np.uint8(NEWLINE))[returns + 1] != NEWLINE]
 
@@ -162,17 +162,17 @@ _CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
 
 
 class Dialect(NamedTuple):
-    """Format of one text file, with every choice resolved."""
+    """Format of one text file, with every option resolved."""
 
     delimiter: str
-    quoted: bool  # whether a field may be in double quotes; never in tab-separated files
+    quoted: bool  # whether fields may be in double quotes; never in tab-separated files
     names: tuple[str, ...]
     header: bool  # whether the first line is not a row
     null: tuple[str, ...]
 
 
 def find_dialect(file: str, text: TextFormat) -> Dialect:
-    """Settle open questions of a schema by the first line of a file."""
+    """Complete a schema's text format from the first line of a file."""
     delimiter = text.delimiter or DELIMITERS.get(suffix_of(file), "\t")
     quoted = delimiter != "\t"
     first = next(read_blocks(file, quoted, block_bytes=1 << 20), None)
@@ -217,7 +217,7 @@ def first_line_of(data: Array, file: str) -> str:
 
 
 def _check_delimiter(line: str, file: str) -> None:
-    """Refuse a line of one field that looks like several; a column may well be alone."""
+    """Refuse a line of one field that looks like several; a file may have a single column."""
     for other in ("\t", ",", ";", "|"):
         if other in line:
             raise DataError(
@@ -239,8 +239,8 @@ def _check_quotes(names: list[str], file: str) -> None:
 def _is_header(fields: list[str]) -> bool:
     """Return whether all fields are names; a row of data has a number or an empty field.
 
-    The first may be empty: so pandas writes the name of an index. So may the last ones, if nobody
-    reads their columns.
+    The first name may be empty, as pandas writes an index. Names of columns at the end that are not
+    read may be empty too.
     """
     named = fields[1:] if len(fields) > 1 and not fields[0] else [*fields]
     while named and not named[-1]:

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text rows as Arrow tables of text, with the lines that have too few or too many fields.
 
-Fields stay text: labels, numbers and categories are parsed later, so a value means the same in a
-text file as in a parquet column of text. Callers that encode all columns get numbers instead, if
-all of a column's text are numbers: a key is the number of its text, a dense value or a label the
-same float64. Lines that are not plain (quotes, carriage returns, a wrong number of fields, texts
-for missing values), and columns with anything else, are left to Arrow. Cost: about 1 microsecond
-for a row of 40 fields, 0.3 for numbers.
+Fields stay text; labels, numbers and categories are parsed later, as in a parquet column of text.
+Callers that encode all columns get numbers instead if all texts of a column are numbers, with the
+same keys, dense values and labels. Arrow reads lines that are not plain (quotes, carriage returns,
+a wrong number of fields, texts for missing values), and columns that are not numbers. Cost: about 1
+microsecond for a row of 40 fields, 0.3 for numbers.
 
-A text file is one part, read from its beginning each time: a shuffle mixes its rows within the
-buffer alone, and each epoch parses it anew. To train more than once on much text, convert it first.
+A text file is one part, always read from its beginning, so a shuffle mixes rows only within the
+buffer, and each epoch parses the file again. To train repeatedly on much text, convert it first.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class BadLine(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The rows of a block, the number of the line each begins at, and lines that are not rows."""
+    """The rows of a block, each row's line number, and the lines that are not rows."""
 
     table: pa.Table
     lines: Array
     bad: list[BadLine]
 
     def pieces(self, names: Sequence[str], coded: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Yield columns of the rows, a piece at a time, with the numbers of their lines."""
+        """Yield columns of the rows piece by piece, with their line numbers."""
         first, table = 0, self.table.select(list(names))
         is_text = any(pa.types.is_string(type_) for type_ in table.schema.types)
         for piece in table.to_batches(max_chunksize=PIECE_ROWS if is_text else CODED_ROWS):
@@ -118,16 +117,16 @@ def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] 
     parsed = _assign(table, lines, invalid)
     if header and 1 in parsed.lines[:1]:
         parsed = Parsed(parsed.table.slice(1), parsed.lines[1:], parsed.bad)
-    # Whether it is UTF-8 is looked at where a column is read, which can name the line.
+    # UTF-8 is checked when a column is read, where the error can name the line.
     texts = [column.cast(pa.string(), safe=False) for column in parsed.table.columns]
     columns = dict(zip(names, texts, strict=True)) | numbers
     return parsed._replace(table=pa.table({name: columns[name] for name in dialect.names}))
 
 
 def _require_closed_quotes(data: Array, dialect: Dialect, file: str, first_line: int) -> None:
-    """Refuse a quoted field without an end, in which Arrow would read the rest of the file.
+    """Refuse a quoted field without an end, for which Arrow would read the rest of the file.
 
-    A quote within a field that does not begin with one is a letter.
+    A quote inside a field that does not begin with a quote is an ordinary character.
     """
     text = io.StringIO(data.tobytes().decode("utf-8", "replace"), newline="")
     rows = csv.reader(text, delimiter=dialect.delimiter, strict=True)
@@ -160,7 +159,7 @@ def _line_numbers(data: Array, dialect: Dialect) -> Array:
 
 
 def _assign(table: pa.Table, lines: Array, invalid: list[Any]) -> Parsed:
-    """Say which line each row is from; the parser counts the rows that it refuses from 1."""
+    """Number the rows by their lines; the parser counts refused rows from 1."""
     at = np.array([row.number - 1 for row in invalid], dtype=np.int64)
     bad = [
         BadLine(
@@ -174,7 +173,7 @@ def _assign(table: pa.Table, lines: Array, invalid: list[Any]) -> Parsed:
 
 
 def bad_line_error(file: str, bad: BadLine) -> DataError:
-    """Return the error about a line that is not a row."""
+    """Describe a line that is not a row."""
     return Location(file, unit="line", first_row=bad.number).error(
         f"{bad.reason}; correct or drop the line (convert --bad-rows skip leaves it out)", 0
     )
@@ -188,7 +187,7 @@ class TextRows:
     dialect: Dialect
 
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield columns of the rows, a piece at a time; see `Part.pieces`."""
+        """Yield columns of the rows piece by piece; see `Part.pieces`."""
         for block in read_blocks(self.file, self.dialect.quoted):
             parsed = parse_block(block, self.dialect, self.file, coded)
             if parsed.bad:
@@ -203,11 +202,13 @@ def text_parts(file: str, schema: Schema) -> list[Part]:
     return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]
 
 
-LEAST_BYTES = 1 << 24  # of a file's first block; for less, importing TVM takes as long as it saves
+LEAST_BYTES = (
+    1 << 24
+)  # bytes of a file's first block; for less, the import of TVM costs more than it saves
 
 
 def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> dict[str, Any]:
-    """Return the columns that spell numbers, in `categories` `Digits`, else int32."""
+    """Return the columns of numbers: `Digits` for `categories`, else int32."""
     data, lines, names, is_first = block.data, block.lines, dialect.names, block.first_line == 1
     is_plain = not dialect.null and len(names) > 1 and "\0" < dialect.delimiter < "\x80"
     if not is_plain or (is_first and len(data) < LEAST_BYTES):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text with a user and its items in each line, as LightGCN's and BARS's ``train.txt``.
 
-Fields are apart by spaces. A user without items is no interaction.
+Fields are separated by spaces. A user without items has no interaction.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.parquet import is_parquet
 
-_SAMPLE = 1 << 16  # bytes whose lines decide the format
+_SAMPLE = 1 << 16  # the lines in these first bytes decide the format
 
 
 def are_user_lists(file: str) -> bool:
-    """Return whether the lines of a text have no name, no delimiter but a space, and any length."""
+    """Return whether lines have no names, no delimiter except spaces, and different lengths."""
     with open_file(file) as opened:
         head = bytes(opened.read(_SAMPLE))
     lines = head.split(b"\n")[: -1 if len(head) == _SAMPLE else None]
@@ -31,7 +31,7 @@ def are_user_lists(file: str) -> bool:
 
 
 def read_user_lists(files: Sequence[str]) -> dict[str, Any]:
-    """Return users and items (N,), integers if all of them are."""
+    """Return users and items (N,), as integers if all are integers."""
     users, items = [], []
     for file in files:
         with open_file(file) as opened:

@@ -2,7 +2,7 @@
 """Windows of time: the rows of each day, week, month or span of a time column.
 
 Times are as in `split_time`. Days begin in UTC, weeks on Mondays. Nothing is copied: a window reads
-the parts that may hold its rows, and drops the rest.
+the parts that may have its rows, and drops other rows.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Unit = Literal["hour", "day", "week", "month"] | float
 _CODES = {"hour": "h", "day": "D", "week": "D", "month": "M"}  # of NumPy
 _DAY = 86_400
 _MONDAY = 4 * _DAY  # 1970-01-01 was a Thursday
-_YEARS = 9999 * 366 * _DAY  # seconds that have a date
+_YEARS = 9999 * 366 * _DAY  # range of seconds with a date
 
 
 def split_windows(
     source: Any, column: str, unit: Unit, *, schema: Schema | str | Path | None = None
 ) -> list[tuple[str, Source]]:
-    """Split by windows of a time column, in the order of time; windows without rows are left out.
+    """Split by windows of a time column, in order of time; windows without rows are left out.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ def split_windows(
     column : str
         A column of dates, timestamps or numbers.
     unit : {"hour", "day", "week", "month"} or float
-        Of numbers "day" reads seconds since 1970. A number is a span of the column's own units, as
-        100 for days of Avazu's YYMMDDHH.
+        A named unit reads numbers as seconds since 1970. A number is a span in the column's own
+        units, such as 100 for days of Avazu's YYMMDDHH.
     schema : Schema or path, optional
         As `open_source` takes it.
 
@@ -57,7 +57,7 @@ def split_windows(
     ConfigError
         If the unit is something else.
     DataError
-        If the column is missing or a value of it is, or a number is not a second that has a date.
+        If the column or one of its values is missing, or a number of seconds has no date.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def window_starts(times: Array, unit: Unit, location: Location | None = None) ->
     Raises
     ------
     DataError
-        If a time has no date, where the unit needs one; names its row in `location`.
+        If a time has no date and the unit needs one; names its row in `location`.
     """
     if not isinstance(unit, str):
         return np.floor(times / unit) * unit

@@ -17,7 +17,7 @@ from sparsetrain.errors import shown
 
 
 class Family(NamedTuple):
-    """One way to number columns: a prefix, its first number and who names them so."""
+    """One way to number columns: a prefix, the first number, and whose convention it is."""
 
     prefix: str
     first: int
@@ -28,7 +28,7 @@ class Family(NamedTuple):
         return f"{self.prefix}{self.first + index}"
 
     def count(self, names: Sequence[str]) -> int:
-        """Return how many columns `names` must have to reach the highest numbered one there."""
+        """Return the number of columns up to the highest number among `names`."""
         pattern = re.compile(re.escape(self.prefix) + r"(0|[1-9]\d{0,3})")
         numbers = [int(hit[1]) for name in names if (hit := pattern.fullmatch(name))]
         return max(0, max(numbers, default=self.first - 1) - self.first + 1)
@@ -75,7 +75,7 @@ def _all(family: Family, count: int) -> tuple[str, ...]:
 def require_column(
     names: Sequence[str], name: str, what: str, location: Location, advice: str = ""
 ) -> None:
-    """Refuse a column that is missing or there twice."""
+    """Refuse a column that is missing or occurs twice."""
     if names.count(name) > 1:
         raise location.of_column(name).error("the column is there twice; drop one")
     if name not in names:
@@ -88,14 +88,14 @@ def require_columns(
     names: Sequence[str], wanted: Sequence[str], what: str, location: Location, advice: str = ""
 ) -> None:
     """Refuse missing and duplicate columns."""
-    times = Counter(names)  # to count each among thousands takes seconds
+    times = Counter(names)  # counting each name among thousands takes seconds
     for name in wanted:
         if times[name] != 1:
             require_column(names, name, what, location, advice)
 
 
 def _hint(name: str, names: Sequence[str]) -> str:
-    """Suggest a name: the same in a different case, or the most similar one."""
+    """Suggest a name: the same name in a different case, or the most similar name."""
 
     def likeness(other: str) -> tuple[float, bool]:
         same = other.lower() == name.lower()
@@ -109,7 +109,7 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 
 def find_label(names: Sequence[str], given: str | None, location: Location) -> str:
-    """Return the label column: the one named, or `label` in any case."""
+    """Return the label column: the given one, or `label` in any case."""
     if given is not None:
         require_column(names, given, "label", location)
         return given

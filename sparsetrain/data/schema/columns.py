@@ -3,8 +3,8 @@
 
 Names come from a `Schema`, or are Criteo's. Order and extra columns do not matter. Data with
 Criteo's names are *already encoded* if all dense columns are floats and all categories integers;
-otherwise they are raw. The rule reads types, never values, so files of one schema are always
-understood alike.
+otherwise they are raw. The rule depends on types, never on values, so files with equal schemas are
+always treated alike.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Columns:
     dense, categories : tuple of str
         Names in the order of their numbers, whatever their order in the file; vectors are dense.
     labels : tuple of str
-        None when no label was asked for.
+        None if labels were not requested.
     encoded : bool
-        Whether the values go to the model as they are.
+        Whether the values go to the model unchanged.
     layout : str
-        One line for people.
+        Description in one line, for messages.
     weights : tuple of str or None
         For each category, the list column with the weights of its ids.
     row_weights : str or None
-        The column with a factor for each row's loss; None where there is none.
+        The column with a factor for each row's loss, if any.
     """
 
     dense: tuple[str, ...]
@@ -94,9 +94,9 @@ def find_columns(
     where : str
         Name of the data in messages, such as its file.
     label : bool
-        Whether the label columns must be there; otherwise they are not looked for.
+        Whether the label columns are required; otherwise they are ignored.
     num_dense, num_categories : int, optional
-        How many there must be; by default as many as the highest number in a name says.
+        Required number of columns; by default the highest number in a name decides.
     treat_as : {"auto", "raw", "encoded"}
         Overrides the rule that recognises already encoded data.
     described : Schema, optional
@@ -109,9 +109,9 @@ def find_columns(
     Raises
     ------
     DataError
-        If a column is missing, there twice or of a type that cannot be used.
+        If a column is missing, occurs twice or has an unsupported type.
     ConfigError
-        If `treat_as` is something else.
+        If `treat_as` is invalid.
     """
     check_treat_as(treat_as)
     described = described or Schema()
@@ -124,7 +124,7 @@ def find_columns(
         require_columns(schema.names, (*dense, *described.inputs), "dense", location)
         require_columns(schema.names, categories, "category", location)
         if treat_as == AUTO:
-            treat_as = RAW  # without Criteo's names there is no custom that types would tell of
+            treat_as = RAW  # only for Criteo's names do types follow a convention
     labels = find_labels(schema.names, described, location) if label else ()
     weights = tuple(_weights(schema, described, name, location) for name in categories)
     kinds = {name: _kind(schema, name, location) for name in (*dense, *labels)}
@@ -151,7 +151,7 @@ def find_labels(
     Raises
     ------
     DataError
-        If one is missing or there twice.
+        If one is missing or occurs twice.
     """
     if described is None or not described.labels:
         return (find_label(names, described.label if described else None, location),)
@@ -160,14 +160,14 @@ def find_labels(
 
 
 def describe_labels(labels: Sequence[str]) -> str:
-    """Return the end of a layout's line."""
+    """Return the last part of a layout's line."""
     if not labels:
         return ""
     return f", label in {labels[0]}" if len(labels) == 1 else f", labels in {', '.join(labels)}"
 
 
 def with_row_weights(columns: Columns, name: str | None, schema: pa.Schema, where: str) -> Columns:
-    """Return the columns including the row weights', if the data have it."""
+    """Return the columns, with the column of row weights if the data have it."""
     if name is None or name not in schema.names:
         return columns
     location = Location(where)
@@ -188,7 +188,7 @@ def check_same_row_weights(found: Mapping[str, Columns]) -> None:
 
 
 def require_row_weights(names: Sequence[str], schema: Schema, location: Location) -> None:
-    """Refuse training data without the weights that were asked for."""
+    """Refuse training data without the requested weights."""
     if schema.weights is not None:
         require_column(names, schema.weights, "weight", location)
 
@@ -204,7 +204,7 @@ def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
 
 
 def check_converted(asked: Schema, known: Schema) -> None:
-    """Refuse weights and shared tables other than those of the encoder of converted data."""
+    """Refuse weights and shared tables unlike those of converted data's encoder."""
     check_row_weights(asked, known, "the data are converted", "convert the raw data")
     if asked.share_embedding and asked.share_embedding != known.share_embedding:
         raise ConfigError(
@@ -236,7 +236,7 @@ def _kind(schema: pa.Schema, name: str, location: Location, lists: bool = False)
 
 
 def require_kind(type_: pa.DataType, location: Location, lists: bool = False) -> str:
-    """Return the kind of a type, or of the values of its lists; refuse one that is not read."""
+    """Return the kind of a type, or of its lists' values; refuse unsupported types."""
     kind = kind_of(element(type_) if lists else type_)
     if kind is None:
         raise location.error(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Derived`: a column made of other columns, by one of several kinds; its bases are their table."""
+"""`Derived`: a column computed from other columns; its base classes are the table of kinds."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ class Derived(
     Cross,
     Arithmetic,
 ):
-    """A column made of a column: `(source // divide) % modulo`, or by one of the further rules.
+    """A column computed from a column: `(source // divide) % modulo`, or one of the further rules.
 
     Attributes
     ----------
     source : str
-        The column it is made of; `from` in a file.
+        The source column; `from` in a file.
     divide, modulo : int
-        Of an integer column. At least 1; a modulo of None leaves the quotient as it is.
+        For an integer column. At least 1; with a modulo of None the result is the quotient.
     boundaries : tuple of float or None
-        A number's bucket is how many of these, which rise, are not above it.
+        Increasing; a number's bucket is how many of them it reaches or exceeds.
     quantiles : int or None
-        Boundaries between so many buckets of about as many rows each, which are learnt from the
+        Number of buckets with about equally many rows; their boundaries are learnt from the
         training data.
     log : float or None
         A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
     separator : str or None
-        Text is split into a list at these.
+        Text is split into a list at this separator.
     cross : str or None
-        A second column: a pair of values of both becomes a hash below `buckets`.
+        A second column: a pair of values becomes a hash below `buckets`.
     buckets : int or None
     """
 
     @property
     def of(self) -> type[Kind]:
-        """Its kind: the first with an option that is given, or arithmetic."""
+        """Its kind: the first kind with a given option, by default arithmetic."""
         return next((kind for kind in KINDS if kind.given(self)), KINDS[-1])
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns it is made of."""
+        """The source columns."""
         return self.source, *(getattr(self, name) for name in self.of.others)
 
     def check(self, where: str) -> None:
-        """Refuse a rule that cannot hold for any data."""
+        """Refuse a rule that is invalid for any data."""
         for kind in KINDS:
             kind.check(self, where)
         if len(given := [*filter(None, (kind.given(self) for kind in KINDS))]) > 1:
             raise ConfigError(f"{where}: {' and '.join(given)} exclude each other: drop one")
 
     def columns(self, piece: pa.RecordBatch, location: Location) -> list[Column]:
-        """Return its sources in a piece, each with its location."""
+        """Return the source columns of a piece with their locations."""
         found = ((piece.column(name), location.of_column(name)) for name in self.sources)
         return [require_source(column, self.of) for column in found]
 
@@ -77,11 +77,11 @@ class Derived(
         return self.of.make(self, *columns)
 
     def learn(self, numbers: Array) -> Derived:
-        """Return the rule that was learnt from numbers (n,)."""
+        """Return the rule with its option learnt from numbers (n,)."""
         return self._with(self.of.learnt(self, numbers))
 
     def as_learnt(self, known: Derived) -> Derived:
-        """Return the rule with what a known one has learnt, if there is something to learn."""
+        """Return the rule with the option that a `known` rule has learnt, if it learns one."""
         found = getattr(known, self.of.learns, None)
         return self if found is None else self._with(found)
 

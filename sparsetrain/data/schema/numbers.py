@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as buckets: for each dense column a derived category column, which has rows of a table.
+"""Numbers as buckets: for each dense column a derived category column, with rows in a table.
 
-A missing number has a row of its own, as any missing category has. Whatever reads categories then
-reads numbers too.
+A missing number has its own row, like any missing category. Models that read categories then also
+read numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RULES = {
     "piecewise": _QUANTILES,
     "binned": _QUANTILES,
 }
-_OF_MODELS = ("piecewise", "binned")  # no categories: the model has the boundaries
+_OF_MODELS = ("piecewise", "binned")  # adds no categories: the model gets the boundaries
 
 
 def with_buckets(
@@ -42,13 +42,13 @@ def with_buckets(
     ----------
     schema : Schema
     numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned"}
-        32 buckets of about as many rows each, or one for each power of 2; "scaled" adds none.
-        "piecewise" and "binned" have the quantiles learnt without categories made of them: they are
-        the boundaries of a model with these `numbers`.
+        "quantiles" adds 32 buckets with about equally many rows, "logarithms" a bucket for each
+        power of 2; "scaled" adds none. "piecewise" and "binned" learn the quantiles but add no
+        categories: a model with the same `numbers` uses them as boundaries.
     dense, categories : sequence of str, optional
-        Names of the columns, where they are Criteo's and the schema names none.
+        Names of the columns, if the schema has none because they are Criteo's.
     keep : bool
-        Whether the numbers stay dense inputs as well.
+        Whether numbers also stay dense inputs.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def with_buckets(
 
 
 def best_numbers(schema: Schema) -> Numbers:
-    """Return what is best for a schema as a rule: "binned", or "scaled" if it has its own buckets.
+    """Return the best default for a schema: "binned", or "scaled" if it has its own buckets.
 
     Measured in benchmarks/results/numbers.md.
     """

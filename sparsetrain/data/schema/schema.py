@@ -2,7 +2,7 @@
 """`Schema`: a description of a log's columns, if they do not have Criteo's names.
 
 Read from TOML or JSON, strictly: an unknown key is an error that suggests the nearest one. It is
-saved with the encoder, so that a model scores data under the schema it was trained with.
+saved with the encoder, so a model scores data with the schema of its training.
 """
 
 from __future__ import annotations
@@ -35,21 +35,20 @@ class ColumnRule:
 
     Attributes
     ----------
-    min_count, max_rows : int or None
-        As the encoder's settings of these names.
+    min_count, max_rows : int or None As the encoder's settings with these names.
     max_length : int or None
-        Of a list column: the most ids of one row that are kept.
+        For a list column: the most ids to keep per row.
     keep : {"first", "last"}
-        Which of them, when there are more.
+        Which ids to keep if there are more.
     weights : str or None
-        Of a list column: the parallel list column with a factor for each id.
+        For a list column: the parallel list column with a factor for each id.
     share_embedding : str or None
-        A category column whose table and values this one shares: a value has the same row in both.
-        `min_count`, `max_rows` and `kind` are then taken from it.
+        The owner of a table that this column shares: a value has the same row in both. The owner's
+        `min_count`, `max_rows` and `kind` then apply.
     kind : {"whole", "hexadecimal", "text"}, optional
-        Which values are one: of whole numbers 12, "12" and "012"; of hexadecimal ones text of 8
-        digits and the number that it spells; of text only "12" and 12. By default the values that
-        it is learned from tell: see docs/data.md.
+        Which values are equal. "whole": 12, "12" and "012"; "hexadecimal": also text of 8 hex
+        digits and its number; "text": only "12" and 12. By default the training values decide, see
+        docs/data.md.
     """
 
     min_count: int | None = None
@@ -63,12 +62,12 @@ class ColumnRule:
 
 @dataclass(frozen=True)
 class Linear:
-    """A dense column that becomes `(x - center) / scale` in place of a logarithm.
+    """A dense column that becomes `(x - center) / scale` instead of a logarithm.
 
     Attributes
     ----------
     center : float
-        A missing value is replaced by it, so becomes 0.
+        Also replaces a missing value, which so becomes 0.
     scale : float
         Not 0.
     """
@@ -77,7 +76,7 @@ class Linear:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("center", "scale"):  # as Python's own floats, which JSON can hold
+        for name in ("center", "scale"):  # Python floats, which JSON can hold
             object.__setattr__(self, name, as_float(getattr(self, name)))
 
 
@@ -94,7 +93,7 @@ class TextFormat:
     names : tuple of str or None
         The names, for files without a header line.
     null : tuple of str
-        Fields that mean missing, besides empty ones.
+        Texts that mark a missing value, besides the empty text.
     """
 
     delimiter: str | None = None
@@ -112,26 +111,25 @@ class Schema(
     Attributes
     ----------
     label : str or None
-        The column of the only label, 0 or 1; `label`, in any case, by default.
+        The column of the only label, 0 or 1; by default `label`, in upper or lower case.
     labels : mapping from str to str, int or Label
         Instead of `label`: the columns of one or several labels, and the kind of each: "binary" (0
         or 1), "real" (any number), "count" (0 or more), "quantiles:0.1,0.9" (any number; its
         quantiles are predicted) or a number of classes, counted from 0. With several labels, a row
         may lack some of them.
     dense : tuple of str
-        Numbers, which become `log(max(x, -2) + 3)`, so that all below -2 are alike. There may be
-        none.
+        Numbers, which become `log(max(x, -2) + 3)`, so numbers below -2 become equal. May be empty.
     categories : tuple of str or None
         Category columns, in the order of the features. Derived columns count as columns.
     time : str or None
-        The column by which data can be split into before and after.
+        The column by which data can be split by time.
     derived : mapping from str to Derived
     columns : mapping from str to ColumnRule
     text : TextFormat
     weights : str or None
-        The column with a factor for each row's loss, read wherever it is.
+        The column with a factor for each row's loss; data may lack it after training.
     vectors : mapping from str to int
-        Columns of lists of so many numbers each, which are as many dense inputs, as they are.
+        Columns of lists of equal length -> that length. The numbers become dense inputs, unchanged.
     linear : mapping from str to Linear
         Dense columns that are shifted and scaled, such as those with numbers below -2.
 
@@ -170,12 +168,12 @@ class Schema(
 
     @cached_property
     def all_labels(self) -> Labels:
-        """Each label by its name; of the only one it is `label` by default."""
+        """The labels by name; the default name of a single label is `label`."""
         return Labels(self.labels) if self.labels else click(self.label or "label")
 
     @cached_property
     def inputs(self) -> dict[str, Dense]:
-        """The columns of dense inputs of a kind of their own, by name."""
+        """The dense columns of further kinds, by name."""
         each = ((kind, getattr(self, kind.key)) for kind in DENSE_KINDS)
         return {n: kind.column(n, option) for kind, named in each for n, option in named.items()}
 
@@ -187,39 +185,39 @@ class Schema(
 
     @property
     def to_learn(self) -> dict[str, Derived]:
-        """The derived columns of which something is still to be learnt."""
+        """The derived columns with an option that is not learnt yet."""
         return {name: rule for name, rule in self.derived.items() if rule.of.learns}
 
     @property
     def bins(self) -> dict[str, Derived]:
-        """Source -> the derived column that cuts its numbers, of those without a category of it."""
+        """Source -> derived column with its boundaries, for boundaries that no category uses."""
         own = {n: r for n, r in self.derived.items() if n not in (self.categories or ())}
         return {r.source: r for r in own.values() if r.quantiles or r.boundaries is not None}
 
     @property
     def wanted(self) -> frozenset[str]:
-        """Every column of the data that this names."""
+        """Names of all columns of the data in this schema."""
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time or "label"}
         sources = {source for derived in self.derived.values() for source in derived.sources}
         weights = (*self.inputs, self.weights, *(rule.weights for rule in self.columns.values()))
         return frozenset({*named, *sources, *(name for name in weights if name)})
 
     def as_learnt(self, known: Schema) -> Schema:
-        """Return this schema, with what a known one has learnt of its derived columns."""
+        """Return this schema with what a `known` schema has learnt about derived columns."""
         rules = self.derived.items()
         made = {name: rule.as_learnt(known.derived.get(name, rule)) for name, rule in rules}
         return replace(self, derived=made)
 
     @classmethod
     def read(cls, given: Schema | str | Path | None, weights: str | None = None) -> Schema:
-        """Return a schema as it is, or read one from a TOML or JSON file; None is the empty one.
+        """Return a schema unchanged, or read one from a TOML or JSON file.
 
-        `weights` overrides the schema's column of weights, if given.
+        None is the empty schema. `weights`, if given, overrides the schema's column of weights.
 
         Raises
         ------
         ConfigError
-            If the file is missing, not well formed, or holds something a schema has not.
+            If the file is missing, malformed, or has an unknown or invalid entry.
         """
         require_type("schema", given, (Schema, str, Path), "a Schema, or the path of a file")
         require_type("weights", weights, str, "the name of a column")
@@ -251,7 +249,7 @@ class Schema(
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "schema") -> Schema:
         """Build a schema from plain values, as `to_dict` gives them."""
-        if isinstance(values, Mapping):  # words and numbers; a union's error says too much
+        if isinstance(values, Mapping):  # words and numbers; pydantic's error for a union is long
             Labels(values.get("labels") or {}, f"{where}: labels")
         return fill(values, cls, where)
 
@@ -259,7 +257,7 @@ class Schema(
         """Return the text of a file that `read` reads."""
         values = self.to_dict()
         for derived in values.get("derived", {}).values():
-            if derived["divide"] == 1:  # as it is by default, and has no part in most rules
+            if derived["divide"] == 1:  # has its default and is unused by most rules
                 del derived["divide"]
         return as_toml(values)
 
@@ -281,7 +279,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
-    """The names of columns as a tuple, whatever holds them."""
+    """Return names of columns, from any sequence, as a tuple."""
     if names is None and key == "categories":
         return None
     given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
@@ -291,7 +289,7 @@ def _names_of(key: str, names: Any) -> tuple[str, ...] | None:
 
 
 def _check(schema: Schema) -> None:
-    """Refuse schemas that no data can have."""
+    """Refuse schemas that are invalid for any data."""
     for key in ("label", "time", "weights"):
         require_type(key, getattr(schema, key), str, "the name of a column")
     for key, kind in (("derived", Derived), ("columns", ColumnRule), ("linear", Linear)):
@@ -340,7 +338,7 @@ def _check(schema: Schema) -> None:
 
 
 def _check_inputs(schema: Schema) -> None:
-    """Refuse columns of a kind of their own that are something else too."""
+    """Refuse columns of further kinds that also have a different role."""
     named = {kind.key: getattr(schema, kind.key) for kind in DENSE_KINDS}
     for key, names in named.items():
         require_type(key, names, Mapping, "a dict, of columns to an option each")
@@ -358,13 +356,13 @@ def _check_inputs(schema: Schema) -> None:
 
 
 def _check_sharing(schema: Schema) -> None:
-    """Refuse columns that cannot share a table, by their settings alone."""
+    """Refuse columns whose settings do not let them share a table."""
     share = schema.share_embedding
     if not share:
         return
     for name, owner in share.items():
         require_type(f"columns.{name}.share_embedding", owner, str, "the name of a column")
-    # Without names the columns are known only once there are data.
+    # Without names, the columns are unknown until data are read.
     known = schema.categories or tuple(dict.fromkeys([*share, *share.values()]))
     owners_of(known, share)
     for name, owner in share.items():

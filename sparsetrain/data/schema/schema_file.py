@@ -29,7 +29,7 @@ _MAX_BYTES = 16 << 20
 
 
 def parse(path: Path) -> Mapping[str, Any]:
-    """Read a file of either kind."""
+    """Read a TOML or JSON file."""
     try:
         text = read_regular_file(path, _MAX_BYTES).decode()
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -40,7 +40,7 @@ def parse(path: Path) -> Mapping[str, Any]:
 
 
 def fill(values: Any, kind: type[Table], where: str) -> Table:
-    """Return plain values as a dataclass; its fields give the types of keys.
+    """Build a dataclass from plain values; its fields define the keys and their types.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def fill(values: Any, kind: type[Table], where: str) -> Table:
     """
     from pydantic import ValidationError
 
-    # As JSON, in which a list is a tuple and a table a dataclass, however strict the reader is.
+    # Via JSON, where even strict pydantic accepts a list as a tuple and a table as a dataclass.
     text = json.dumps([values], default=lambda value: {type(value).__name__: str(value)})
     try:
         table: Table = _reader(kind).validate_json(text)[0]  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def fill(values: Any, kind: type[Table], where: str) -> Table:
 def _reader(kind: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter  # takes 0.1 s
 
-    # A dataclass takes no settings from here; a tuple hands them down.
+    # pydantic does not pass these settings to a dataclass, but passes them through a tuple.
     return TypeAdapter(tuple[kind], config=ConfigDict(strict=True, extra="forbid"))
 
 

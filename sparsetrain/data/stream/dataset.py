@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Dataset`: batches of an epoch from a source and an encoder, reproducible from a seed.
 
-Every batch carries the position of the next one; starting there gives the same rows in the same
-order. Ids beyond their table are found before any row is read where parquet statistics show them.
-
-Memory of a shuffle: two windows (160 bytes a row at 13 + 26 columns), one being emptied, one being
-filled; `prefetch` batches; and a part for each worker above one. A source with a part larger than
-`HELD_ROWS` is read by one worker.
-
-For several readers the rows of an epoch are cut into stretches of equal length, each read, shuffled
-and cut into batches by itself.
+Every batch has the position of the next one; starting there gives the same rows in the same order.
+If parquet statistics show ids outside their table, they are refused before any row is read. Memory
+of a shuffle: two windows (160 bytes per row with 13 + 26 columns), one being read and one being
+filled; `prefetch` batches; and a part for each worker after the first. One worker reads a source
+with a part larger than `HELD_ROWS`. For several readers the rows of an epoch are divided into
+stretches of equal length, each read, shuffled and batched separately.
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ from sparsetrain.system.argument_checks import require_int, require_type
 
 
 def check_ranges(parts: Sequence[tuple[Part, Reader]]) -> None:
-    """Refuse encoded ids that, by the statistics of their file, are outside their table."""
+    """Refuse encoded ids outside their table, if the file's statistics show them."""
     for part, reader in parts:
         for name, _, column in reader.categories if reader.is_plain else ():
             known = part.range_of(name)
             if known is None or all(0 <= id_ < column.rows for id_ in known):
                 continue
-            for location, piece in part.pieces([name]):  # which row it is, for the message
+            for location, piece in part.pieces([name]):  # finds the row, for the message
                 column.encode(piece.column(name), None, location.of_column(name))
             raise part.location.of_column(name).error(
                 "its statistics do not fit its data; write the file again"
@@ -56,13 +53,13 @@ BUFFER_ROWS = 262_144
 
 
 class Stretch(NamedTuple):
-    """One of `of` equal stretches of an epoch's rows; by default all of them."""
+    """Stretch number `number` of `of` equal stretches of an epoch's rows; by default all rows."""
 
     number: int = 0
     of: int = 1
 
     def rows(self, total: int) -> range:
-        """Which of so many rows it has, in the order of the epoch."""
+        """Return its range among `rows` rows in the epoch's order."""
         return range(total * self.number // self.of, total * (self.number + 1) // self.of)
 
 
@@ -70,7 +67,7 @@ WHOLE = Stretch()
 
 
 class _Plan(NamedTuple):
-    """One epoch's order and where in it to begin."""
+    """The order of one epoch, and where to begin in it."""
 
     batch_size: int
     seed: int | None
@@ -81,31 +78,31 @@ class _Plan(NamedTuple):
 
     @property
     def first_row(self) -> int:
-        """The row at which reading begins: the batch's, or its window's."""
+        """The row at which reading begins: of the batch, or of its window."""
         row = self.start.row
         return row if self.seed is None else row - row % self.buffer_rows
 
 
 class Dataset:
-    """Rows to train or evaluate on.
+    """Rows for training or evaluation.
 
     Parameters
     ----------
     source : anything `open_source` takes
     encoder : Encoder or None
-        How to read its columns; None only for batches, which are encoded already.
+        Reads its columns; None only for batches, which are already encoded.
     require_label : bool
-        Whether the label column is read; without it the batches have none.
+        Whether to read the label column; otherwise batches have no labels.
     read_weights : bool
-        Whether weights of rows are read with the labels, where the encoder knows their column and
-        the data have it; only training needs them.
+        Whether to read row weights with the labels, if the encoder knows their column and the data
+        have it; only training needs them.
     optional : collection of str
-        Columns that are blank where the data lack them.
+        Columns that are all missing values if the data lack them.
 
     Attributes
     ----------
     absent : frozenset of str
-        The ones that some of the data lack.
+        The optional columns that some of the data lack.
 
     Raises
     ------
@@ -151,12 +148,12 @@ class Dataset:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of an epoch, or None where only reading would tell."""
+        """Rows of an epoch, or None if unknown before reading."""
         return self._source.num_rows
 
     @property
     def is_raw(self) -> bool:
-        """Whether all values are encoded as they are read."""
+        """Whether all values are encoded from raw data."""
         return bool(self._parts) and not any(reader.is_plain for _, reader in self._parts)
 
     def with_distinct(self, number: int) -> Dataset:
@@ -164,7 +161,7 @@ class Dataset:
         made = copy(self)
         made._parts = [
             (part, reader)
-            if reader.is_plain  # where rare values have one id
+            if reader.is_plain  # otherwise rare values share one id
             else (with_distinct(part, *reader.categories[number][:2]), reader)
             for part, reader in self._parts
         ]
@@ -172,13 +169,13 @@ class Dataset:
 
     @property
     def layout(self) -> str:
-        """One line that says which columns were found; of several layouts, each."""
+        """Description of the columns found, in one line; lists each layout if there are several."""
         seen = dict.fromkeys(reader.found.layout for _, reader in self._parts)
         return "; ".join(seen) or "batches, used as they are"
 
     @property
     def id_shares(self) -> tuple[Share, ...]:
-        """For each category column, the share of missing and of unseen ids in all that was read."""
+        """For each category column, the shares of missing and of unseen ids in all rows read."""
         return self._meter.shares
 
     def checksum(self) -> int:
@@ -210,39 +207,40 @@ class Dataset:
     ) -> Iterator[Batch]:
         """Yield one epoch, or the rest of one.
 
-        A source of batches is passed on as it is, in the caller's thread: its maker chose sizes and
+        Batches of a user are passed on unchanged, in the caller's thread: the user chose sizes and
         order, and may not expect threads.
 
         Parameters
         ----------
         batch_size : int
-            Rows of every batch but the last.
+            Rows of every batch except the last.
         seed : int, optional
-            Shuffles; None keeps the order of the file.
+            Seed of the shuffle; None keeps the order of the data.
         epoch : int
             Together with the seed chooses the order; `position` overrides it.
         position : Position, optional
-            Where to begin, as `Batch.position` had it under the same seed and `buffer_rows`. After
-            an epoch's last batch it is the beginning of the next epoch.
+            Where to begin: the `Batch.position` of an earlier batch with the same seed and
+            `buffer_rows`. After an epoch's last batch it is the beginning of the next epoch.
         drop_last : bool
             Leaves out the last batch if it is smaller.
         prefetch : int
-            Batches made ahead on a background thread; 0 makes them in the caller's.
+            Number of batches to prepare on a background thread; 0 prepares them in the caller's
+            thread.
         buffer_rows : int
             Rows of the window within which a shuffle mixes.
         workers : int
-            Threads that read and encode; how many there are does not change the order. Text, and
-            parquet with a row group of more than a million rows, is read by one.
+            Threads that read and encode; their number does not change the order. One thread reads
+            text, and parquet with a row group of more than a million rows.
         stretch : Stretch
-            Rows to read instead of all, of a source that knows how many it has. Positions count
-            rows within it.
+            Part of the rows to read, if the source knows its number of rows. Positions count rows
+            within it.
 
         Raises
         ------
         DataError
-            When a bad row is reached, or the end if there was no row.
+            When a bad row is reached, or at the end if there were no rows.
         ConfigError
-            At once, if an argument is out of range.
+            If an argument is out of range; raised immediately.
         """
         require_type("position", position, Position, "a Position, as Batch.position has it")
         start = position or Position(epoch)
@@ -258,7 +256,7 @@ class Dataset:
         return prefetched(make, prefetch) if prefetch else make()
 
     def _batches(self, plan: _Plan, drop_last: bool, prefetch: int) -> Iterator[Batch]:
-        """Cut the rows into batches and say where each ends."""
+        """Cut the rows into batches, with their end positions."""
         rows: Iterator[Any] = (
             self._encoded(plan) if plan.seed is None else self._mixed(plan, plan.seed, prefetch)
         )
@@ -266,7 +264,9 @@ class Dataset:
         held: Rows | None = None
         position = plan.start
         for group in regroup(rows, plan.batch_size):
-            if held is not None:  # one behind: only the next batch shows which is the last
+            if (
+                held is not None
+            ):  # one batch late, since only the next batch shows which is the last
                 position = Position(position.epoch, position.row + held.size, position.batch + 1)
                 yield held.batch()._at(position)
             held = group
@@ -285,7 +285,7 @@ class Dataset:
             filled = windows(self._encoded(plan), size)
             return shuffled(filled, key, plan.start.row // plan.buffer_rows)
 
-        # Filling a window takes long; its own thread does so while batches are yielded.
+        # A separate thread fills the next window while batches are yielded.
         return prefetched(make, 1) if prefetch else make()
 
     def _encoded(self, plan: _Plan) -> Iterator[Rows]:
@@ -321,9 +321,9 @@ def _part_order(num_parts: int, seed: int | None, epoch: int) -> Sequence[int]:
 def _skip_parts(
     order: Sequence[int], num_rows: Sequence[int | None], row: int
 ) -> tuple[Sequence[int], int]:
-    """Return the rest of `order` after `row` rows, and rows to skip in the first part left.
+    """Return the rest of `order` after `row` rows, and rows to skip in its first part.
 
-    A part of unknown length is never skipped whole: its rows have to be read to be counted.
+    A part of unknown length is never skipped as a whole: its rows must be read to be counted.
     """
     for index, part in enumerate(order):
         rows = num_rows[part]

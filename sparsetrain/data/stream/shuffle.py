@@ -3,8 +3,8 @@
 
 Without a seed, rows keep the order of the files. With one, `(seed, epoch)` decides: the parts (row
 groups, or slices of a table) are permuted, the sequence of their rows is cut into windows of equal
-size, and each window is permuted with its own random numbers. So starting at a row needs only its
-window. A stream has one part, so only the windows mix it. Numbers come from NumPy's default
+size, and each window is permuted with its own random numbers. So to start at a row, only its window
+is needed. A stream has one part, so only the windows mix it. Numbers come from NumPy's default
 generator, which may change between NumPy versions.
 
 Pieces arrive by column; a window stores rows contiguously, so that gathering a row is one copy.
@@ -27,14 +27,14 @@ def shuffled(
 ) -> Iterator[PermutedRows]:
     """Yield each window from `first_window` on, with a permutation.
 
-    `key` is the seed, the epoch and, of several stretches of its rows, the number of one.
+    `key` has the seed, the epoch and, if rows are in stretches, the stretch's number.
     """
     for number, window in enumerate(windows, first_window):
         rng = np.random.default_rng([*key, number])
         yield PermutedRows(window, rng.permutation(window.size))
 
 
-_STRIP = 4096  # rows that share cache lines when columns are written: 160 bytes each
+_STRIP = 4096  # rows written together, column by column; 160 bytes each, so they stay in cache
 
 
 class _Window:
@@ -59,7 +59,7 @@ class _Window:
                 _copy_(self._arrays[name][begin : self.size], values)
 
     def rows(self) -> Rows:
-        """Return all rows, as views where they are not bags."""
+        """Return all rows; views, except for bags."""
         found = {name: array[: self.size] for name, array in self._arrays.items()}
         ids = concat(self._bags) if self._bags else found["ids"]
         return Rows(found["dense"], ids, found.get("labels"), found.get("weights"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background threads: an iterator run ahead of its consumer, and an ordered parallel map.
 
-Order, values and exceptions are the iterator's own. The prefetching thread ends with the iterator,
-and when the consumer stops early: closing the generator, an exception in its loop or dropping it
-wake the thread, close the iterator there and join. The map holds an item for each
-worker and one result more, so memory does not depend on the number of items.
+Order, values and exceptions are those that the iterator produces. The prefetching thread ends with
+the iterator, or when the consumer stops early: if the generator is closed or dropped, or its loop
+raises, the thread wakes, closes the iterator and is joined. The map holds one item per worker and
+one more result, so memory does not depend on the number of items.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
                 room.get()
                 if gone.is_set():
                     break
-        except BaseException as caught:  # it belongs to the consumer, whatever it is
+        except BaseException as caught:  # any exception is passed to the consumer
             error = caught
         finally:
             close = getattr(items, "close", None)
@@ -51,7 +51,7 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
                 close()
             queue.put((_END, error))
 
-    # A thread of a pool would be waited for when the interpreter exits.
+    # The interpreter would wait for threads of a pool at exit.
     thread = threading.Thread(target=produce, name="sparsetrain-prefetch", daemon=True)
     thread.start()
     try:
@@ -77,10 +77,10 @@ Result = TypeVar("Result")
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield `function(item)` of every item, in order.
+    """Yield `function(item)` for every item, in order.
 
-    Each of `workers` threads reads an item, in its turn, and calls `function`; with 1 worker the
-    caller's thread does both.
+    Each of `workers` threads reads an item and calls `function`; items are read one at a time. With
+    1 worker the caller's thread does both.
     """
     if workers == 1:
         yield from map(function, items)

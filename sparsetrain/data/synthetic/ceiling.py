@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best score anyone can reach on synthetic rows, from their true probabilities.
+"""The best possible score on synthetic rows, from their true probabilities.
 
 A row with probability p is a click with weight p and no click with weight 1 - p, so the best AUC is
 the true logit's under these weights, and the best logloss the mean entropy. Weights are kept in
@@ -36,7 +36,7 @@ class Truth(NamedTuple):
 
 
 class CeilingMeter:
-    """Gather the truth of rows as they are made."""
+    """Collects the true logits of rows while they are generated."""
 
     def __init__(self) -> None:
         self._weights = np.zeros((2, _BINS))  # no click, click
@@ -70,6 +70,6 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def weighted_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """AUC of weights given in rising order of score, ties inside an entry counted half: (k,)."""
+    """AUC of weights (k,) in ascending order of score; pairs inside an entry count half."""
     below = np.cumsum(negatives) - 0.5 * negatives
     return float((positives * below).sum() / (positives.sum() * negatives.sum()))

@@ -4,8 +4,8 @@
 The logit adds effects of the integers, a weight per id, and pairs of ids; the three are kept apart
 so that calibration can give each its share of the variance. A pair of columns contributes the dot
 product of two vectors, one per id, centred on the ids' frequencies, so a model that only adds up
-columns sees next to none of it. Weights and vectors shrink with the rank, and all ids beyond
-`LAST_RANK` share one: what a frequency cut drops carries little. A row costs about 0.4 us.
+columns captures almost none of it. Weights and vectors shrink with the rank, and all ids beyond
+`LAST_RANK` share one: a frequency threshold then loses little. A row costs about 0.4 us.
 
 Click rate and AUC depend monotonically on bias and scale, so two nested bisections find them. The
 pilot logits are sorted once and averaged in groups, which makes a step cost 20 us.
@@ -23,8 +23,8 @@ from sparsetrain.errors import ConfigError
 
 LAST_RANK = 20_000
 PAIRS, WIDTH = 16, 4
-_HALF_RANK = 3.0  # the rank at which a weight's variance has halved
-_UNPAIRED = ("C9", "C20", "C22")  # nearly constant or mostly missing: little to pair
+_HALF_RANK = 3.0  # rank at which a weight's variance is half its initial value
+_UNPAIRED = ("C9", "C20", "C22")  # nearly constant or mostly missing, so unsuitable for pairs
 
 
 class Effects:
@@ -71,14 +71,14 @@ class _IntegerEffect:
 
 
 def _frequencies(sampler: Sampler, column: int) -> np.ndarray:
-    """Share of the missing, of ranks 1 to at most `LAST_RANK`, and of all beyond: (L + 2,)."""
+    """Shares of missing values, of ranks 1 to at most `LAST_RANK`, and of the rest: (L + 2,)."""
     missing = sampler.missing_rate.get(CATEGORIES[column], 0.0)
     mass = sampler.categories[column].mass(LAST_RANK) * (1.0 - missing)
     return np.concatenate([[missing], mass, [max(0.0, 1.0 - missing - mass.sum())]])
 
 
 def _id_table(frequencies: np.ndarray, width: int, stream: Stream) -> np.ndarray:
-    """Normal numbers that shrink with the rank: (L + 2, width) float64, zero beyond rank L."""
+    """Normal numbers that shrink with the rank: (L + 2, width) float64, zero for higher ranks."""
     ranks = np.arange(len(frequencies))
     shrink = 1.0 / np.sqrt(1.0 + ranks / _HALF_RANK)
     shrink[-1] = 0.0
@@ -86,7 +86,7 @@ def _id_table(frequencies: np.ndarray, width: int, stream: Stream) -> np.ndarray
 
 
 def _standardised(vectors: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Mean zero and mean square one over the rows of the data, so that pairs weigh alike."""
+    """Normalize to mean 0 and mean square 1 over the rows, so that pairs weigh equally."""
     centred = vectors - frequencies @ vectors
     return (centred / np.sqrt(frequencies @ centred**2)).astype(np.float32)
 

@@ -2,9 +2,9 @@
 """Criteo-shaped rows of any number, from a seed, with labels drawn from known probabilities.
 
 A chunk depends on the seed, its number and its size alone, so chunks can be made in any order and
-by any process. A seed fixes the whole world (which ids exist, what they weigh), so a training and
-a test set are two ranges of chunks of one generator. Figures can differ in the last digit between
-processors, since NumPy's logarithm and power do.
+by any process. A seed fixes the ids and their weights, so a training and a test set are two ranges
+of chunks of one generator. Figures can differ in the last digit between processors, since NumPy's
+logarithm and power do.
 """
 
 import math
@@ -34,7 +34,7 @@ _MAX_ROWS = 1 << 24  # a chunk's text offsets are int32, and a chunk is held in 
 
 
 class SyntheticCriteo:
-    """Make rows with the columns, gaps and frequencies of Criteo's, and a known ceiling.
+    """Generates rows with Criteo's columns, missing values and frequencies, and a known ceiling.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class SyntheticCriteo:
     Raises
     ------
     ConfigError
-        If an argument does not fit.
+        If an argument is out of range.
 
     Notes
     -----
-    The click rate and the ceiling are met on pilot rows; elsewhere they vary by about 0.002. The
-    truth of the rows in hand comes from `chunk_with_truth` and `write`.
+    The click rate and the ceiling are met on pilot rows; elsewhere they vary by about 0.002.
+    `chunk_with_truth` and `write` return the exact truth of their rows.
 
     Examples
     --------
@@ -113,8 +113,8 @@ class SyntheticCriteo:
     ) -> Truth:
         """Write the first `rows` rows of chunks `first_chunk`, `first_chunk + 1`, ... to a file.
 
-        The file appears whole or not at all and replaces one of the same name. The metadata of
-        parquet hold the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
+        The file appears complete or not at all, and replaces an existing one. Parquet metadata hold
+        the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
 
         Parameters
         ----------
@@ -185,10 +185,10 @@ _QUADS = np.array([f"{i:04x}" for i in range(1 << 16)], "S4").view(np.uint32)
 
 
 def scramble(ranks: np.ndarray, key: int) -> np.ndarray:
-    """Map ranks to 32-bit values, one to one: uint32 of the same shape.
+    """Map ranks to distinct 32-bit values: uint32 of the same shape.
 
-    A bijection with a key per column: the text looks like Criteo's hashes, and tells nothing of the
-    frequency. The steps are MurmurHash3's finaliser; each can be undone.
+    The bijection has a key per column, so texts look like Criteo's hashes and do not reveal the
+    frequency. Its steps are MurmurHash3's finaliser, each of which is invertible.
     """
     v = ranks.astype(np.uint32) ^ np.uint32(key)
     v ^= v >> 16

@@ -37,7 +37,7 @@ WORLD, PILOT, CHUNK = range(3)  # purpose of a stream: the first part of its key
 
 
 class Stream:
-    """Numbers keyed by `(seed, *key)`; two different keys give independent streams.
+    """Random numbers with the key `(seed, *key)`; different keys give independent streams.
 
     Only the raw 64-bit output of Philox is used, because NumPy promises that stream for ever; the
     distributions of `numpy.random.Generator` may change between versions. A uniform number costs
@@ -85,7 +85,7 @@ class IntegerLaw:
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return one value per uniform number, int32 of the same shape."""
         level = (uniform - self._atoms) / (1.0 - self._atoms)
-        # A hair above, so that exp(log(3)) is not floored to 2.
+        # Slightly above, so that exp(log(3)) is not floored to 2.
         positive = np.exp(np.interp(level, self._levels, self._logs)) + 1e-6
         values = np.where(uniform < self._atoms, 0.0, positive).astype(np.int32)
         if self._negative:
@@ -96,7 +96,7 @@ class IntegerLaw:
 
 
 class CategoryLaw:
-    """Ranks 1 to `values`: a table for the head, `rank ** -tail` beyond it.
+    """Distribution of ranks 1 to `values`: a table for the head, `rank ** -tail` beyond it.
 
     With more than `max_cardinality` values, the mass of dropped ones is spread over the kept ones.
     """
@@ -144,7 +144,7 @@ class CategoryLaw:
 
 
 class Sample(NamedTuple):
-    """Drawn rows, column by column."""
+    """Sampled rows, by column."""
 
     integers: np.ndarray  # (13, n) int32; 0 where missing
     absent: np.ndarray  # (13, n) bool: which integers are missing

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of synthetic rows: parquet, with the best possible score in its metadata, or text.
 
-Text is as Criteo's: tabs, no header, nothing for a missing value; it has no place for the score.
-Files are written atomically. Page checksums are on: without them a flipped bit goes unnoticed.
+Text has Criteo's format: tabs, no header, empty fields for missing values; it cannot store the
+score. Files are written atomically. Page checksums are on: without them a flipped bit would be
+missed.
 """
 
 import glob

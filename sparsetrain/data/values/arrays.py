@@ -21,7 +21,7 @@ _INTEGERS = "iu"
 
 
 def as_array(value: object, what: str) -> Array:
-    """Return `value` as an array, or raise `DataError` saying that `what` is none."""
+    """Return `value` as an array, or raise `DataError` that `what` is not one."""
     if np.ma.is_masked(value):
         raise DataError(f"{what} is a masked array with masked entries; fill them first")
     try:
@@ -37,7 +37,7 @@ def as_readonly(array: Array) -> Array:
 
 
 def to_float32(array: Array, what: str) -> Array:
-    """Copy to float32; numbers that do not fit become inf, which callers look for."""
+    """Copy to float32; numbers out of range become inf, for callers to refuse."""
     if array.dtype.kind not in _NUMBERS:
         raise DataError(f"{what} has dtype {array.dtype}; give real numbers")
     try:
@@ -65,7 +65,7 @@ def to_dense(value: object) -> Array:
 
 
 def to_ids(value: object, what: str, ndim: int) -> Array:
-    """Return integer ids as int64; their sign is for the caller to check with `first_negative`."""
+    """Return integer ids as int64; callers check the sign with `first_negative`."""
     array = as_array(value, what)
     if array.ndim != ndim:
         shape = "(rows, features)" if ndim == 2 else "one-dimensional"
@@ -76,7 +76,7 @@ def to_ids(value: object, what: str, ndim: int) -> Array:
 
 
 def first_negative(ids: Array) -> tuple[int, ...] | None:
-    """Return the index of the first negative id, or None; a uint64 beyond int64 counts as one."""
+    """Return the index of the first negative id, or None; a uint64 beyond int64 counts."""
     if not ids.size or ids.min() >= 0:
         return None
     return tuple(int(i) for i in np.argwhere(ids < 0)[0])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrow types that columns may have, classified as integers, floats, text, timestamps or nulls.
 
-All code that depends on a column's type uses this table, so a type is accepted or refused
-everywhere alike. Beside it is the check of texts that Arrow leaves out: of views, and of UTF-8.
+All code that depends on a column's type uses this table, so support for a type is the same
+everywhere. It also checks texts where Arrow does not: views, and UTF-8.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DIGITS = "text of digits"
 
 
 class Digits(pa.ExtensionType):
-    """Text of digits, kept as the numbers (uint32) that it spells.
+    """Texts of digits, stored as their numbers (uint32).
 
     Attributes
     ----------
     base : {10, 16}
-        Of 16, all texts are 8 lower-case hex digits; of 10, all are written as integers are.
+        With 16, all texts are 8 lower-case hex digits; with 10, canonical decimal integers.
     """
 
     def __init__(self, base: int) -> None:
@@ -61,7 +61,7 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 )
 
 
-# A bag of ids in each row. A fixed size is a list too.
+# A bag of ids per row. Fixed-size lists count as lists.
 _BAGS = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
 
 
@@ -71,30 +71,30 @@ def is_bag(type_: pa.DataType) -> bool:
 
 
 def element(type_: pa.DataType) -> pa.DataType:
-    """Return the type of a list's values, any other type as it is."""
+    """Return the type of a list's values; other types unchanged."""
     return type_.value_type if is_bag(type_) else type_
 
 
 def is_unsigned(type_: pa.DataType) -> bool:
-    """Return whether a column, or its lists, may hold integers that int64 does not."""
+    """Return whether a column, or its lists, may hold integers beyond int64."""
     type_ = element(type_)
     return bool(pt.is_uint64(type_.value_type if pt.is_dictionary(type_) else type_))
 
 
 def kind_of(type_: pa.DataType) -> str | None:
-    """Return the kind of an Arrow type, a dictionary's being its values'; None if not usable."""
+    """Return the kind of an Arrow type, or of a dictionary's values; None if unsupported."""
     if pt.is_dictionary(type_):
         type_ = type_.value_type
     return next((kind for test, kind in _KINDS if test(type_)), None)
 
 
 def as_plain(array: Any) -> Any:
-    """Return an array that is no dictionary."""
+    """Return an array with a dictionary, if any, decoded."""
     return array.dictionary_decode() if pt.is_dictionary(array.type) else array
 
 
 def has_views(type_: pa.DataType) -> bool:
-    """Return whether text of this type is views, in lists and in polars' dictionaries too."""
+    """Return whether this type has text as views, also in lists and polars' dictionaries."""
     while is_bag(type_):
         type_ = type_.value_type
     text = type_.value_type if pt.is_dictionary(type_) else type_
@@ -102,7 +102,7 @@ def has_views(type_: pa.DataType) -> bool:
 
 
 def without_views(array: Any) -> Any:
-    """Return an array of plain text if it is of views, which Arrow can neither filter nor take."""
+    """Convert text views to plain text, since Arrow can neither filter nor take views."""
     inside = element(array.type)
     if is_bag(inside) or not has_views(inside):  # lists of lists are refused by their type
         return array
@@ -118,9 +118,10 @@ def without_views(array: Any) -> Any:
 
 
 def view_lengths(array: Any) -> np.ndarray:
-    """Return the bytes of each text of views, in lists and dictionaries too, as (n,) int64.
+    """Return the length of each text in views, also in lists and dictionaries, as (n,) int64.
 
-    Arrow checks none under a null, yet its casts add them all: one below 0 ends the process.
+    Arrow does not check lengths of nulls, but its casts add them: a negative one crashes the
+    process.
     """
     inside = array
     while is_bag(inside.type):
@@ -128,14 +129,16 @@ def view_lengths(array: Any) -> np.ndarray:
     inside = inside.dictionary if pt.is_dictionary(inside.type) else inside
     if not (len(inside) and has_views(inside.type)):
         return np.zeros(0, np.int64)
-    views = np.frombuffer(inside.buffers()[1], "<i4")  # of four each, the first its length
+    views = np.frombuffer(
+        inside.buffers()[1], "<i4"
+    )  # a view is four numbers; the first is the length
     return views[4 * inside.offset : 4 * (inside.offset + len(inside)) : 4].astype(np.int64)
 
 
 def require_utf8(array: Any, location: Location, *, bytes_too: bool = False) -> None:
-    """Refuse text (n,), as a dictionary or not, that is not UTF-8; columns of bytes only if asked.
+    """Refuse text (n,), also in a dictionary, that is not UTF-8; columns of bytes only on request.
 
-    Arrow looks at no byte of it when it reads parquet.
+    Arrow does not check this when it reads parquet.
     """
     is_coded = pt.is_dictionary(array.type)
     texts = array.dictionary if is_coded else array

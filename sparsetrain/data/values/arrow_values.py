@@ -31,7 +31,7 @@ class Integers(NamedTuple):
     ----------
     numbers : (n,) of a type of integers
     missing : (n,) bool
-        Which are no values, whatever their number.
+        Mask of missing values; their numbers are arbitrary.
     """
 
     numbers: Array
@@ -39,7 +39,7 @@ class Integers(NamedTuple):
 
 
 def values_of(array: Any, nan: NanRule, location: Location) -> Integers | Texts:
-    """Return the values of an Arrow array that is no dictionary; see `_READERS` for its types.
+    """Return the values of an Arrow array that is not a dictionary; `_READERS` has its types.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def _from_integers(array: Any, nan: NanRule, location: Location) -> Integers:
 
 
 def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
-    whole = exact_integers(array)  # of decimals, which have more digits than a float
+    whole = exact_integers(array)  # decimals have more digits than a float
     if whole is not None:
         return Integers(*whole)
     values, missing = nan.split(array, location)
@@ -77,7 +77,7 @@ def _from_floats(array: Any, nan: NanRule, location: Location) -> Integers:
 
 
 def texts_of(array: Any) -> Texts:
-    """Return an Arrow array of text or bytes of any type, without a copy where it is no view."""
+    """Return an Arrow array of text or bytes of any type; only views are copied."""
     if not len(array):
         return Texts(np.zeros(0, np.uint8), np.zeros(1, np.int32))
     if pt.is_string_view(array.type) or pt.is_binary_view(array.type):
@@ -92,7 +92,7 @@ def texts_of(array: Any) -> Texts:
 
 
 def as_binary(texts: Texts) -> Any:
-    """Return the Arrow array (n,) of bytes that texts of int64 offsets are, in their memory."""
+    """Return texts with int64 offsets as an Arrow array (n,) of bytes, without a copy."""
     buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(texts.offsets) - 1, buffers)
 

@@ -18,7 +18,7 @@ from sparsetrain.data.values.arrow_values import texts_of
 
 
 def crc32_of(column: Any, found: int = 0) -> int:
-    """Go on with a checksum through a column, chunked or not, of any type that rows may have."""
+    """Continue a checksum over a column, chunked or not, of any supported type."""
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     found = zlib.crc32(str(array.type).encode(), found)
     for part in _parts(without_views(array)):
@@ -28,7 +28,7 @@ def crc32_of(column: Any, found: int = 0) -> int:
 
 def _parts(array: Any) -> Iterator[Array]:
     """Yield the numbers that make up an array; memory under a null may hold anything."""
-    if pt.is_dictionary(array.type):  # it may hold a value twice, and in any order
+    if pt.is_dictionary(array.type):  # a dictionary may repeat values, in any order
         array = without_views(array.dictionary_decode())
     yield array.is_valid().to_numpy(zero_copy_only=False)
     array = array.drop_null()

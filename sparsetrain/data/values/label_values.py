@@ -23,9 +23,9 @@ BINARY = Binary()
 
 
 def to_labels(value: object, num_rows: int) -> Array:
-    """Return labels as (B,) float32, or (B, T) of several with NaN where one is missing.
+    """Return labels as (B,) float32, or (B, T) for several, with NaN where one is missing.
 
-    Whether they are of their kind is for the model to check, which knows it.
+    The model checks them against their kinds.
     """
     array = as_array(value, "labels")
     if array.shape[:1] != (num_rows,) or array.ndim > 2 or array.shape[1:] in ((0,), (1,)):
@@ -46,9 +46,9 @@ def to_labels(value: object, num_rows: int) -> Array:
 def read_labels(
     array: Any, location: Location, label: Label = BINARY, missing: bool = False
 ) -> Array:
-    """Return (n,) float32 from integers, floats, booleans or texts of these.
+    """Return (n,) float32 from integers, floats, booleans or their texts.
 
-    With `missing`, nulls and NaN are NaN; otherwise they are refused.
+    With `missing`, nulls and NaN become NaN; otherwise they are refused.
     """
     values = _numbers(array, location)
     # Checked before float32 can round a number to a whole one.
@@ -59,7 +59,7 @@ def read_labels(
 
 
 def _bad(labels: Array, label: Label, missing: bool) -> Array:
-    """Return which of the labels are not of their kind; with `missing`, NaN is allowed."""
+    """Return a mask of labels that are invalid for their kind; with `missing`, NaN is valid."""
     bad = label.bad(labels)
     return bad & ~np.isnan(labels) if missing else bad
 
@@ -92,7 +92,7 @@ def read_row_weights(array: Any, location: Location) -> Array:
 
 
 def _first_bad_weight(weights: Array) -> int | None:
-    """Return the first row with a weight that is not finite or below 0, or None."""
+    """Return the first row with a negative or non-finite weight, or None."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     return int(np.argmax(bad)) if bad.any() else None
 
@@ -103,6 +103,6 @@ def _describe_bad_weight(shown: object) -> str:
 
 
 def _numbers(array: Any, location: Location) -> Array:
-    """Return (n,) float64, NaN where one is missing."""
+    """Return (n,) float64, NaN where missing."""
     values, missing = read_numbers(array, NanRule("missing"), location)
     return np.where(missing, np.nan, values) if missing.any() else values

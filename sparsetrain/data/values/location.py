@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations in the user's data, so that all errors name file, row and column in the same form.
+"""Locations in the user's data: all errors name file, row and column in the same form.
 
 Rows count from 0 within their file, as in NumPy and pandas; lines of a text file count from 1, as
 in editors.
@@ -16,7 +16,7 @@ from sparsetrain.errors import DataError, shown
 
 
 class RowError(DataError):
-    """A `DataError` that knows its reason, and its row, counted from where its location begins."""
+    """A `DataError` with its reason, and its row, counted from the location's first row."""
 
     row: int | None = None
     reason = ""  # the text without the place
@@ -24,7 +24,7 @@ class RowError(DataError):
 
 @dataclass(frozen=True)
 class Location:
-    """A run of rows, and maybe one column of it.
+    """A range of rows, and possibly one of their columns.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class Location:
     row_group : int or None
         The row group of a parquet file.
     first_row : int
-        Row of the file at which the run begins.
+        Row of the file at which the range begins.
     column : str or None
-        The column looked at.
+        The column, if the location is in one.
     unit : str
         Unit of the numbers: "row" or "line".
     numbers : (n,) int64, optional
@@ -50,8 +50,8 @@ class Location:
     numbers: np.ndarray | None = field(default=None, compare=False)
 
     def of_column(self, column: str) -> Location:
-        """Return the same rows, one column of them."""
-        # Spelled out, since `replace` takes 7 us, for each column of each piece.
+        """Return the location of one column of the same rows."""
+        # Constructed directly, since `replace` takes 7 us for each column of each piece.
         return Location(self.name, self.row_group, self.first_row, column, self.unit, self.numbers)
 
     def moved(self, rows: int) -> Location:
@@ -64,7 +64,7 @@ class Location:
         return replace(self, numbers=numbers)
 
     def number(self, row: int) -> int:
-        """Return the name of the row at `row`, counted from the location's beginning."""
+        """Describe the row at `row`, counted from the location's beginning."""
         return self.first_row + row if self.numbers is None else int(self.numbers[row])
 
     def row_numbers(self, rows: int) -> np.ndarray:

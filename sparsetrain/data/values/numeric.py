@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numeric columns as float64 values and a mask of missing ones, and points in time.
+"""Numeric columns as float64 values and a mask of missing ones; dates and timestamps.
 
 Accepts any numeric or text Arrow type; dates and timestamps are seconds since 1970. In text, `''`
 is missing, and `true` and `false` in any case are 1 and 0. A null is always missing, a NaN only
@@ -29,7 +29,7 @@ from sparsetrain.errors import ConfigError
 
 
 def fill_nulls(array: Any) -> tuple[Array, Array]:
-    """Return values (n,) of the array's own type, 0 where null, and which are null (n,) bool.
+    """Return values (n,) of the array's own type, 0 where null, and a mask (n,) of nulls.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class NanRule:
             raise ConfigError(f"nan is {self.name!r}; it must be 'error' or 'missing'")
 
     def split(self, array: Any, location: Location) -> tuple[Array, Array]:
-        """Return a numeric array as (n,) float64, 0 where missing, and which are missing."""
+        """Return a numeric array as (n,) float64, 0 where missing, and a mask of missing values."""
         stored, missing = fill_nulls(array)
         values = stored.astype(np.float64)
         finite = np.isfinite(values) if stored.dtype.kind == "f" else np.True_
@@ -91,13 +91,13 @@ def _reason(value: float) -> str:
 
 
 _NULLS = ("null", "none", "na", "n/a", "\\n", "-", "?")
-EXACT = float(2**53)  # from here on a float no longer tells neighbouring integers apart
-_FIRST = 64  # rows of text that are tried alone
-_SHOWN = 40  # characters of a bad value that fit a one-line message
+EXACT = float(2**53)  # from here on a float cannot represent every integer
+_FIRST = 64  # number of first rows of text that are tried separately
+_SHOWN = 40  # most characters of a bad value in a message
 
 
 def read_numbers(array: Any, nan: NanRule, location: Location) -> tuple[Array, Array]:
-    """Return values (n,) float64, 0 where missing, and which are missing (n,) bool."""
+    """Return values (n,) float64, 0 where missing, and a mask (n,) of missing values."""
     array = arrow_types.as_plain(array)
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         array = _parsed(array, location)
@@ -111,7 +111,7 @@ _ENCODED = "in already encoded data; if it is raw, use treat_as='raw'"
 
 
 def plain_floats(array: Any, location: Location, kind: str = _ENCODED) -> Array:
-    """Return numbers (n,) as float32, as they are; `kind` ends the error about one that is not."""
+    """Return numbers (n,) as float32, without a transformation; `kind` is for error messages."""
     if pt.is_float32(array.type) and not array.null_count:
         stored: Array = array.to_numpy()
         if np.isfinite(stored).all():
@@ -139,7 +139,7 @@ def exact_integers(array: Any) -> tuple[Array, Array] | None:
         array = array.cast(pa.large_binary())
         array = pc.if_else(pc.equal(pc.binary_length(array), 0), None, array)
         if pc.any(pc.match_substring(array, b"x", ignore_case=True)).as_py():
-            return None  # Arrow takes 0x10 for an integer
+            return None  # Arrow reads 0x10 as an integer
         array = array.cast(pa.large_string(), safe=False)
     elif not pt.is_decimal(array.type):
         return None
@@ -169,13 +169,13 @@ def _parsed(array: Any, location: Location) -> Any:
 
 
 def _as_floats(text: Any) -> Any:
-    """Cast text; Arrow writes an error for every bad value, so the first rows are tried alone."""
+    """Cast text; Arrow formats an error for every bad value, so a few rows are tried first."""
     text[:_FIRST].cast(pa.float64())
     return text.cast(pa.float64())
 
 
 def _without_booleans(text: Any) -> Any:
-    """Return the texts with a digit for each boolean."""
+    """Replace booleans in texts by 1 and 0."""
     lower = pc.utf8_lower(text)
     for word, digit in (("true", "1"), ("false", "0")):
         text = pc.if_else(pc.equal(lower, word), pa.scalar(digit, text.type), text)
@@ -197,10 +197,10 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 def to_microseconds(array: Any, location: Location) -> Any | None:
-    """Return an Arrow array of points in time as int64 microseconds since 1970, else None.
+    """Return an Arrow array of dates or timestamps as int64 microseconds since 1970, else None.
 
-    Dates, timestamps and text in ISO 8601 are such, in UTC where no zone is stated; anything else,
-    such as Avazu's YYMMDDHH, counts as numbers. In a column of text the first value decides.
+    Text in ISO 8601 counts as timestamps; without a zone, times are in UTC. Anything else, such as
+    Avazu's YYMMDDHH, counts as numbers. The first value of a text column decides.
     """
     if arrow_types.kind_of(array.type) == arrow_types.TEXT:
         return _from_text(array, location)
