@@ -27,7 +27,7 @@ def convert(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the result.")],
     encoder: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Use the encoder of this converted folder, fit none."),
+        typer.Option(metavar="FOLDER", help="Use this converted folder's encoder; fit none."),
     ] = None,
     label: Annotated[bool, typer.Option(help="Whether there is a label column.")] = True,
     bad_rows: Annotated[

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic data with a known best score: `sparsetrain generate`, and a DLRM trained on it, `demo`.
 
-The generator knows the true click probability of every row, so the AUC and logloss of these are the
-ceiling that no model can exceed; a constant prediction is the floor.
+The generator knows the true click probability of every row, so the AUC and logloss of these
+probabilities are a ceiling that no model can exceed; a constant prediction is the floor.
 """
 
 import math

@@ -138,7 +138,7 @@ def serve(
 ) -> None:
     """Serve an exported model over HTTP: POST /predict in JSON or Arrow, GET /health and /metrics.
 
-    SIGHUP reopens FOLDER without a stop, SIGTERM stops after the current requests.
+    SIGHUP reopens FOLDER without downtime, SIGTERM stops after the current requests.
     """
     require_export(folder)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until FOLDER is opened for the first time

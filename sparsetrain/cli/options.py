@@ -32,7 +32,7 @@ _Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Set any setting that `sparsetrain settings` lists; takes precedence over all else. "
+        help="Set any setting that `sparsetrain settings` lists; takes precedence over everything else. "
         "Without VALUE: its default.",
     ),
 ]

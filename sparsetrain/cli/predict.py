@@ -51,12 +51,12 @@ def evaluate(
         typer.Option(
             "--group-by",
             metavar="FEATURE",
-            help="Feature, such as the user, whose rows are scored group by group (gauc).",
+            help="Also score rows grouped by this feature, such as the user (gauc).",
         ),
     ] = None,
     by_weights: Annotated[
         bool,
-        typer.Option("--by-weights", help="Rows count by the weights that the training had."),
+        typer.Option("--by-weights", help="Weight rows by the weight column of the training."),
     ] = False,
     precision: Precision = None,
     model_class: ModelClass = None,

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 @with_settings("--label", "--dense", "--category", "--ignore", general=False)
 def schema(
     settings: SettingOptions,
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Files or folders to look at.")
-    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files or folders to read.")],
     as_json: AsJson = False,
 ) -> None:
     """Infer a schema file from rows, to edit and pass as --schema."""

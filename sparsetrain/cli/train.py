@@ -39,17 +39,20 @@ def train(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN|auto", help="Resume a run; auto: the one in --out, if any."),
+        typer.Option(
+            metavar="RUN|auto", help="Resume a run; auto: the run in --out, if there is one."
+        ),
     ] = None,
     allow_changed: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="May differ from the resumed run: data, validation, a setting."
+            metavar="NAME",
+            help="Allow a change from the resumed run: data, validation or a setting.",
         ),
     ] = None,
     seeds: Annotated[
         int,
-        typer.Option(min=1, help="Train so often, from --seed on; report means and deviations."),
+        typer.Option(min=1, help="Train with this number of seeds; report means and deviations."),
     ] = 1,
     profile: Annotated[
         bool, typer.Option("--profile", help="Report the time of a step by kernels.")

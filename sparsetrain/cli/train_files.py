@@ -32,7 +32,7 @@ class Files:
     out: Path | None = None
 
     def with_defaults(self, stored: Mapping[str, Any]) -> Files:
-        """Return these files, and a resumed run's files for absent ones."""
+        """Return these files, with a resumed run's files for roles that are not given."""
         train = self.train or [Path(str(path)) for path in stored.get("train") or ()]
         held_out = {k: Path(str(stored[k])) for k in ("valid", "test") if stored.get(k)}
         valid, test = self.valid or held_out.get("valid"), self.test or held_out.get("test")

@@ -50,7 +50,9 @@ def tune(
         ),
     ],
     valid: Annotated[Path | None, typer.Option(metavar="FILE", help="File to score on.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all; a grid has its own.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of trials; a grid runs all its points.")
+    ] = 20,
     sampler: Annotated[
         Literal["random", "grid", "optuna"], typer.Option(help="How trials are chosen.")
     ] = "random",

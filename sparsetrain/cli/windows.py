@@ -100,8 +100,8 @@ def _next(
         require_new_run(window.files.out)
     scores = None
     if trainer is not None:
-        asked = ranking_options(settings, trainer, window.scored)
-        scores = trainer.evaluate(window.scored, group_by=settings.train.group_by, **asked)
+        options = ranking_options(settings, trainer, window.scored)
+        scores = trainer.evaluate(window.scored, group_by=settings.train.group_by, **options)
     note(f"window {name}")
     if data.train.num_rows == 0:
         found.append({"window": name, "scores": scores, "rows": 0, "seconds": 0.0})

@@ -43,7 +43,7 @@ from sparsetrain.system.html import table
 
 _FEW, _TAIL, _UNIQUE = 10, 8, 0.95
 _NAMED = 5  # columns of a warning
-_HASH = 1e9  # hashes exceed this, counts and amounts rarely
+_HASH = 1e9  # hashes exceed this number; counts and amounts rarely do
 # Names with these endings, and names of Criteo and torchrec.
 _IS_ID = re.compile(r"(?i:(^|[^a-z])(id|key|code|zip|hash)$)|[a-z](Id|ID)$|^(C|cat_)\d+$").search
 _IS_COUNT = re.compile(r"(I|int_)\d+").fullmatch
@@ -105,13 +105,18 @@ def infer(
     """
     name, sample, unread = take_sample(data)
     label, kind = named_label(label, {*sample, *unread})
-    asked = {"dense": [*dense], "category": [*categories], "ignored": [*ignore], "label": [label]}
-    given = [column for columns in asked.values() for column in columns]
+    by_role = {
+        "dense": [*dense],
+        "category": [*categories],
+        "ignored": [*ignore],
+        "label": [label],
+    }
+    given = [column for columns in by_role.values() for column in columns]
     require_columns([*sample, *unread], given, "given", Location(name))
     twice = next((column for column in given if given.count(column) > 1), None)
     if twice is not None:
         raise ConfigError(f"{twice!r} is given twice among label, dense, categories and ignore")
-    roles = {column: role for role, columns in asked.items() for column in columns}
+    roles = {column: role for role, columns in by_role.items() for column in columns}
     guess = _Guess(Location(name), {*unread, *sample}, kind)
     for column in (*unread, *sample):
         if column in ignore:

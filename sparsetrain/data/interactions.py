@@ -244,7 +244,7 @@ class Interactions:
             As in `leave_one_out`.
         """
         if self.time is None:
-            raise ConfigError("a split by time needs times: name their column")
+            raise ConfigError("a split by time needs times: name the time column")
         moments = [timestamp(at) for at in (valid_from, test_from) if at is not None]
         part = sum((self.time >= moment).astype(np.int64) for moment in moments)
         return self._split(part, each, max_length, ages)
@@ -306,7 +306,7 @@ class Interactions:
         """
         require_unit(unit)
         if self.time is None:
-            raise ConfigError("windows need times: name their column")
+            raise ConfigError("windows need times: name the time column")
         starts, part = np.unique(window_starts(self.time, unit), return_inverse=True)
         for number, start in enumerate(starts):
             now = np.sign(part - number)  # 0: in the window
@@ -331,7 +331,7 @@ class Interactions:
         if not (part == TRAIN).any():
             raise DataError("the split leaves no interaction to train on")
         if ages and self.time is None:
-            raise ConfigError("ages need times: name their column")
+            raise ConfigError("ages need times: name the time column")
         return Split(
             self._trained(np.flatnonzero(part == TRAIN), each, length, ages),
             self._held_out(part, VALID, ages),

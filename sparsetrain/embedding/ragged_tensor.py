@@ -13,7 +13,9 @@ from tvm.relax.op.grad import no_grad
 
 from sparsetrain.ops import ragged
 
-_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: spreads rows mod 2^32, with gaps for tokens
+_MULTIPLIER = (
+    0x9E3779B1  # 2^32 / golden ratio: spreads row numbers mod 2^32, with gaps for their tokens
+)
 
 
 @dataclass(frozen=True)

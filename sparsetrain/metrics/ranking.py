@@ -235,7 +235,7 @@ def _counts(given: np.ndarray | None, listed: np.ndarray) -> np.ndarray:
         raise ConfigError(f"counts: give an integer for each of {len(listed)} rows of scores")
     if (counts < listed).any():
         at = int((counts < listed).argmax())
-        raise ConfigError(f"counts: {counts[at]} for list {at}, but that has {listed[at]} items")
+        raise ConfigError(f"counts: {counts[at]} for list {at}, which has {listed[at]} items")
     return counts.astype(np.int64)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of models: options read off signature and docstring, checks, and plain values.
+"""Arguments of models: options from signature and docstring, checks, and plain values.
 
-The signature is the one table of names, types and defaults. The checks of arguments, the settings
-of the command and the list of models follow it. Plain values are values that JSON can hold.
+The signature is the single source of names, types and defaults, for the checks of arguments, the
+command's settings and the list of models. Plain values are values that JSON can hold.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class Option(NamedTuple):
-    """An argument of a model that its user chooses."""
+    """An argument of a model that users choose."""
 
     type: Any
     default: Any
@@ -44,10 +44,10 @@ class Option(NamedTuple):
 
 
 def _options_of(model: type) -> Mapping[str, Option]:
-    """Return the options of a class by name, including its base's that it passes on as **rest.
+    """Return the options of a class by name, with its base's options that it passes on as **rest.
 
-    If a base has `_options_of_all`, its subclasses have exactly these of its options.
-    Positional-only arguments are not options.
+    If a base has `_options_of_all`, its subclasses inherit exactly these options. Positional-only
+    arguments are not options.
     """
     found: dict[str, Option] = {}
     described: dict[str, str] = {}
@@ -74,7 +74,7 @@ options_of: Callable[[type], Mapping[str, Option]] = cache(_options_of)
 
 
 def _descriptions(cls: type) -> dict[str, str]:
-    """Return the description of each name in the section Parameters of a docstring."""
+    """Return the description of each name in a docstring's section Parameters."""
     section = cleandoc(cls.__doc__ or "").partition("Parameters\n----------\n")[2]
     section = re.split(r"\n\n\w+\n-{3,}|\n\*\*", section)[0]
     parts = re.split(r"(?m)^(\w[\w, ]*) : .*\n", section)[1:]
@@ -88,7 +88,7 @@ def is_own(model: type) -> bool:
 
 
 def require_options(model: type, names: Iterable[str]) -> None:
-    """Refuse names that are no options of a model.
+    """Refuse names that are not options of a model.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def require_options(model: type, names: Iterable[str]) -> None:
     """
     if is_own(model):
         known = [*options_of(model)]
-    else:  # a user's class: its annotations may mean anything
+    else:  # annotations of a user's class may mean anything
         parameters = signature(model).parameters
         if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
             return
@@ -112,17 +112,17 @@ def require_options(model: type, names: Iterable[str]) -> None:
 def check_arguments(model: type, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     """Refuse arguments of one of the package's models that are unknown, or widths out of range.
 
-    Iterators are left to the constructor, since they can be read once.
+    The constructor checks iterators, since they can be read only once.
 
     Raises
     ------
     ConfigError
-        For the first.
+        For the first invalid argument.
     """
     if not is_own(model):
         return
     declared, options = signature(model), options_of(model)
-    # `dim` is of every click model's config, also where it says nothing.
+    # Every click model's config has `dim`, even where it has no effect.
     known = OF_DATA | {"dim"} | declared.parameters.keys()
     require_options(model, [name for name in named if name not in known])
     given = declared.bind_partial(*args, **named).arguments
@@ -135,12 +135,12 @@ def _is_width(option: Option | None) -> bool:
 
 
 def check_options(model: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as plain values, each by the type that the signature gives it.
+    """Return options as plain values, converted by their types in the signature.
 
     Raises
     ------
     ConfigError
-        For the first of a wrong type or out of range.
+        For the first option of a wrong type or out of range.
     """
     declared, cls = options_of(model), model.__name__
     return {n: _checked(f"{cls}: {n}", declared[n].type, value) for n, value in values.items()}
@@ -225,9 +225,11 @@ def check_widths(cls: str, name: str, numbers: Sequence[int]) -> list[int]:
     Raises
     ------
     ConfigError
-        If they are something else; names the argument and its class.
+        If they are not; names the argument and its class.
     """
-    items = list(numbers) if np.iterable(numbers) else None  # once: it may be an iterator
+    items = (
+        list(numbers) if np.iterable(numbers) else None
+    )  # only once, since it may be an iterator
     if items is None or not all(map(is_int, items)):
         fix = "; give a list" if is_int(numbers) else ""
         raise ConfigError(f"{cls}: {name} must be whole numbers, not {numbers!r}{fix}")
@@ -238,7 +240,7 @@ def check_widths(cls: str, name: str, numbers: Sequence[int]) -> list[int]:
 
 
 def require_rows(cls: str, rows: Mapping[str, int], *columns: str) -> None:
-    """Refuse rows of tables by column that lack one of the columns.
+    """Refuse a mapping of rows that lacks one of the columns.
 
     Raises
     ------
@@ -255,7 +257,7 @@ def require_rows(cls: str, rows: Mapping[str, int], *columns: str) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as JSON would give it back."""
+    """Return a value as it is after a round trip through JSON."""
     if isinstance(value, Mapping):
         return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
@@ -264,7 +266,7 @@ def plain_value(value: Any) -> Any:
 
 
 def _labels(cls: str, labels: Mapping[str, Any] | None) -> dict[str, str | int]:
-    """Return the labels by name, in plain words; by default one of 0 and 1."""
+    """Return the labels by name, with plain kinds; by default one binary label."""
     given = click() if labels is None else Labels(labels, f"{cls}: labels")
     if not given:
         raise ConfigError(f"{cls}: labels is empty; name at least one")
@@ -272,14 +274,14 @@ def _labels(cls: str, labels: Mapping[str, Any] | None) -> dict[str, str | int]:
 
 
 def _share(cls: str, share: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return plain names, or None if every feature has a table of its own."""
+    """Return plain names, or None if every feature has its own table."""
     if share is not None and not isinstance(share, Mapping):
         raise ConfigError(f"{cls}: share_embedding is {share!r:.60}; give a dict of names to names")
     return {str(name): str(owner) for name, owner in share.items()} if share else None
 
 
 def _bins(cls: str, bins: Any) -> list[list[float]] | None:
-    """Return boundaries of numbers as plain lists, each rising."""
+    """Return boundaries of numbers as plain lists; each must increase."""
     if bins is None:
         return None
     try:
@@ -293,7 +295,7 @@ def _bins(cls: str, bins: Any) -> list[list[float]] | None:
 
 
 def _tables_of(cls: str, config: Mapping[str, Any]) -> list[str]:
-    """Return the name of each feature's table; refuse one with more or fewer rows than that."""
+    """Return the name of each feature's table; refuse features with a different number of rows."""
     names, rows = config["names"], config["rows"]
     owners = owners_of(names, config["share_embedding"] or {})
     for name, own, owner in zip(names, rows, owners, strict=True):

@@ -2,7 +2,7 @@
 """Transformer layers over ragged sequences: attention, feed-forward, positions.
 
 Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, with norms before each part (Xiong et al.
-2020, https://arxiv.org/abs/2002.04745). Every token is computed once, and no padding.
+2020, https://arxiv.org/abs/2002.04745). Every token is computed once; there is no padding.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SelfAttention(nn.Module):
         D, width of a token; a multiple of `heads`.
     heads : int
     causal : bool
-        A token sees itself and those before it alone.
+        Whether a token attends only to itself and earlier tokens.
     dropout : float
         Rate of the dropout of the softmax's weights.
     length : int, optional
-        The most tokens of a row, which dropout has to know.
+        Most tokens of a row; needed for dropout.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SelfAttention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward layer, each behind a norm and added to its input.
+    """Attention and a feed-forward layer, each after a norm and added to its input.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ class TransformerBlock(nn.Module):
     hidden : int, optional
         Width of the feed-forward layer; by default 4 D.
     dropout : float
-        Rate behind both parts, and within the feed-forward layer.
+        Dropout rate after both parts, and inside the feed-forward layer.
     length : int, optional
-        The most tokens of a row; with it, the weights of attention are dropped in place of its
+        Most tokens of a row; if given, dropout applies to the attention weights instead of the
         output.
     activation : {"relu", "gelu"}
     """
@@ -126,14 +126,15 @@ class TransformerBlock(nn.Module):
 
 
 class Positions(nn.Module):
-    """A learnt vector for each place in a row, added to its tokens.
+    """A learnt vector for each position in a row, added to its token.
 
     Parameters
     ----------
     length, dim : int
-        Places and width; rows are no longer than `length`.
+        Number of positions, and width; rows have at most `length` tokens.
     from_end : bool
-        Count from the last token of a row, so that the latest have one place in all rows.
+        Count from the last token of a row, so that the latest tokens have equal positions in all
+        rows.
     """
 
     def __init__(self, length: int, dim: int, *, from_end: bool = False) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BERT4Rec: hidden items of a sequence by attention to both sides."""
+"""BERT4Rec: predicts hidden items of a sequence by attention in both directions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class BERT4Rec(SASRec):
     rows, dim, blocks, heads, history, item
         As in `SASRec`.
     length : int
-        The most items of a history; one more token is the mask behind it.
+        Most items of a history; one more token is the mask after it.
     dropout : float
         Rate of the dropout of the input and in the blocks.
     hidden : float
-        Share of the items that are hidden.
+        Share of items to hide.
     softmax : {"full", "tiled"}
-        Whether the scores of all items are held at once, or never (CPU), as a million items need:
-        see `losses.tiled_softmax`.
+        Whether the scores of all items are in memory at once, or only tile by tile (CPU), for a
+        million items: see `losses.tiled_softmax`.
     """
 
     kind = "bert4rec"
@@ -76,7 +76,7 @@ class BERT4Rec(SASRec):
         self.blocks = transformer(blocks, dim, heads, dropout, causal=False)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Hide items: a share of all, and always the last one of every tenth row."""
+        """Hide a share of the items, and the last item of every tenth row."""
         whole = features["history"].append(features["item"])
         chosen = draws.uniform("hidden", like=whole).ids < self.hidden
         last = draws.uniform("last", like=features["item"]) < 0.1
@@ -87,7 +87,7 @@ class BERT4Rec(SASRec):
         return {"history": shown, "places": places, "wanted": whole.at(places)}
 
     def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A mask behind every history."""
+        """Append a mask to every history."""
         return {"history": features["history"].append(self.mask)}
 
     def vectors(self, history: RaggedTensor) -> RaggedTensor:

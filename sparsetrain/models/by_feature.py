@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments with a value for each feature: one for all, or a dict of those that differ.
+"""Arguments with a value per feature: one for all, or a dict of exceptions.
 
-``{"user": 32, "*": 16}`` is 32 for `user` and 16 for every other feature. A dict in which all are
-equal is one value, so that it makes the same program.
+``{"user": 32, "*": 16}`` is 32 for `user` and 16 for every other feature. A dict with equal values
+is reduced to one value, so that it makes the same program.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PoolingOf: TypeAlias = Pooling | Mapping[str, Pooling]
 
 
 def require_features(what: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Refuse a dict that names anything but features.
+    """Refuse a dict with keys that are not features.
 
     Raises
     ------
     ConfigError
-        With the first, and the feature that was probably meant.
+        Names the first, and the most similar feature.
     """
     for name in given:
         if name not in names and name != OTHERS:
@@ -36,7 +36,7 @@ def require_features(what: str, given: Mapping[str, Any], names: Sequence[str]) 
 
 
 def _plain(given: Mapping[str, Any], names: Sequence[str], default: Any, of_all: Any) -> Any:
-    """Return one value, or a dict of `OTHERS` and of all names that differ.
+    """Return one value, or a dict of `OTHERS` and all exceptions.
 
     `OTHERS` are by default `default`, or `of_all` if each of `names` is given.
     """
@@ -51,29 +51,29 @@ class Widths(NamedTuple):
 
     Attributes
     ----------
-    each : tuple of F int
-        Of each feature.
+    features : tuple of F int
+        Width of each feature.
     others : int
-        Of the vectors of anything else, such as numbers.
+        Width of all other vectors, such as those of numbers.
     """
 
-    each: tuple[int, ...]
+    features: tuple[int, ...]
     others: int
 
     @property
     def are_equal(self) -> bool:
-        """Whether there is one width."""
-        return {*self.each} <= {self.others}
+        """Whether all widths are equal."""
+        return {*self.features} <= {self.others}
 
     @property
     def common(self) -> int:
-        """The widest, to which vectors of all widths can be mapped without loss."""
-        return max(self.others, *self.each)
+        """The largest width, to which all vectors can be mapped without loss."""
+        return max(self.others, *self.features)
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Number and width of neighbouring features with one width."""
-        return [(len([*same]), width) for width, same in groupby(self.each)]
+        """Number and width of each run of features with equal width."""
+        return [(len([*same]), width) for width, same in groupby(self.features)]
 
 
 def check_dim(
@@ -88,11 +88,11 @@ def check_dim(
     given : int, or mapping from str to int
     names : sequence of F str
     tables : sequence of F str
-        For each feature, the one that its table is named after.
+        For each feature, the owner of its table.
     default : int
-        Of features that are not named. If all are, anything else is as wide as the widest.
+        Width of features that are not named. If all are named, other vectors get the largest width.
     least : int
-        The smallest width there may be.
+        Smallest allowed width.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def widths_of(dim: Any, tables: Sequence[str]) -> Widths:
 
 
 def check_pooling(what: str, given: PoolingOf, names: Sequence[str]) -> Any:
-    """Return poolings as plain values; of features that a dict does not name, "sum".
+    """Return poolings as plain values; features that a dict does not name get "sum".
 
     Raises
     ------

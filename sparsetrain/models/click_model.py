@@ -29,12 +29,12 @@ from sparsetrain.models.projections import Projections
 
 
 class ClickModel(Model):
-    """Model from dense features and embeddings of ids to the logits of the labels of a row.
+    """Model from dense features and embeddings of ids to a row's logits.
 
     A subclass constructs its layers, and applies them in ``forward(dense, embedded)``: (B,
     num_dense) floats and (B, N + F, D) embeddings -> (B, S) logits, where N is 0 with scaled
     numbers. Rows of tables of several widths are projected to the widest, D; a subclass with
-    ``takes_any_width = True`` gets them side by side instead, (B, W). It adds further arguments of
+    ``takes_any_width = True`` gets them concatenated instead, (B, W). It adds further arguments of
     its constructor to `config`, and overrides `initialize` for weights with a distribution of their
     own, such as a norm's.
 
@@ -52,42 +52,42 @@ class ClickModel(Model):
         of their feature if they differ: ``{"tags": "mean"}``. Features that are not named, or
         ``"*"``, are sums by default. By default an encoder decides.
     weighted : bool
-        Bags have per-sample weights; only with ``pooling="sum"``.
+        Whether bags have per-sample weights; only with ``pooling="sum"``.
     names : sequence of F str, optional
         Names of the features and their tables; ``C1``, ``C2``, ... by default.
     table_dtype : {"float32", "bfloat16", "float16", "int8", "uint8"}
-        Storage of the tables. Rows in less than float32 are read into it and rounded
-        stochastically when written; everything else is float32. Tables in int8 have a scale for
-        each row, and train by `optim.rowwise_adagrad` or `optim.sgd`. A model with uint8 tables can
-        only predict; see `Trainer.quantized`.
+        Storage of the tables. Rows in narrower dtypes are converted to float32 when read and
+        rounded stochastically when written; everything else is float32. Tables in int8 have a scale
+        for each row, and train by `optim.rowwise_adagrad` or `optim.sgd`. A model with uint8 tables
+        can only predict; see `Trainer.quantized`.
     row_weights : bool
-        Training batches have a weight for each row, which multiplies its loss. The loss is still
-        divided by the number of rows. Metrics do not use the weights.
+        Whether training batches have a weight for each row, which multiplies its loss. The loss is
+        still divided by the number of rows. Metrics do not use the weights.
     share_embedding : mapping from str to str, optional
-        Name of a feature without a table of its own -> feature that owns the shared table, as in
+        Name of a feature without its own table -> feature that owns the shared table, as in
         ``encoder.share_embedding``. Both have the same number of rows.
     labels : mapping from str to str, int or Label, optional
-        Name and kind of each of the T labels, as in ``encoder.labels``; by default one of 0 and 1.
-        The logit of a real label is the prediction itself; a number C means the classes 0 to C - 1,
-        with a logit each.
+        Name and kind of each of the T labels, as in ``encoder.labels``; by default one binary
+        label. The logit of a real label is the prediction itself; a number C means the classes 0 to
+        C - 1, with a logit each.
     label_weights : mapping from str to float, optional
         Factors of the losses of labels; by default 1.
     numbers : {"scaled", "piecewise", "binned", "periodic", "autodis"}
-        "scaled": numbers are dense features alone. Otherwise each has a learnt vector too, a
-        further field of `embedded`; see `PiecewiseLinear`, `Binned`, `Periodic` and `AutoDis` in
+        "scaled": numbers are only dense features. Otherwise each also has a learnt vector, an
+        additional field of `embedded`; see `PiecewiseLinear`, `Binned`, `Periodic` and `AutoDis` in
         `models.numbers`.
     number_bins : sequence of N sequences of float, optional
-        For each number, boundaries between its bins as the dense feature has them, rising; from an
-        encoder that has quantiles. Numbers are the first N dense features, by default all.
+        For each number, increasing boundaries between its bins, in units of the dense feature; from
+        an encoder with quantiles. Numbers are the first N dense features, by default all.
     missing_flags : bool
-        Whether the next N dense features say which numbers are missing, as the encoder's.
+        Whether the next N dense features flag missing numbers, as the encoder's do.
 
     Attributes
     ----------
     kind : str
         Name of the class in saved runs; by default the class's own name.
     takes_any_width : bool
-        Whether `forward` takes rows of several widths side by side.
+        Whether `forward` accepts rows of several widths, concatenated.
     widths : Widths
         Width of each feature, without first-order weights.
 
@@ -107,9 +107,9 @@ class ClickModel(Model):
     """
 
     _options_of_all = ("table_dtype", "label_weights", "pooling")
-    deviation = 0.05  # of the initial vectors of numbers
+    deviation = 0.05  # deviation of the initial vectors of numbers
     takes_any_width = False
-    num_weights = 0  # first-order weights in front of each vector
+    num_weights = 0  # number of first-order weights before each vector
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class ClickModel(Model):
         rows, names, owners = self._config["rows"], self._config["names"], self.owners()
         named = [names[owner] for owner in owners]
         self.widths = widths_of(self._config["dim"], named)
-        own = [width + self.num_weights for width in self.widths.each]
+        own = [width + self.num_weights for width in self.widths.features]
         tables = [Table(names[f], rows[f], own[f]) for f in range(len(rows)) if owners[f] == f]
         self.embeddings = EmbeddingBagCollection(
             tables,
@@ -175,7 +175,7 @@ class ClickModel(Model):
         }
 
     def _join(self) -> Join:
-        """How embeddings of several widths are joined."""
+        """The function that joins embeddings of several widths."""
         features = [placement.features for placement in self.embeddings.placements.values()]
         if self.takes_any_width:
             return partial(in_order, features=features)
@@ -196,30 +196,30 @@ class ClickModel(Model):
 
     @property
     def vector_width(self) -> int:
-        """Width of the vectors of numbers, and of all vectors unless `takes_any_width`."""
+        """Width of vectors of numbers, and of all vectors unless `takes_any_width`."""
         own = self.widths.others if self.takes_any_width else self.widths.common
         return own + self.num_weights
 
     @property
     def embedded_width(self) -> int:
-        """Numbers of the embeddings of a row."""
+        """Total width of a row's embeddings."""
         if not self.takes_any_width:
             return self.num_embedded * self.vector_width
-        numbers = self.num_embedded - len(self.widths.each)
-        return sum(w + self.num_weights for w in self.widths.each) + numbers * self.vector_width
+        numbers = self.num_embedded - len(self.widths.features)
+        return sum(w + self.num_weights for w in self.widths.features) + numbers * self.vector_width
 
     @property
     def flat_width(self) -> int:
-        """Numbers of a row: its dense features and embeddings side by side."""
+        """Total width of a row: its dense features and embeddings."""
         return max(self._config["num_dense"], 1) + self.embedded_width
 
     @property
     def num_embedded(self) -> int:
-        """F + N, the embeddings of a row: of its ids, and of its numbers unless they are scaled."""
+        """F + N, a row's number of embeddings: of ids, and of numbers unless they are scaled."""
         return len(self._config["rows"]) + (self.numbers.count if self.numbers else 0)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As in `Model`; tables that can only be read are refused."""
+        """As in `Model`; refuses read-only tables."""
         format_of(self._config["table_dtype"]).require_trainable()
         return uniform(sqrt(1 / shape[0])), f"embeddings.{table}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ClosedForm`: base of models that all choices solve at once, without a step; scored by SciPy."""
+"""`ClosedForm`: base of models that are solved from all choices, without steps; scored by SciPy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from sparsetrain.models.arguments import require_rows
 from sparsetrain.models.features import Ids, Sequence
 from sparsetrain.models.model import Model
 
-if TYPE_CHECKING:  # importing it takes time, and few models need it
+if TYPE_CHECKING:  # a slow import that few models need
     from scipy.sparse import csr_array
 
 
 class ClosedForm(Model, ABC):
-    """Base of models that score the items of a row from its history alone.
+    """Base of models that score items only from a row's history.
 
-    A subclass makes constant parameters, gives their values in `learn`, and scores in
-    `score_history`.
+    A subclass makes constant parameters, computes them in `learn`, and scores in `score_history`.
     """
 
     target, seen, training_rows = "item", "history", "item"
@@ -38,7 +37,7 @@ class ClosedForm(Model, ABC):
 
     @property
     def _table_rows(self) -> dict[str, int]:
-        """Ids are places in a matrix; there is no table."""
+        """Ids are indices of a matrix; there is no table."""
         return self._rows
 
     def tables(self) -> Mapping[str, dict[str, slice]]:

@@ -74,9 +74,9 @@ class DCNv2(DeepModel):
     cross_layers : int
         L.
     cross_rank : int, optional
-        r; without, the matrices are full.
+        r; by default the matrices are full.
     experts : int
-        K; more than one need a rank.
+        K; more than one expert needs a rank.
     **rest
         As in `DeepModel`.
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLRM: dense features through a bottom MLP, ids through embeddings, their pairs through a top MLP.
+"""DLRM: a bottom MLP of dense features, embeddings of ids, and a top MLP of their interaction.
 
 Naumov et al. 2019, https://arxiv.org/abs/1906.00091. The model is ordinary `tvm.relax.frontend.nn`
 with two operators of this package: the embedding lookup and the dot interaction. With the cross
-interaction in its place it is DLRM-DCNv2, as MLPerf trains it since 2023.
+interaction it is DLRM-DCNv2, MLPerf's model since 2023.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class DLRM(ClickModel):
     top : sequence of int
         Hidden widths of the top MLP; its input and its output, one per label, are added.
     num_dense : int
-        Dense features of an example. With 0 the bottom MLP is fed a constant 1, so that its output
-        is a learnt vector in the interaction. Learnt vectors of numbers are its input in place of
-        the numbers; in the interaction they would double the pairs, and are no better there.
+        Dense features of an example. With 0 the bottom MLP gets a constant 1, so its output is a
+        learnt vector in the interaction. Learnt vectors of numbers replace the numbers as its
+        input; in the interaction they would double the pairs without better scores.
     interaction : {"dot", "cross", "concat"}
         Interaction of the bottom MLP's result and the embeddings: dot products of all pairs, cross
-        layers (see `models.interaction.cross`), or none, all side by side.
+        layers (see `models.interaction.cross`), or none, only concatenation.
     cross_layers, cross_rank : int, optional
         For the cross interaction. By default 3 layers of rank (F + 1) D / 4, at most 512.
     dropout : float
         Rate of the dropout between the layers of both MLPs.
     batch_norm : bool
-        Whether both have batch norm, see `MLP`.
+        Whether both MLPs have batch norm, see `MLP`.
     **rest
         As in `ClickModel`.
 
@@ -85,7 +85,7 @@ class DLRM(ClickModel):
         given = {"bottom": bottom, "top": top}
         hidden = {name: check_widths(cls, name, widths) for name, widths in given.items()}
         self.takes_any_width = interaction != "dot"
-        # Parameters are in the order of the attributes, in saved runs too.
+        # The order of attributes is the order of parameters, also in saved runs.
         self.bottom: nn.Module = nn.Module()
         super().__init__(rows, dim, num_dense, **rest)
         dim = self.vector_width

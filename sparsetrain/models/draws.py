@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Draws`: random numbers of one step by counter, for negatives and masks made on the host.
+"""`Draws`: counter-based random numbers of one step, for negatives and masks made on the host.
 
 A number is a hash of the seed, the step, a name, the row's number in the batch and the place within
-the row. It is the same after a resume, and for any number of parts in which a batch is computed.
+the row. It is the same after a resume, and for any number of parts of a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Draws:
     ----------
     seed, step : int
     first_row : int
-        Number of rows of the batch before the first one drawn for.
+        Number in the batch of the first row.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Draws:
     def integers(self, name: str, high: int, like: Like, low: int = 0) -> Like:
         """Integers uniform in [low, high), one for each element of an array or token of a `Ragged`.
 
-        `name` tells draws of one step apart. The first axis of an array is the rows.
+        `name` distinguishes draws of one step. The first axis of an array is the rows.
         """
         if high <= low:
             raise ConfigError(f"draws of {name!r}: high is {high}, not above low, {low}")
@@ -53,10 +53,7 @@ class Draws:
         return as_like(scaled.astype(np.int64) + low)
 
     def by_chance(self, name: str, cumulative: np.ndarray, like: Like) -> Like:
-        """Places in an array, as `integers`, with the chance by which it rises there.
-
-        `cumulative` rises from 0 or more to 1.
-        """
+        """Integers from a distribution, given its cumulative probabilities, which increase to 1."""
         chance = self.uniform(name, like)
         if isinstance(chance, Ragged):
             return Ragged(np.searchsorted(cumulative, chance.ids, side="right"), chance.offsets)
@@ -64,11 +61,11 @@ class Draws:
 
     @property
     def of_batch(self) -> Draws:
-        """Draws that all parts of a batch share; of an array like (1, K) they are K numbers."""
+        """Draws that all parts of a batch share; for an array (1, K), K numbers."""
         return Draws(self._seed, self._step)
 
     def uniform(self, name: str, like: Like) -> Like:
-        """Numbers uniform in [0, 1), as `integers`; of a `Ragged` they are its ids."""
+        """Numbers uniform in [0, 1), as `integers`; for a `Ragged` they replace its ids."""
         words, as_like = self._words(name, like)
         return as_like((words >> np.uint64(11)) * 2.0**-53)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EASE: a linear model from a history to items, by one inverse of a matrix of items."""
+"""EASE: a linear model from histories to items, by the inverse of one item matrix."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class EASE(ClosedForm):
 
     With ``P = (X'X + l2 I)^-1`` it is ``B = I - P / diag(P)``, column by column (Steck 2019,
     https://arxiv.org/abs/1905.03375). B has a number for each pair of items, and solving takes
-    their cube: for up to some 20,000 items.
+    cubic time: for up to about 20,000 items.
 
     Parameters
     ----------
     rows : mapping from str to int
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
     l2 : int
-        The factor of the decay.
+        Factor of the regularization.
     user, item, history : str
-        Columns of the user, of the item that was chosen and of those chosen before.
+        Columns of the user, of the chosen item and of the items chosen before.
     """
 
     kind = "ease"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ESMM: clicks, and conversions behind them, both learnt from all impressions."""
+"""ESMM: clicks and later conversions, both learnt from all impressions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ESMM(ClickModel):
     dropout : float
         Rate of their dropout.
     **rest
-        As in `ClickModel`; the labels are two, clicked and converted, 0 or 1 each.
+        As in `ClickModel`; there are two binary labels, clicked and converted.
     """
 
     kind = "esmm"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of a model's features among the columns of an encoder."""
+"""Positions of a model's features among the columns of an encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsetrain.models.features import Feature, column_of
 
 
 def shared_columns(features: Mapping[str, Feature]) -> dict[str, str]:
-    """Return, of each column looked up in the table of one before it, that column."""
+    """Map each column that shares an earlier column's table to that column."""
     first: dict[str, str] = {}  # table -> its first column
     found = {}
     for name, feature in features.items():
@@ -27,7 +27,7 @@ def shared_columns(features: Mapping[str, Feature]) -> dict[str, str]:
 def find_features(
     cls: str, features: Mapping[str, Feature], rows: Mapping[str, int], encoder: Encoder
 ) -> dict[str, Any]:
-    """Return the place of each feature in a batch of the encoder.
+    """Return each feature's position in a batch of the encoder.
 
     `cls` is the name of the model's class, for messages; `rows` has the size of each feature's
     table.
@@ -47,8 +47,8 @@ def find_features(
 def _check_sharing(
     cls: str, features: Mapping[str, Feature], places: Mapping[str, Any], encoder: Encoder
 ) -> None:
-    """Refuse features of one table if the encoder numbers their values separately."""
-    first: dict[str, str] = {}  # table -> the first feature of it
+    """Refuse features that share a table if the encoder numbers their values separately."""
+    first: dict[str, str] = {}  # table -> its first feature
     for name, feature in features.items():
         for table in feature.tables:
             other = first.setdefault(table, name)

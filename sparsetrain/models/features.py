@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of a model: columns that it reads, and their conversion to arguments of its functions.
+"""Features of a model: the columns that it reads, and their conversion to its functions' arguments.
 
 A `Model` declares `Ids`, `Sequence` and `Dense` (and `Fields`, in a file of its own) by name. On
 the host a feature is read from a batch and checked against its table; in the model it is a tensor,
@@ -25,8 +25,8 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.runtime.tensors import reshape_view
 
 Specs = dict[str, nn.spec.Tensor]
-Arrays = dict[str, Any]  # of NumPy, or tensors that a kernel wrote
-# (name, ids, rows, dtype) -> a tensor of ids in [0, rows); None if it cannot.
+Arrays = dict[str, Any]  # NumPy arrays, or tensors that a kernel wrote
+# (name, ids, rows, dtype) -> a tensor of ids; None if one is outside [0, rows).
 Place = Callable[[str, np.ndarray, int, str], Any]
 
 
@@ -35,19 +35,19 @@ def _by_numpy(*_ids: Any) -> None:
 
 
 def index_dtype(rows: int) -> str:
-    """int32 where every row of a table fits, else int64."""
+    """int32 if every row number fits, else int64."""
     return "int32" if rows < 2**31 else "int64"
 
 
 def bags_of(batch: Batch, column: int) -> Ragged:
-    """The ids of a column as bags, which are of one id in a batch without bags."""
+    """The ids of a column as bags, with one id each in a batch without bags."""
     if not isinstance(batch.ids, np.ndarray):
         return batch.ids[column]
     return one_each(np.ascontiguousarray(batch.ids[:, column]))
 
 
 def column_of(name: str, feature: Feature) -> str:
-    """Return the column of a feature: its `column`, else its name."""
+    """Return a feature's column: its `column`, by default its name."""
     return getattr(feature, "column", None) or name
 
 
@@ -56,7 +56,7 @@ class Feature(ABC):
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Attributes of the model that are its `Embedding`."""
+        """Attributes of the model that hold its `Embedding` layers."""
         return ()
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Feature(ABC):
 
     @abstractmethod
     def value(self, name: str, tensors: Mapping[str, nn.Tensor]) -> Any:
-        """The value that the model's methods get, made of the arguments of a program."""
+        """Make the value that the model's methods get, from a program's arguments."""
 
     @abstractmethod
     def read(self, name: str, batch: Batch, column: Any) -> Any:
@@ -73,10 +73,10 @@ class Feature(ABC):
 
     @abstractmethod
     def arrays(self, name: str, value: Any, rows: int, place: Place = _by_numpy) -> Arrays:
-        """The arguments of a program, checked, from the value that `read` gave."""
+        """Return the checked arguments of a program, from a result of `read`."""
 
     def find(self, cls: str, name: str, rows: int, encoder: Encoder) -> Any:
-        """Its place in a batch of an encoder, which `read` gets as `column`."""
+        """Return its column's position in an encoder's batch, the argument `column` of `read`."""
         return None
 
     def storages(self, rows_of: Callable[[str], int]) -> dict[str, dict[str, slice]]:
@@ -95,7 +95,7 @@ class Feature(ABC):
         return f"{self.tables[0]}.weight" if own else None
 
     def single_ids(self, name: str) -> list[str]:
-        """Names by which `Model.read` gives one id for each row."""
+        """Names for which `Model.read` returns one id per row."""
         return []
 
 
@@ -106,9 +106,9 @@ class Ids(Feature):
     Parameters
     ----------
     table : str or tuple of str
-        The attributes of the model that are the `Embedding` they are rows of.
+        The attributes of the model that hold the `Embedding` of these ids.
     count : int, optional
-        Makes it (B, count), which only `Model.prepare` can give.
+        Makes it (B, count); only `Model.prepare` can produce these.
     shared : bool
         Makes it (count,), for all rows of a batch.
     column : str, optional
@@ -172,13 +172,13 @@ class Sequence(Feature):
     Parameters
     ----------
     table : str or tuple of str
-        The attributes of the model that are the `Embedding` they are rows of.
+        The attributes of the model that hold the `Embedding` of these ids.
     length : int, optional
-        The most ids of one row; of more, the last are kept.
+        Most ids of one row; the last ones are kept.
     weighted : bool
-        Whether each id comes with a factor.
+        Whether each id has a factor.
     like : str, optional
-        A sequence with as many ids in each row, so that layers may add the two.
+        A sequence with the same row lengths, so that layers may add the two.
     column : str, optional
         Its column in the data; by default it has the feature's name.
 
@@ -242,7 +242,7 @@ class Sequence(Feature):
 
 @dataclass(frozen=True)
 class Places(Feature):
-    """Places of some tokens within the rows of a sequence, which only `Model.prepare` can give.
+    """Positions of some tokens within a sequence's rows; only `Model.prepare` can produce them.
 
     Notes
     -----
@@ -278,7 +278,7 @@ class Dense(Feature):
     width : int
         How many. With 0 the model gets a column of ones.
     columns : tuple of str, optional
-        Which of the encoder's dense columns; by default all.
+        The encoder's dense columns to read; by default all.
 
     Notes
     -----
@@ -344,7 +344,7 @@ def _category(cls: str, table: str, column: str, rows: int, encoder: Encoder) ->
 
 
 def _flat(ids: Any) -> Any:
-    """Ids in one axis, an array or a tensor; none is copied."""
+    """Flatten ids, an array or a tensor, without a copy."""
     return ids.reshape(-1) if isinstance(ids, np.ndarray) else reshape_view(ids, (prod(ids.shape),))
 
 
@@ -353,12 +353,12 @@ def _tuple(table: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_alike(name: str, feature: Feature, values: Mapping[str, Any]) -> None:
-    """Refuse a sequence with row lengths unequal to the sequence that it is `like`.
+    """Refuse a sequence with row lengths unlike those of the sequence `like`.
 
     Raises
     ------
     DataError
-        With the first row that differs.
+        Names the first row that differs.
     """
     like = feature.like if isinstance(feature, Sequence) else None
     if like is None or like not in values:
@@ -384,7 +384,7 @@ def _integers(name: str, value: Any) -> np.ndarray:
 
 
 def _placed(name: str, ids: np.ndarray, rows: int, row_of: Any, place: Place) -> Any:
-    """Ids of a table, checked, in the dtype that its functions take."""
+    """Return checked ids of a table, in the dtype that functions take."""
     placed = place(name, ids, rows, index_dtype(rows))
     if placed is None:
         _check(name, ids.reshape(-1), rows, row_of)
@@ -393,7 +393,7 @@ def _placed(name: str, ids: np.ndarray, rows: int, row_of: Any, place: Place) ->
 
 
 def _check(name: str, ids: np.ndarray, rows: int, row_of: Any) -> None:
-    """Refuse ids outside of their table."""
+    """Refuse ids outside their table."""
     if not ids.size or (ids.min() >= 0 and ids.max() < rows):
         return
     place = int(np.argmax((ids < 0) | (ids >= rows)))

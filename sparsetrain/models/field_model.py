@@ -2,11 +2,10 @@
 """Bases of the models over fields: a vector for each id and for each dense feature of a row.
 
 The vector of a dense feature is its value times a learnt one, as ``x_i v_i`` in factorization
-machines (Rendle 2010). A model with first-order weights has them as the first columns of its
-tables, one for each label, so that they cost no look-up of their own.
-
-Vectors and weights begin normal with a deviation of 0.01, as libFM's do: with larger ones the
-products of all pairs drown the rest, and few rows get over it.
+machines (Rendle 2010). First-order weights are the first columns of the tables, one for each label,
+so they need no separate lookup. Initial vectors and weights are normal with a deviation of 0.01, as
+in libFM: with larger values the products of all pairs dominate, and training recovers for few rows
+only.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ _OF_ALL = ("dim", *ClickModel._options_of_all)
 class FieldModel(ClickModel):
     """Click model with a `forward` that begins with `fields`.
 
-    The arguments of a subclass's constructor are checked by the types of its signature.
+    The types in a subclass's signature check its constructor's arguments.
 
     Parameters
     ----------
     rows, dim, num_dense
-        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers. Numbers that are
-        embedded are fields by their embeddings alone.
+        As in `ClickModel`; there are M = num_dense + F fields of `dim` numbers. A number with an
+        embedding is only one field.
     **rest
         As in `ClickModel`.
 
     Attributes
     ----------
     has_weights : bool
-        Whether there is a first-order weight for each value besides its vector.
+        Whether each value has a first-order weight besides its vector.
     """
 
     has_weights = False
@@ -89,7 +88,7 @@ class FieldModel(ClickModel):
         return normal(DEVIATION), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
-        """(B, num_dense), (B, F + N, D) -> (B, M, D); side by side (B, W) -> (B, W')."""
+        """(B, num_dense), (B, F + N, D) -> (B, M, D); concatenated (B, W) -> (B, W')."""
         if not self.num_dense:
             return embedded
         if self.numbers:
@@ -108,8 +107,8 @@ class FieldModel(ClickModel):
         return nn.op.sum(weights, axis=1) + self.bias, vectors
 
     def _apart(self, fields: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        """Weights (B, M, T), and vectors side by side, of fields (B, W') of several widths."""
-        others = self.num_fields - len(self.widths.each)
+        """Weights (B, M, T) and concatenated vectors of fields (B, W') of several widths."""
+        others = self.num_fields - len(self.widths.features)
         runs = [(others, self.widths.others)] * (others > 0) + self.widths.runs
         sizes = [count * (self.num_weights + width) for count, width in runs]
         pieces = nn.op.split(fields, np.cumsum(sizes)[:-1].tolist(), axis=1)
@@ -123,12 +122,12 @@ class FieldModel(ClickModel):
 
     @property
     def vectors_width(self) -> int:
-        """Numbers of all vectors of a row, without first-order weights."""
+        """Total width of a row's vectors, without first-order weights."""
         dense = self.num_dense * self.vector_width
         return dense + self.embedded_width - self.num_fields * self.num_weights
 
     def flat(self, vectors: nn.Tensor) -> nn.Tensor:
-        """(B, M, dim) -> (B, M dim); vectors that are side by side as they are."""
+        """(B, M, dim) -> (B, M dim); concatenated vectors are unchanged."""
         return flat(vectors) if len(vectors.shape) == 3 else vectors
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Fields`: all category columns of a batch as one feature, looked up in a storage for each width.
 
-A step then has one lookup, one plan and one row update of each width, whatever the number of
-columns. The host turns ids into rows of the storages while it checks them.
+A step then has one lookup, one plan and one row update for each width, for any number of columns.
+The host turns ids into rows of the storages while it checks them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     placement : Placement
         Their tables in a storage.
     arguments : tuple of str
-        Names of rows, offsets and weights, as many as there are.
+        Names of rows, offsets and weights, as far as they exist.
     """
 
     width: int
@@ -41,33 +41,33 @@ class Part(NamedTuple):
     arguments: tuple[str, ...]
 
 
-# Embeddings (B, F, width) of each `Part`, in order -> all in the order of the columns.
+# (embeddings (B, F, width) of each `Part`) -> all embeddings in the order of the columns.
 Join = Callable[[Sequence[nn.Tensor]], nn.Tensor]
 
 
 class Fields(Feature):
-    """The ids of F columns, one each or lists of them, and their embeddings (B, F, D).
+    """The ids of F columns, single ids or lists, and their embeddings (B, F, D).
 
-    A model calls this feature ``embedded``, and its `Dense` ``dense``.
+    A model names this feature ``embedded``, and its `Dense` feature ``dense``.
 
     Parameters
     ----------
     embeddings : EmbeddingBagCollection
-        Their tables, which are the attribute `attribute` of the model.
+        The tables; the model has them as its attribute `attribute`.
     names : sequence of F str
-        The columns; also names of the tables, unless they share one.
+        The columns; also names of the tables, except shared ones.
     rows : sequence of F int
         Rows of each column's table.
     owners : sequence of F int
-        For each column, the position of the one that its table is named after.
+        For each column, the position of its table's owner.
     arguments : sequence of str
-        Of ``("rows", "offsets", "weights")`` the first one, or of pooled lists two or three. Where
-        tables have several widths, the names of each width's end in it: ``rows_16``.
+        The first of ``("rows", "offsets", "weights")``, or the first two or three for pooled lists.
+        If tables have several widths, names end with the width: ``rows_16``.
     num_dense : int
-        Numbers of a row in the feature ``dense``, a `Dense` that every such model has too: its
-        extent tells the compiler how many rows bags are for.
+        Width of the feature ``dense``, a `Dense` that every such model has: from its extent the
+        compiler knows the batch size for bags.
     numbers : NumberEmbedding, optional
-        Makes N further embeddings of ``dense``, which come first.
+        Makes N embeddings of ``dense``, which precede the embeddings of ids.
     join : callable, optional
         Joins embeddings of several widths.
 
@@ -138,7 +138,7 @@ class Fields(Feature):
     # --- On the host --------------------------------------------------------------------------
 
     def read(self, name: str, batch: Batch, column: Any) -> Batch:
-        """The batch: its ids are checked and located together."""
+        """The batch, since its ids are checked and located together."""
         return batch
 
     def read_one(self, name: str, batch: Batch) -> np.ndarray:
@@ -158,15 +158,15 @@ class Fields(Feature):
     def placed(
         self, batch: Batch, floats: Mapping[str, np.ndarray], room: Room | None
     ) -> Arrays | None:
-        """All arguments, written by a kernel; None where `arrays` will refuse, or a `Dense`.
+        """All arguments, written by a kernel; None if `arrays` or a `Dense` will refuse the batch.
 
         Parameters
         ----------
         batch : Batch
         floats : mapping from str to array
-            Further arguments, copied to aligned memory; not beside lists.
+            Further arguments, copied to aligned memory; not possible with lists.
         room : callable, optional
-            As in `Model.inputs`. Without, the kernel runs on all threads.
+            As in `Model.inputs`. By default the kernel runs on all threads.
         """
         ids = batch.ids
         count = ids.shape[1] if isinstance(ids, np.ndarray) else len(ids)
@@ -254,7 +254,7 @@ class Fields(Feature):
         return self.names
 
     def table_of(self, name: str, column: str) -> str | None:
-        """Name of the table of a column, as in saved runs; None if it is no field."""
+        """Name of the table of a column, as in saved runs; None if it is not a field."""
         if column not in self.names:
             return None
         return f"{self.attribute}.{self.names[self.owners[self.names.index(column)]]}.weight"
@@ -267,12 +267,12 @@ class Fields(Feature):
         Raises
         ------
         ConfigError
-            With the column that differs.
+            Names the column that differs.
         """
         if encoder.encoded and not encoder.share_embedding:
             return
         wanted = encoder.owners
-        if len(self.owners) != len(wanted):  # the first batch is refused for that
+        if len(self.owners) != len(wanted):  # the first batch will be refused
             return
         for column, mine, theirs in zip(encoder.columns, self.owners, wanted, strict=True):
             if mine != theirs:
@@ -289,29 +289,29 @@ def flat(vectors: nn.Tensor) -> nn.Tensor:
     return nn.op.reshape(vectors, (batch, features * width))
 
 
-def in_order(each: Sequence[nn.Tensor], features: Sequence[Sequence[int]]) -> nn.Tensor:
-    """Vectors of several widths side by side, by the positions of their columns.
+def in_order(vectors: Sequence[nn.Tensor], features: Sequence[Sequence[int]]) -> nn.Tensor:
+    """Concatenate vectors of several widths, in the order of their columns.
 
     Parameters
     ----------
-    each : sequence of (B, F, D) tensors
-        F and D may be different in each.
+    vectors : sequence of (B, F, D) tensors
+        F and D may differ between them.
     features : sequence of sequences of F int
-        Positions of those vectors among all, rising.
+        Positions of each tensor's vectors among all columns, ascending.
 
     Returns
     -------
-    (B, sum of F D over `each`)
+    (B, sum of F D over `vectors`)
     """
     pieces: dict[int, nn.Tensor] = {}  # position of the first vector -> neighbours of one width
-    for vectors, positions in zip(each, features, strict=True):
+    for one, positions in zip(vectors, features, strict=True):
         first = [n for n, at in enumerate(positions) if not n or positions[n - 1] != at - 1]
-        cuts = [n * vectors.shape[2] for n in first[1:]]
-        cut = nn.op.split(flat(vectors), cuts, axis=1) if cuts else [flat(vectors)]
+        cuts = [n * one.shape[2] for n in first[1:]]
+        cut = nn.op.split(flat(one), cuts, axis=1) if cuts else [flat(one)]
         pieces |= {positions[n]: piece for n, piece in zip(first, cut, strict=True)}
     return nn.op.concat([pieces[position] for position in sorted(pieces)], dim=1)
 
 
 def _owner(owner: int, columns: Sequence[str], name: str) -> str:
-    whose = columns[owner]
-    return "has a table of its own" if whose == name else f"shares that of {whose}"
+    shared = columns[owner]
+    return "has a table of its own" if shared == name else f"shares the table of {shared}"

@@ -56,7 +56,7 @@ class FinalMLP(FieldModel):
     """FinalMLP: two MLPs over all fields, joined by a bilinear form of heads, see `BilinearFusion`.
 
     ``logit = w_1 a + w_2 b + c + sum_h a_h^T W_h b_h``, ``a = MLP_1(x)``, ``b = MLP_2(x)``,
-    ``x = [v_1, ..., v_M]``. It has no selection of features by gates, the paper's option.
+    ``x = [v_1, ..., v_M]``. The paper's optional feature selection by gates is left out.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that a `Model` exports: their arguments by name, and checks of their results.
 
-A method gets each feature as the argument of the same name. If a model has buffers, the exported
+A method gets each feature as an argument of the same name. If a model has buffers, the exported
 loss returns their new values too.
 """
 
@@ -21,12 +21,12 @@ from sparsetrain.models.layers import FIRST_ROW, KEY, training
 
 OF_LOSS = ("labels", "row_weights")  # arguments of a loss besides features
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-# Exported function -> the method that it is.
+# Exported function -> the method that defines it.
 METHODS = {"loss": "loss", "logits": "forward", "query": "query", "items": "items"}
 
 
 def by_name(method: Callable[..., Any], inputs: Mapping[str, nn.spec.Tensor]) -> nn.spec.MethodSpec:
-    """Specify a method for export, with inputs by name since some in between may be absent."""
+    """Specify a method for export, with inputs by name since some may be absent."""
     names, specs = list(inputs), list(inputs.values())
 
     def named(*inputs: nn.Tensor) -> Any:
@@ -94,7 +94,7 @@ def label_spec(model: Any) -> nn.spec.Tensor:
 def in_training(
     model: Any, loss: Callable[..., Any], tensors: Mapping[str, nn.Tensor]
 ) -> nn.Tensor | tuple[nn.Tensor, ...]:
-    """The loss with layers as in training, and the new values of buffers behind it."""
+    """The loss, with layers in training mode, followed by the new values of buffers."""
     given = dict(tensors)
     with training(given.pop(KEY, None), given.pop(FIRST_ROW, None)) as mode:
         found = loss(**given)

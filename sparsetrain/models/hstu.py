@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HSTU: the next item by attention without a softmax, and with biases by place and time."""
+"""HSTU: the next item by attention without a softmax, with biases by position and time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class HSTU(SASRec):
     """Hierarchical sequential transduction units, trained like `SASRec`.
 
     A block adds ``out(norm(A v) * u)`` to x, where ``u, v, q, k = silu(W norm(x))`` and, for
-    j <= i, ``A_ij = silu(q_i . k_j + p_ij + b_ij) / length``: p by the distance of the two items, b
-    by the bucket of the logarithm of the seconds between them (Zhai et al. 2024,
+    j <= i, ``A_ij = silu(q_i . k_j + p_ij + b_ij) / length``: p depends on the distance of the two
+    items, b on the bucket of the logarithm of the seconds between them (Zhai et al. 2024,
     https://arxiv.org/abs/2402.17152).
 
     Parameters
@@ -34,8 +34,8 @@ class HSTU(SASRec):
     rows, dim, blocks, heads, length, dropout, history, item
         As in `SASRec`.
     ages : bool
-        Read the age of each item of `history` in seconds, as its weight, which is the column
-        ``history_age`` of splits of `Interactions`; without, there is no b.
+        Whether to read each history item's age in seconds, as its weight, from the column
+        ``history_age`` of splits of `Interactions`; otherwise b is 0.
     buckets : int
         Buckets of seconds.
     """

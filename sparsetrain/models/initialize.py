@@ -29,7 +29,7 @@ Draw = Callable[[np.random.Generator, int], np.ndarray]  # a stream, how many ->
 
 
 def constant(shape: Sequence[int], dtype: str) -> nn.Parameter:
-    """A parameter that no step changes: `Model.learn` gives its value, 0 before."""
+    """A parameter that no step changes: `Model.learn` computes its value, which is 0 before."""
     made = nn.Parameter(tuple(shape), dtype)
     made.attrs["constant"], made.attrs["initial"] = True, 0
     return made
@@ -115,7 +115,7 @@ def fill_(out: np.ndarray, draw: Draw, seed: int, name: str) -> None:
 def drawn_rows(
     shape: tuple[int, int], draw: Draw, seed: int, name: str
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the rows that `fill_` gives an array of a shape, and the first's number."""
+    """Yield the blocks that `fill_` writes to an array of this shape, each with its first row."""
     rows, width = shape
     first, rest = 0, np.empty(0, np.float32)
     for block, start in enumerate(range(0, rows * width, BLOCK)):
@@ -132,9 +132,9 @@ def _stream(seed: int, name: str, block: int) -> np.random.Generator:
 
 
 def initial_constants(params: Mapping[str, nn.Parameter]) -> dict[str, float]:
-    """Return the values of parameters that are filled with a constant, such as norms.
+    """Return the initial values of parameters with a constant, such as norms.
 
-    A vector called ``weight`` is the gain of a norm, 1; a ``bias`` beside it is 0.
+    A vector called ``weight`` is the gain of a norm, 1; the ``bias`` of the same layer is 0.
     """
     gains = {name for name, p in params.items() if _last(name) == "weight" and len(p.shape) == 1}
     constants = dict.fromkeys(gains, 1.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ItemKNN: scores items by their similarity to a history's, from co-occurrence among users."""
+"""ItemKNN: scores items by similarity to a history's items, from co-occurrence among users."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparsetrain.models.initialize import constant
 if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
-_COLUMNS = 1024  # items compared with all items at once
+_COLUMNS = 1024  # items that are compared with all items at a time
 
 
 class ItemKNN(ClosedForm):
-    """An item's score sums its similarities to the items of the history among its k nearest.
+    """An item's score is the sum of its similarities to those history items among its k nearest.
 
     The similarity is the cosine ``n_ij / (sqrt(n_i n_j) + shrink)`` of the sets of users that chose
     them (Deshpande and Karypis 2004, https://doi.org/10.1145/963770.963776).
@@ -30,7 +30,7 @@ class ItemKNN(ClosedForm):
     neighbours : int
         k.
     shrink : float
-        Makes similarities by few users smaller.
+        Reduces similarities that are based on few users.
     user, item, history : str
         Columns of the user, of the chosen item and of the items chosen before.
     """
@@ -68,7 +68,7 @@ class ItemKNN(ClosedForm):
         return {"nearest": nearest, "similarities": similarities}
 
     def score_history(self, history: csr_array, params: Mapping[str, np.ndarray]) -> np.ndarray:
-        """``X W``, where column i of W has the similarities of the items nearest to i."""
+        """Return ``X W``; column i of W has the similarities of the items nearest to i."""
         from scipy.sparse import csc_array
 
         nearest, similarities = params["nearest"], params["similarities"]

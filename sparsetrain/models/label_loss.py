@@ -25,7 +25,7 @@ def _constant(values: Any) -> nn.Tensor:
     return nn.wrap_nested(relax.const(np.asarray(values, np.float32)), "constant")
 
 
-# The operators in which a kind of label writes its loss.
+# The operators from which kinds of labels build their losses.
 _OPERATORS = SimpleNamespace(
     **{name: found for name, found in vars(nn.op).items() if not name.startswith("_")},
     binary_cross_entropy=binary_cross_entropy,
@@ -43,7 +43,7 @@ def loss_of_labels(
 ) -> nn.Tensor:
     """(B, S) logits and labels -> the weighted sum of the mean losses of all labels, ().
 
-    A row's losses are multiplied by its weight; a mean is over all rows.
+    A row's losses are multiplied by its weight; means are over all rows.
     """
     each = losses(logits, nn.op.reshape(labels, (logits.shape[0], len(kinds))), kinds)  # (B, T)
     if label_weights:
@@ -58,14 +58,14 @@ def loss_of_labels(
 
 
 def check_label_weights(weights: Mapping[str, float], kinds: Labels) -> None:
-    """Refuse a weight of no label, and one that is negative or not finite."""
+    """Refuse a weight for an unknown label, and a weight that is negative or not finite."""
     kinds.check_weights(weights)
     for name, weight in weights.items():
         require_non_negative(f"label_weights.{name}", weight)
 
 
 def losses(logits: nn.Tensor, labels: nn.Tensor, kinds: Labels) -> nn.Tensor:
-    """(B, S) logits, (B, T) labels -> (B, T) losses, 0 where a label of several is missing."""
+    """(B, S) logits, (B, T) labels -> (B, T) losses; 0 for a missing label."""
     if kinds.only:
         return kinds.only.loss(_OPERATORS, logits, labels)
     # An operator's arguments must be bound before their types are known.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: dropout and batch norm, which act otherwise in training, and an MLP that may have both.
+"""Layers: dropout and batch norm, which differ in training, and an MLP with either or both.
 
-They ask `training_mode()`, which is on while a loss is exported and off while scores are: `Dropout`
-for its key, and `BatchNorm` for a place to leave the new values of its running statistics.
+They read `training_mode()`, which is on only while a loss is exported: `Dropout` gets its key
+there, and `BatchNorm` stores the new values of its running statistics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsetrain.system.argument_checks import is_number, require_int
 
 
 def named_modules(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module under the name `prefix`, and all below it: ``("top.layers.0", Linear)``."""
+    """Yield a module, named `prefix`, and its submodules: ``("top.layers.0", Linear)``."""
     yield prefix, module
     for name, child in _children(module):
         yield from named_modules(child, f"{prefix}.{name}" if prefix else name)
@@ -56,7 +56,7 @@ class TrainingMode:
     Attributes
     ----------
     key, first_row : Tensor, optional
-        Inputs by which dropout draws.
+        Inputs of dropout.
     layers : iterator of int
         A number for each use of dropout.
     updates : dict
@@ -70,7 +70,7 @@ class TrainingMode:
         self.updates: dict[nn.Parameter, nn.Tensor] = {}
 
     def rows(self) -> relax.Expr:
-        """Number of the first row within the batch, (1,), or of each token that is mapped, (N,)."""
+        """Number of the first row within the batch, (1,), or of each mapped token, (N,)."""
         assert self.first_row is not None
         tokens = mapped_tokens()
         if tokens is None:
@@ -84,7 +84,7 @@ _mode: ContextVar[TrainingMode | None] = ContextVar("training mode", default=Non
 
 
 def training_mode() -> TrainingMode | None:
-    """Return the mode that is on, None while scores are exported."""
+    """Return the active mode; None while scores are exported."""
     return _mode.get()
 
 
@@ -92,7 +92,7 @@ def training_mode() -> TrainingMode | None:
 def training(
     key: nn.Tensor | None = None, first_row: nn.Tensor | None = None
 ) -> Iterator[TrainingMode]:
-    """Let layers act as in training."""
+    """Put layers in training mode during the block."""
     mode = TrainingMode(key, first_row)
     token = _mode.set(mode)
     try:
@@ -116,7 +116,7 @@ class Dropout(nn.Module):
     rate : float
         At least 0 and below 1; with 0 no element is dropped.
     relu : bool
-        Apply ReLU as well, which is quicker than a layer of its own before this one.
+        Apply ReLU as well, which is faster than a separate layer before this one.
 
     Raises
     ------
@@ -145,7 +145,7 @@ class Dropout(nn.Module):
 
 
 def is_drawing() -> bool:
-    """Whether layers of dropout act in the function that is being exported."""
+    """Whether dropout is active in the function that is being exported."""
     mode = training_mode()
     return mode is not None and mode.key is not None
 
@@ -156,7 +156,7 @@ def has_dropout(module: nn.Module) -> bool:
 
 
 def dropout_inputs(seed: int, step: int, first_row: int) -> dict[str, np.ndarray]:
-    """Return the inputs of a loss for the rows of a step's batch from `first_row` on."""
+    """Return dropout's inputs for the rows of a step's batch from `first_row` on."""
     low, high = keys_of(seed, "dropout", step)
     key = np.array([high << 32 | low], np.uint64).view(np.int64)
     return {KEY: key, FIRST_ROW: np.array([first_row], np.int64)}
@@ -167,11 +167,11 @@ class BatchNorm(nn.Module):
 
     While training, m and v are mean and variance of the column in the batch, and a step moves the
     running ones: ``running <- (1 - momentum) running + momentum batch's``, with a variance that
-    divides by n - 1. A step that is skipped leaves them. In scores m and v are the running ones. If
-    a batch is computed in parts, each part is normalized by itself; the running statistics move
-    once, by the mean of the parts, weighted by their rows. One number has no variance: a `Trainer`
-    refuses parts of one row, except in an epoch's last batch, where they do not change the
-    statistics.
+    divides by n - 1. A skipped step does not change them. In scores, m and v are the running
+    statistics. If a batch is computed in parts, each part is normalized separately; the running
+    statistics move once, by the mean of the parts, weighted by rows. A single row has no variance:
+    a `Trainer` refuses parts of one row, except in an epoch's last batch, where they do not change
+    the statistics.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = float(eps), float(momentum)
         self.weight, self.bias = nn.Parameter((width,)), nn.Parameter((width,))
         self.running_mean, self.running_var = buffer(width, 0.0), buffer(width, 1.0)
-        self.by_row = False  # whether a column has one number of each row, as far as exported
+        self.by_row = False  # whether each column has one number per row in all exports so far
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         """(B, ..., C) -> (B, ..., C)."""
@@ -228,7 +228,7 @@ def _are_several(x: nn.Tensor) -> relax.Expr:
 
 
 def buffer(width: int, initial: float) -> nn.Parameter:
-    """Return a vector that the loss gives a new value, and no gradient."""
+    """Return a vector that gets new values from the loss, and no gradient."""
     made = nn.Parameter((width,))
     made.attrs |= {"buffer": True, "initial": initial}
     return made

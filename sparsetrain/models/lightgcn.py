@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LightGCN: embeddings of users and items, averaged over their neighbours in the graph of choices.
 
-A step multiplies both tables by the graph, so its cost grows with all choices, not with the batch:
-take large batches. The graph is learnt by `fit` and saved with the model.
+A step multiplies both tables by the graph, so its cost depends on all choices, not on the batch:
+use large batches. The graph is learnt by `fit` and saved with the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LightGCN(RankingModel):
     rows : mapping from str to int
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
     interactions : int
-        Most user-item choices in the training data; it sizes the graph's arrays.
+        Largest number of user-item choices in the training data; the size of the graph's arrays.
     dim : int
         Width of embeddings.
     layers : int
@@ -50,7 +50,7 @@ class LightGCN(RankingModel):
     """
 
     kind = "lightgcn"
-    densify = ("user.weight", "item.weight")  # a step moves the neighbours of a batch's rows too
+    densify = ("user.weight", "item.weight")  # a step also changes neighbours of the batch's rows
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses for `Model.loss`: of labels, pairs, classes, and softmax over sampled or all items.
 
-Each gives a number for each row or token; `mean` makes the loss of them.
+Each returns a number for each row or token; `mean` reduces them to the loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsetrain.errors import ConfigError
 
 
 def mean(each: nn.Tensor, weights: nn.Tensor | None = None) -> nn.Tensor:
-    """Mean of all numbers, each times its weight, a () tensor; weights do not divide it.
+    """Mean of all numbers, each times its weight, a () tensor; it is not divided by the weights.
 
     It is 0 without any, as in a batch of empty histories.
     """
@@ -67,12 +67,12 @@ def in_batch_softmax(
     Parameters
     ----------
     queries, items : (B, D)
-        Row i of both belongs together.
+        Row i of `items` is the item of query i.
     log_q : (B,), optional
-        Logarithm of the probability with which each item comes into a batch, subtracted from its
-        scores (Yi et al. 2019, https://doi.org/10.1145/3298689.3346996).
+        Logarithm of the probability that each item is in a batch, subtracted from its scores (Yi et
+        al. 2019, https://doi.org/10.1145/3298689.3346996).
     ids : (B,) integers, optional
-        Of the items; equal items of two rows are not each other's negatives.
+        Ids of the items; equal items of two rows are not each other's negatives.
     items_from : int
         Smallest id of a negative; smaller ids are missing and rare values.
     """
@@ -106,8 +106,8 @@ def sampled_softmax(
     positive : (N,)
     negatives : (N, K)
     log_q, negative_log_q : of the same shapes, optional
-        Logarithms of the probabilities with which they were sampled, which are subtracted
-        (Bengio and Senecal 2008, https://doi.org/10.1109/TNN.2007.912312).
+        Logarithms of their sampling probabilities, which are subtracted (Bengio and Senecal 2008,
+        https://doi.org/10.1109/TNN.2007.912312).
     """
     if (log_q is None) != (negative_log_q is None):
         raise ConfigError("sampled_softmax: give log_q and negative_log_q, or neither")
@@ -132,7 +132,7 @@ def cosine_contrastive(
     positive : (N,)
         Cosines s of the items that were chosen.
     negatives : (N, K)
-        Cosines s_k of negatives; below the margin m they cost nothing.
+        Cosines s_k of negatives; below the margin m they do not contribute.
     margin, weight : float
         m and w.
     """
@@ -142,10 +142,11 @@ def cosine_contrastive(
 
 
 def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
-    """``L((items - 1) // n) max(0, 1 - s + s_n)``, n being the first to make it positive: (N,).
+    """``L((items - 1) // n) max(0, 1 - s + s_n)``, for the first n that makes it positive: (N,).
 
-    ``L(r) = 1 + 1/2 + ... + 1/r`` weighs the rank r that n draws suggest (Weston et al. 2011,
-    WSABIE, https://www.ijcai.org/Proceedings/11/Papers/460.pdf). Without one the loss is 0.
+    ``L(r) = 1 + 1/2 + ... + 1/r`` weights the rank r estimated from n draws (Weston et al. 2011,
+    WSABIE, https://www.ijcai.org/Proceedings/11/Papers/460.pdf). If there is no such n, the loss is
+    0.
 
     Parameters
     ----------
@@ -170,10 +171,10 @@ def warp(positive: nn.Tensor, negatives: nn.Tensor, items: int) -> nn.Tensor:
 
 
 def squares_of_rows(*vectors: nn.Tensor) -> nn.Tensor:
-    """Half the sum of squares of tensors, by the B rows of the first: a () tensor.
+    """Half the sum of squares of tensors, divided by the B rows of the first: a () tensor.
 
-    Times a factor it is the decay of the rows that a batch reads, as LightGCN and RecBole have it
-    (He et al. 2020, https://arxiv.org/abs/2002.02126, equation 15).
+    Multiplied by a factor, it is the decay of the rows that a batch reads, as in LightGCN and
+    RecBole (He et al. 2020, https://arxiv.org/abs/2002.02126, equation 15).
     """
     total = None
     for each in vectors:
@@ -191,7 +192,7 @@ def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Te
     ----------
     hidden : (N, D)
     table : (V, D)
-        Such as ``self.item.weight``, which the model's `densify` then names.
+        Such as ``self.item.weight``, which the model's `densify` must then name.
     items : (N,) integers in [0, V)
 
     Notes
@@ -206,15 +207,15 @@ def full_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Te
 def tiled_softmax(hidden: nn.Tensor, table: nn.Tensor, items: nn.Tensor) -> nn.Tensor:
     """As `full_softmax`, in tiles of rows of the table: for a million items, on a CPU.
 
-    The reverse pass computes the scores again, a third more work. Beside the gradient of the table,
-    which is dense, it holds some rows of width D for each position.
+    The reverse pass recomputes the scores, a third more work. Besides the table's dense gradient,
+    it holds a few rows of width D for each position.
     """
     found = _tiled_cross_entropy(hidden._expr, table._expr, items._expr)
     return nn.wrap_nested(found, "losses")
 
 
 def _at(tensor: nn.Tensor, classes: nn.Tensor) -> nn.Tensor:
-    """(N, C) and (N,) -> the number of each row at its class, (N,)."""
+    """(N, C) and (N,) -> each row's number at its class, (N,)."""
     rows = _arange(tensor.shape[0])
     wide = classes if str(classes.dtype) == "int64" else nn.op.astype(classes, "int64")
     places = op.stack([rows._expr, wide._expr], axis=1)

@@ -31,7 +31,7 @@ class LR(FieldModel):
     takes_any_width = True
 
     def __init__(self, rows: Sequence[int], num_dense: int = 0, **rest: Any) -> None:
-        rest.pop("dim", None)  # in saved configs; tables are as wide as there are labels
+        rest.pop("dim", None)  # kept in saved configs; tables have one column per label
         super().__init__(rows, 0, num_dense, **rest)
 
     def forward(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:

@@ -79,10 +79,10 @@ class BPR(RankingModel):
     user : str
         Column of the user.
     item : str
-        Column of the item that was chosen.
+        Column of the chosen item.
     history : str, optional
-        Column of items that the user chose, which are neither negatives nor candidates; it shares
-        the table of `item`. By default read where there is one of this name.
+        Column of the user's earlier items, which are neither negatives nor candidates; it shares
+        the table of `item`. By default it is read if the data have it.
     **ranking
         As in `RankingModel`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MMoE: several labels by a mixture of shared experts for each."""
+"""MMoE: several labels, each from its own mixture of shared experts."""
 
 from __future__ import annotations
 

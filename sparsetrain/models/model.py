@@ -51,11 +51,12 @@ class Model(nn.Module):
     A subclass constructs its layers, sets `features` (and further attributes below, if its data
     need them), and defines some of
 
-    - ``forward(...) -> (B, S)``: a logit for each label, and of one of C classes C. `evaluate` and
+    - ``forward(...) -> (B, S)``: a logit for each label, or C logits for a label of C classes.
+      `evaluate` and
       `predict` run it, and the default `loss` is made of it;
-    - ``loss(...) -> ()``: in place of the default loss. It may take ``labels`` and ``row_weights``
-      too;
-    - ``prepare(features, draws)``: features that only the loss reads, made on the host, such as
+    - ``loss(...) -> ()``: replaces the default loss. It may also take ``labels`` and
+      ``row_weights``;
+    - ``prepare(features, draws)``: features for the loss only, computed on the host, such as
       negatives and masks;
     - ``query(...) -> (B, D)`` and ``items() -> (V, D)``: for retrieval, where the score of an item
       is the product of the two;
@@ -68,7 +69,7 @@ class Model(nn.Module):
     kind : str
         Name of the class in saved runs; by default the class's own name.
     features : mapping from str to Ids, Sequence or Dense
-        Features that are read from a row, by the names of their columns.
+        Features that are read from a row; keys are their columns.
     prepared : mapping from str to Ids, Sequence or Dense
         Features that `prepare` makes; one with the name of a feature replaces it in the loss.
     labels : mapping from str to str, int or Label
@@ -118,22 +119,22 @@ class Model(nn.Module):
     training_rows: TrainingRows = "event"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # Never inherited: a subclass computes something else.
+        # Not inherited: a subclass computes something different.
         if "kind" not in vars(cls):
             cls.kind = cls.__name__
         super().__init_subclass__(**kwargs)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Note the arguments, which `config` gives; check them for models of this package."""
+        """Record the arguments for `config`; check them for models of this package."""
         check_arguments(cls, args, kwargs)
         model = super().__new__(cls)
         model._arguments = args, kwargs
         return model
 
     def __init__(self) -> None:
-        self._columns: dict[str, Any] | None = None  # feature -> its place in a batch
+        self._columns: dict[str, Any] | None = None  # feature -> its position in a batch
         self._all_labels: Labels | None = None
-        self._encoder: Encoder | None = None  # by which features were found
+        self._encoder: Encoder | None = None  # the encoder in which features were found
         self._read_by: dict[str, list[str]] = {}  # function -> the features that it takes
 
     @classmethod
@@ -143,7 +144,7 @@ class Model(nn.Module):
         Parameters
         ----------
         encoder : Encoder
-            It was fitted: the sizes of tables are its own.
+            A fitted encoder, which determines the sizes of tables.
         **options
             Further arguments of the constructor, such as `dim`.
 
@@ -155,7 +156,7 @@ class Model(nn.Module):
 
     @classmethod
     def _arguments_of(cls, encoder: Encoder) -> dict[str, Any]:
-        """Return the arguments of the constructor that an encoder knows."""
+        """Return the constructor's arguments that follow from an encoder."""
         return {"rows": dict(zip(encoder.columns, encoder.rows, strict=True))}
 
     # --- Saving and display -------------------------------------------------------------------
@@ -191,11 +192,11 @@ class Model(nn.Module):
         raise ConfigError(f"{type(self).__name__} has no forward, so it gives no scores")
 
     def loss(self, *labels: Any, **inputs: Any) -> nn.Tensor:
-        """Weighted sum of the mean losses of all labels, each row's times its weight, a () tensor.
+        """Weighted sum of all labels' mean losses, a () tensor; rows are weighted too.
 
-        The kind of a label tells its loss, such as cross-entropy. A mean is over all rows; where
-        several labels are, the loss of one that a row lacks is 0. `labels` (B,) or (B, T),
-        `row_weights` (B,) and the features come by their names.
+        A label's kind decides its loss, such as cross-entropy. Means are over all rows; with
+        several labels, a missing label has loss 0. `labels` (B,) or (B, T), `row_weights` (B,) and
+        the features are passed by name.
         """
         (given,) = labels or (inputs.pop("labels"),)
         row_weights = inputs.pop("row_weights", None)
@@ -206,12 +207,12 @@ class Model(nn.Module):
         """Return the `prepared` features of a training batch, from the features that were read.
 
         On the host: `Ids` are arrays (B,), a `Sequence` is a `sparsetrain.data.Ragged`. Take random
-        numbers from `draws`, so that a resumed run draws the same.
+        numbers from `draws`, so that a resumed run draws the same numbers.
         """
         return {}
 
     def prepare_scores(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return features that replace read ones where no loss is computed."""
+        """Return features that replace the ones read if no loss is computed."""
         return {}
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
@@ -220,8 +221,8 @@ class Model(nn.Module):
         Parameters
         ----------
         chosen : csr_array (U, V) of bool, rows sorted
-            By ids of the features `user` and `target`; items of `seen` are chosen, too. Only items
-            count.
+            Indexed by ids of the features `user` and `target`; items of `seen` count as chosen.
+            Only real items count, no reserved ids.
         """
         return {}
 
@@ -235,7 +236,7 @@ class Model(nn.Module):
 
     @property
     def all_labels(self) -> Labels:
-        """Each label by its name."""
+        """The labels by name."""
         if self._all_labels is None or self._all_labels.given != self.labels:
             self._all_labels = Labels(self.labels)
         return self._all_labels
@@ -282,9 +283,9 @@ class Model(nn.Module):
             thread alone, for arguments that are sent to a device. Arguments that no kernel writes
             are arrays.
         draws : Draws, optional
-            For `prepare`, if the model has prepared features.
+            Random numbers for `prepare`, if the model has prepared features.
         function : str
-            The one that they are for.
+            The function that will get the arguments.
 
         Raises
         ------
@@ -315,7 +316,7 @@ class Model(nn.Module):
 
     @cached_property
     def _placed(self) -> Fields | None:
-        """`Fields` that one kernel writes; None where methods of the model read them first."""
+        """The `Fields` that one kernel can write; None if methods of the model read them first."""
         return None if self.prepared or self.defines("prepare_scores") else self.all_fields
 
     def _features_of(self, function: str) -> list[str]:
@@ -330,7 +331,7 @@ class Model(nn.Module):
     def read(self, name: str, batch: Batch, *, whole: bool = False) -> Any:
         """A feature of a batch, on the host: an array, or a `sparsetrain.data.Ragged`.
 
-        With `whole` a sequence is not cut to its `length`, and ids may be several in a row.
+        With `whole` a sequence is not cut to its `length`, and a row may have several ids.
         """
         if name not in self.features and self.all_fields is not None:
             return self.all_fields.read_one(name, batch)
@@ -340,9 +341,9 @@ class Model(nn.Module):
         return feature.read(name, batch, place)
 
     def item_range(self) -> range:
-        """Ids that are items, to draw negatives from.
+        """Range of item ids, from which negatives are drawn.
 
-        Ids of missing and of rare values are not, nor ids past the encoder's, such as a mask.
+        It excludes ids of missing and rare values, and ids after the encoder's, such as a mask.
         Without an encoder all rows of the table are items.
 
         Raises
@@ -369,7 +370,7 @@ class Model(nn.Module):
         return [n for name, each in self.features.items() for n in each.single_ids(name)]
 
     def _place(self, name: str, batch: Batch) -> Any:
-        """Place of a feature in a batch; without an encoder, by the order of `features`."""
+        """Position of a feature in a batch; without an encoder, its position in `features`."""
         if self._columns is not None:
             return self._columns[name]
         if not self.features[name].tables:
@@ -410,7 +411,7 @@ class Model(nn.Module):
 
     @cached_property
     def all_fields(self) -> Fields | None:
-        """The feature that is all category columns together, if one is."""
+        """The feature that holds all category columns, if there is one."""
         found = (each for each in self.features.values() if isinstance(each, Fields))
         return next(found, None)
 
@@ -442,11 +443,11 @@ class Model(nn.Module):
 
     @property
     def learns(self) -> bool:
-        """Whether `learn` gives anything; then `fit` reads all rows once before the first step."""
+        """Whether the model defines `learn`; then `fit` first reads all rows once."""
         return self.defines("learn")
 
     def defines(self, method: str) -> bool:
-        """Whether the class overrides a method of `Model`, or adds it."""
+        """Whether the class defines or overrides a method of `Model`."""
         return getattr(type(self), method, None) not in (None, getattr(Model, method, None))
 
     @with_builder_lock
@@ -465,7 +466,7 @@ class Model(nn.Module):
         return module
 
     def buffers(self) -> list[str]:
-        """Names of parameters that the loss gives new values, not gradients: see `BatchNorm`."""
+        """Names of parameters that the loss updates, without gradients: see `BatchNorm`."""
         return [name for name, param in self.named_parameters() if param.attrs.get("buffer")]
 
     def constants(self) -> list[str]:
@@ -483,7 +484,7 @@ class Model(nn.Module):
         """Fresh parameters by name.
 
         Weights (out, in) of linear layers are normal with variance ``2 / (in + out)``, biases with
-        ``1 / out``; norms begin as the identity; tables begin as in `Embedding`. A table in half
+        ``1 / out``; norms start as the identity, tables as in `Embedding`. A table in half
         precision gets the float32 numbers, rounded to nearest. Without `fill` the memory is
         uninitialised, for weights that are about to be loaded.
 
@@ -499,7 +500,7 @@ class Model(nn.Module):
     def initialize_some(
         self, names: Iterable[str], seed: int, *, fill: bool = True
     ) -> dict[str, runtime.NDArray]:
-        """Fresh parameters of these names, the same as in `initialize`."""
+        """Fresh parameters with these names, the same as in `initialize`."""
         return initial_params(self, names, require_int("seed", seed, 0), fill)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
@@ -547,7 +548,7 @@ class Model(nn.Module):
         return next(filter(None, found), f"{column}.weight")
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, nn.Parameter]]:
-        """Names as in the exported functions, and the parameters."""
+        """The model's parameters by their names in exported functions."""
         return super().named_parameters(prefix)
 
 

@@ -29,7 +29,7 @@ _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def model_for(
     model: Any, encoder: Encoder | None, options: Mapping[str, Any], others: Sequence[str]
 ) -> Any:
-    """Return a model; of a class, or a name in `MODELS`, one for the columns of an encoder.
+    """Return a model; a class, or a name in `MODELS`, is constructed for an encoder.
 
     Parameters
     ----------
@@ -38,13 +38,13 @@ def model_for(
     options : mapping
         Further arguments of the class.
     others : sequence of str
-        Names that an unknown option may have been meant for.
+        Further names to suggest for an unknown option.
 
     Raises
     ------
     ConfigError
-        If no model has the name, a class is given without an encoder, or it needs more than that;
-        if an option is unknown, or given for a model that is made.
+        If no model has the name, a class is given without an encoder or needs more arguments, or an
+        option is unknown or given with a constructed model.
     """
     if isinstance(model, str) and kind_of(model) not in MODELS:
         raise ConfigError(f"there is no model {model!r}; {nearest(model, [*MODELS])}")
@@ -65,7 +65,7 @@ def model_for(
         )
     try:
         return made.for_encoder(encoder, **options)
-    except TypeError as error:  # of Python, about an argument without a default
+    except TypeError as error:  # Python's error about an argument without a default
         raise ConfigError(
             f"{made.__name__}.for_encoder(encoder) fails: {error}; make the model with it"
         ) from error
@@ -77,7 +77,7 @@ def require_model(model: Any) -> None:
     Raises
     ------
     ConfigError
-        If it is no such model, or has the kind of a different class.
+        If it is not, or has the kind of a different class.
     """
     if isinstance(model, type):
         raise ConfigError(f"model is the class {model.__name__}; make one: {model.__name__}(rows)")
@@ -131,7 +131,7 @@ def require_loadable(model: Model) -> None:
     Raises
     ------
     ConfigError
-        With the argument that is missing from the config, or that differs.
+        Names the argument that is missing from the config, or that differs.
     """
     cls, config = type(model), config_of(model)
     arguments = signature(cls).parameters.values()
@@ -222,7 +222,7 @@ def initialize_checked(model: Model, seed: int, fill: bool) -> dict[str, runtime
 
 
 def check_labels_of(model: Model, encoder: Encoder | None) -> None:
-    """Refuse a model with labels unlike its encoder's; the name of a single one is free.
+    """Refuse a model with labels unlike its encoder's; the name of a single label is ignored.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def _not_loadable(cls: type, reason: str) -> ConfigError:
 
 
 def _as_json(value: Any) -> Any:
-    """A value with lists in place of tuples, as JSON returns it."""
+    """Convert tuples to lists, as a round trip through JSON does."""
     if isinstance(value, Mapping):
         return {key: _as_json(item) for key, item in value.items()}
     return [_as_json(item) for item in value] if isinstance(value, (list, tuple)) else value

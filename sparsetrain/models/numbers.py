@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numeric embeddings: a learnt vector for each number of a row, by three papers.
 
-Each makes T features of a number, which a matrix of that number's own maps to a vector of D:
-``e_i = f_i(x_i) W_i + b_i``. A missing number has a learnt vector in its place. Cost: N T (D + 1)
-multiplications a row.
+Each computes T features of a number, which the number's own matrix maps to D numbers: ``e_i =
+f_i(x_i) W_i + b_i``. A missing number has a learnt vector instead. Cost: N T (D + 1)
+multiplications per row.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class NumberEmbedding(nn.Module, ABC):
     Parameters
     ----------
     bins : sequence of N sequences of float
-        Boundaries of `PiecewiseLinear` and `Binned`; further encodings read N alone.
+        Boundaries for `PiecewiseLinear` and `Binned`; other encodings use only N.
     width : int
         T.
     dim : int
         D.
     missing_flags : bool
-        Whether behind the N numbers are N inputs that are 1 where the number is missing, else 0.
+        Whether the N numbers are followed by N inputs that are 1 if the number is missing, else 0.
     deviation : float
-        Of the initial weights and vectors.
+        Standard deviation of initial weights and vectors.
     """
 
     has_bias = True
@@ -58,7 +58,7 @@ class NumberEmbedding(nn.Module, ABC):
 
     @property
     def inputs(self) -> int:
-        """Dense inputs that it reads, the first ones of a row."""
+        """Number of dense inputs that it reads, from the first on."""
         return self.count * (1 + self.missing_flags)
 
     @abstractmethod
@@ -80,11 +80,11 @@ class NumberEmbedding(nn.Module, ABC):
 
 
 class PiecewiseLinear(NumberEmbedding):
-    """Piecewise linear encoding: ``f(x)_t`` is the share of bin t that lies below x.
+    """Piecewise linear encoding: ``f(x)_t`` is the share of bin t below x.
 
-    ``f(x)_t = (x - b_{t-1}) / (b_t - b_{t-1})``, at least 0 but for the first bin, and at most 1
-    but for the last. The boundaries b between bins are given; the bins at both ends, which are
-    open, are scaled by the width of their neighbours.
+    ``f(x)_t = (x - b_{t-1}) / (b_t - b_{t-1})``, at least 0 except in the first bin, and at most 1
+    except in the last. The boundaries b between bins are given; the open bins at both ends are
+    scaled by their neighbours' widths.
 
     References
     ----------
@@ -106,11 +106,11 @@ class PiecewiseLinear(NumberEmbedding):
 
 
 class Binned(PiecewiseLinear):
-    """Piecewise linear encoding, and 1 for the bin that x is in: lines that jump between bins.
+    """Piecewise linear encoding plus a one-hot encoding of the bin: lines with jumps between bins.
 
-    So it has both the rows of a table that a category of the bins would have, and slopes in them.
-    The shares are divided by the root of the number of bins: all below x are 1, and steps on all
-    of their weights would drown the one of the bin.
+    So it has both the table rows of a category column of bins, and slopes within bins. The shares
+    are divided by the square root of the number of bins: all shares below x are 1, and updates of
+    all their weights would otherwise dominate the one-hot part.
     """
 
     of_bin = 2
@@ -134,7 +134,7 @@ class Binned(PiecewiseLinear):
 class Periodic(NumberEmbedding):
     """Periodic features: ``f(x) = [sin(2 pi c x), cos(2 pi c x)]`` of learnt frequencies c.
 
-    Called PL in the paper: no ReLU follows the linear map.
+    The paper's variant PL: no ReLU follows the linear map.
 
     References
     ----------
@@ -142,7 +142,7 @@ class Periodic(NumberEmbedding):
     """
 
     frequencies = 16  # of a number
-    sigma = 0.1  # deviation of the initial ones
+    sigma = 0.1  # deviation of the initial frequencies
 
     def __init__(self, bins: Sequence[Sequence[float]], *rest: Any) -> None:
         super().__init__(bins, 2 * self.frequencies, *rest)
@@ -156,10 +156,10 @@ class Periodic(NumberEmbedding):
 
 
 class AutoDis(NumberEmbedding):
-    """AutoDis: a mean of H meta-embeddings by a learnt soft discretization.
+    """AutoDis: a weighted mean of H meta-embeddings, by a learnt soft discretization.
 
     ``h = leaky_relu(w x)``, ``e = softmax(tau (W h + alpha h)) ME``. tau and alpha are constants;
-    the paper's search for a temperature of each number by its statistics is left out.
+    the paper's adaptive temperature per number is left out.
 
     References
     ----------
@@ -194,7 +194,7 @@ LEARNT = {
 def number_embedding(
     cls: str, config: dict[str, Any], dim: int, deviation: float
 ) -> NumberEmbedding | None:
-    """Return the module that a click model's config asks for; None where numbers are scaled.
+    """Return the module for a click model's config; None if numbers are scaled.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def columns(x: nn.Tensor, first: int, end: int) -> nn.Tensor:
 
 
 def _bins(boundaries: Sequence[float], width: int) -> np.ndarray:
-    """Return start, scale, least and greatest share of each bin, (4, width); 0 where none is."""
+    """Return start, scale, minimum and maximum share of each bin, (4, width); 0 for unused bins."""
     cuts = np.asarray(boundaries, np.float64)
     steps = np.diff(cuts) if len(cuts) > 1 else np.ones(1)
     found = np.zeros((4, width))

@@ -23,7 +23,7 @@ class Pop(ClosedForm):
     rows : mapping from str to int
         Rows of the table of each column, as ``dict(zip(encoder.columns, encoder.rows))``.
     user, item, history : str
-        Columns of the user, of the item that was chosen and of those chosen before.
+        Columns of the user, of the chosen item and of the items chosen before.
     """
 
     kind = "pop"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of several widths as vectors of one, for models that multiply them with each other.
+"""Projection of vectors of several widths to one width, for models that multiply them.
 
 Mixed dimension embeddings: rare features have narrow tables, and a matrix maps each narrow width to
 the widest (Ginart et al. 2019, https://arxiv.org/abs/1909.11810). Cost: w D multiplications for
@@ -16,7 +16,7 @@ from sparsetrain.models.fields import in_order
 
 
 class Projections(nn.Module):
-    """A matrix (D, w) for each width w but D.
+    """A matrix (D, w) for each width w except D.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Projections(nn.Module):
     common : int
         D.
     weights : int
-        Numbers in front of each vector that are left as they are, first-order weights.
+        Number of first-order weights before each vector, which are unchanged.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Projections(nn.Module):
             if width != common:
                 setattr(self, f"width{width}", nn.Linear(width, common, bias=False))
 
-    def forward(self, each: Sequence[nn.Tensor]) -> nn.Tensor:
+    def forward(self, vectors: Sequence[nn.Tensor]) -> nn.Tensor:
         """(B, F_w, weights + w) of each width w -> (B, F, weights + D), in the features' order."""
-        joined = in_order([self._projected(vectors) for vectors in each], self.features)
+        joined = in_order([self._projected(of_width) for of_width in vectors], self.features)
         count, batch = sum(map(len, self.features)), joined.shape[0]
         return nn.op.reshape(joined, (batch, count, self.weights + self.common))
 

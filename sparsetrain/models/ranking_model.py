@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`RankingModel`: base of models that learn to rank chosen items first, by any loss.
 
-Which loss, how many negatives and how they are drawn are options of every such model. A subclass
-gives vectors; scores are their products, or for ``loss="ccl"`` their cosines. Items that a user
-chose in the rows of `fit` are not drawn for that user, but for negatives that a batch shares.
+The loss, the number of negatives and their distribution are options of every such model. A subclass
+computes vectors; scores are their products, or for ``loss="ccl"`` their cosines. Items that a user
+chose in the rows of `fit` are not drawn for that user, except as negatives that a whole batch
+shares.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
     from scipy.sparse import csr_array
 
 Loss = Literal["bpr", "softmax", "ccl", "warp", "in_batch"]
-HISTORY = "history"  # the column that is read if it is there
+HISTORY = "history"  # read if the data have this column
 
 
 class _Scores(NamedTuple):
@@ -68,16 +69,15 @@ class RankingModel(Model):
     negatives : int
         Drawn for each row.
     shared : bool
-        Whether all rows of a batch share their negatives: many cost little then.
+        Whether all rows of a batch share their negatives, which makes many negatives cheap.
     popularity : float
-        Power of an item's count to which its chance to be drawn is proportional; 0: all alike. The
-        softmax corrects for it.
+        An item's probability is its count to this power; 0: uniform. The softmax corrects for it.
     decay : float
         Factor of `losses.squares_of_rows` of the rows that a batch reads.
     margin : float
-        Of "ccl": cosines of negatives below it cost nothing.
+        For "ccl": negatives with a cosine below it do not contribute.
     negative_weight : int
-        Of "ccl": the weight of the mean over the negatives.
+        For "ccl": the weight of the mean over the negatives.
     """
 
     _options_of_all = frozenset(
@@ -104,7 +104,7 @@ class RankingModel(Model):
         self.loss_name, self.negatives, self.shared = loss, negatives, shared
         self.popularity, self.decay = popularity, decay
         self.margin, self.negative_weight = margin, negative_weight
-        self._pairs = np.empty(0, np.int64)  # user * items + item, of all that were chosen
+        self._pairs = np.empty(0, np.int64)  # user * items + item, for all chosen pairs
         self._chances: np.ndarray | None = None  # cumulative, of the items
         if loss != "in_batch":
             count = negatives if shared or negatives > 1 else None
@@ -119,7 +119,7 @@ class RankingModel(Model):
         history: str | None,
         deviation: float,
     ) -> None:
-        """Make tables of users and items; read both, and a history that has no table of its own."""
+        """Make tables of users and items; read both, and the history if there is one."""
         require_rows(type(self).__name__, rows, user, item)
         self.user, self.item = (Embedding(rows[c], dim, deviation=deviation) for c in (user, item))
         self.features = {"user": Ids("user", column=user), "item": Ids("item", column=item)}
@@ -128,7 +128,7 @@ class RankingModel(Model):
             self.seen = "history"
 
     def _table_of_chances(self, items: int) -> None:
-        """Make room for the logarithms of the items' chances, if the loss is corrected by them."""
+        """Allocate the logarithms of the items' probabilities, if the loss needs them."""
         if self.popularity and self.loss_name == "softmax":
             self.log_chances = constant((items,), "float32")
 
@@ -136,11 +136,11 @@ class RankingModel(Model):
 
     @property
     def learns(self) -> bool:
-        """See `Model`: not where a batch's own items are the negatives."""
+        """See `Model`; unused if the batch's own items are the negatives."""
         return bool(self.prepared or self.constants())
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Keep the pairs of user and chosen item, and how often each item was chosen."""
+        """Store the pairs of user and chosen item, and how often each item was chosen."""
         users = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))
         self._pairs = np.sort(users * np.int64(chosen.shape[1]) + chosen.indices)
         if not self.popularity:
@@ -157,7 +157,7 @@ class RankingModel(Model):
         return {"log_chances": logs.astype(np.float32)} if hasattr(self, "log_chances") else {}
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """The negatives; one that the row's user is known to have chosen is drawn again, twice."""
+        """The negatives; one that the row's user has chosen is drawn again, at most twice."""
         if "negative" not in self.prepared:
             return {}
         item = features["item"]
@@ -179,7 +179,7 @@ class RankingModel(Model):
         return draws.integers(name, ids.stop, like, ids.start)
 
     def _known(self, features: Mapping[str, Any]) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Return a test of ids (B, ...): whether the user of their row chose them."""
+        """Return a function that tests ids (B, ...): whether the row's user chose them."""
         items, history = self.rows_of(self.features["item"]), features.get("history")
         if len(self._pairs):
             pairs, owner = self._pairs, features["user"]
@@ -236,7 +236,7 @@ class RankingModel(Model):
         return vectors / nn.wrap_nested(root, "length")
 
     def _corrections(self, rows: Any, *ids: nn.Tensor) -> Any:
-        """Logarithms of the chances of items and negatives to be drawn, for the softmax."""
+        """Logarithms of the sampling probabilities of items and negatives, for the softmax."""
         if not hasattr(self, "log_chances"):
             return ()
         table = self.log_chances._expr

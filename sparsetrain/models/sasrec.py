@@ -39,7 +39,7 @@ class SASRec(Model):
     heads : int
         Attention heads of each block.
     length : int
-        The most items of a history; of more, the last are kept.
+        Most items of a history; the last ones are kept.
     dropout : float
         Rate of the dropout of the input, of the weights of attention and in feed-forward layers.
     history : str
@@ -78,14 +78,14 @@ class SASRec(Model):
         }
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Each item's successor, and a negative for it that is not in the row."""
+        """Each item's successor, and a negative that is not in the row."""
         whole = features["history"].append(features["item"])
         wanted = whole.without_first()
         negative = unseen(draws, whole, wanted, self.item_range())
         return {"wanted": wanted, "negative": negative}
 
     def vectors(self, history: RaggedTensor) -> RaggedTensor:
-        """Ids (N,) -> vectors (N, D), which positions are added to."""
+        """Ids (N,) -> vectors (N, D), to which positions are added."""
         return self.item(history).map(lambda rows: rows * self.item.width**0.5)
 
     def encode(self, history: RaggedTensor) -> RaggedTensor:
@@ -124,7 +124,7 @@ def transformer(blocks: int, dim: int, heads: int, dropout: float, **options: An
 def unseen(draws: Draws, seen: Ragged, like: Ragged, ids: range) -> Ragged:
     """Draw one of `ids` for each token of `like` that is not among those seen in its row.
 
-    One that is seen is drawn again, twice; then it stays.
+    A seen item is drawn again, at most twice.
     """
     known = np.unique(seen.rows() * ids.stop + seen.ids)
     drawn = draws.integers("negative", ids.stop, like, ids.start).ids

@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # importing it takes time, and few models need it
 class TwoTowers(RankingModel):
     """Towers over a user's id and recent items, and over an item.
 
-    By default the batch gives the negatives: the loss of a row is the cross-entropy of its item in
-    the softmax of its scores with all items of the batch (Yi et al. 2019,
+    By default negatives are the batch's items: the loss of a row is the cross-entropy of its item
+    in the softmax over the scores of all items of the batch (Yi et al. 2019,
     https://doi.org/10.1145/3298689.3346996). Items of other rows that are equal, missing or rare
     are not negatives.
 
@@ -45,8 +45,8 @@ class TwoTowers(RankingModel):
         Column of the next item.
     history_of : {"rows", "users"}
         Source of a training row's history: the row itself, or all further items that its user chose
-        in the rows of `fit`, for data without an order. With "users" each user's items are kept
-        once, so rows are best without a history (``each="item"``).
+        in the rows of `fit`, for data without an order. With "users", store rows without a history
+        (``each="item"``), since each user's items are kept once anyway.
     loss
         As in `RankingModel`; by default "in_batch".
     **ranking
@@ -86,12 +86,12 @@ class TwoTowers(RankingModel):
         self._table_of_chances(rows[item])
 
     def learn(self, chosen: csr_array) -> Mapping[str, np.ndarray]:
-        """Keep the items of each user."""
+        """Store the items of each user."""
         self._chosen = Ragged(chosen.indices, chosen.indptr)
         return super().learn(chosen)
 
     def prepare(self, features: Mapping[str, Any], draws: Draws) -> Mapping[str, Any]:
-        """Negatives, and histories if these are the users'."""
+        """Negatives, and histories if ``history_of="users"``."""
         made = super().prepare(features, draws)
         if self.history_of == "rows":
             return made

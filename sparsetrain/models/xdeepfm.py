@@ -18,8 +18,8 @@ class CIN(nn.Module):
     """Compressed interaction network: feature maps of products of fields, column by column.
 
     ``x^k_{h,d} = sum_{i,j} W^k_{h,ij} x^{k-1}_{i,d} x^0_{j,d}`` for ``h < H_k``; the result is
-    ``sum_d x^k_{h,d}`` of all layers k >= 1, side by side. A layer is one product of matrices
-    (B D, H_{k-1} M) and (H_{k-1} M, H_k).
+    ``sum_d x^k_{h,d}`` of all layers k >= 1, concatenated. A layer is one product of matrices (B D,
+    H_{k-1} M) and (H_{k-1} M, H_k).
 
     Parameters
     ----------

@@ -288,7 +288,7 @@ class Optimizer(RowOptions):
         return sum(table.flush() for table in state.tables.each())
 
     def restored_(self, state: State) -> None:
-        """Start new histories after a checkpoint was loaded into the tensors of `state`.
+        """Discard the record of missed steps after a checkpoint was loaded into `state`.
 
         Raises
         ------

@@ -74,7 +74,7 @@ class Exchange:
         self._arrays = 0  # number placed; above 1, gradients are not in the order of entries
         # Of the batch: the plan of its entries, and rows requested from and by each rank.
         self.entries: CoalescePlan
-        self.asked = self.answered = np.zeros(plan.size, np.int64)
+        self.requested = self.answered = np.zeros(plan.size, np.int64)
         self.rows: NDArray  # this rank's rows that were requested, rank by rank
 
     def place(self, rows: Sequence[Any]) -> list[NDArray]:
@@ -93,7 +93,7 @@ class Exchange:
         places = self._room("places", (count,), dtype)
         find_places(dtype)(self.entries.order, self.entries.offsets, places)
         edges = np.searchsorted(runtime.as_numpy(self.entries.rows), stride * np.arange(size + 1))
-        self.asked = np.diff(edges)
+        self.requested = np.diff(edges)
         if len(arrays) < 2:
             return [reshape_view(places, each.shape) for each in arrays]
         found = np.split(runtime.as_numpy(places), np.cumsum([len(each) for each in flat])[:-1])
@@ -107,11 +107,11 @@ class Exchange:
         """
         self.answered = answered
         unique = runtime.as_numpy(self.entries.rows)
-        of = np.repeat(self._stride * np.arange(self._size), self.asked)
+        of = np.repeat(self._stride * np.arange(self._size), self.requested)
         local = (unique - of).astype(self._dtype, copy=False)
-        self.rows = self._room("asked", (int(answered.sum()),), self._dtype)
+        self.rows = self._room("requested", (int(answered.sum()),), self._dtype)
         out = runtime.as_numpy(self.rows, writable=True)
-        self._comm.exchange(local, self.asked.tolist(), out, answered.tolist(), "ids")
+        self._comm.exchange(local, self.requested.tolist(), out, answered.tolist(), "ids")
         return self.rows
 
     def fetch(self, table: NDArray) -> NDArray:
@@ -120,8 +120,8 @@ class Exchange:
         own = self._room("own", (self._served, width), "float32")
         _lookup(width, self._stored, self._dtype)(table, self.rows, own)
         # At least one, that nobody reads: kernels take no empty table.
-        rows = self._room("came", (max(1, int(self.asked.sum())), width), "float32")
-        return self._send(own, self.answered, rows, self.asked, "rows")
+        rows = self._room("came", (max(1, int(self.requested.sum())), width), "float32")
+        return self._send(own, self.answered, rows, self.requested, "rows")
 
     def give(self, gradients: Sequence[RowSparse | None]) -> RowSparse:
         """Send the gradients of the rank's parts to the owners; return the gradients of its rows.
@@ -131,7 +131,7 @@ class Exchange:
         values = self._sum_of_parts(gradients)
         came = self._room("gradients", (self._served, self._width), "float32")
         return self._sum_of_ranks(
-            self._send(values, self.asked, came, self.answered, "gradients of rows")
+            self._send(values, self.requested, came, self.answered, "gradients of rows")
         )
 
     def _sum_of_parts(self, gradients: Sequence[RowSparse | None]) -> NDArray:
@@ -141,7 +141,7 @@ class Exchange:
         total = tree([each and each.coalesce() for each in gradients], _joined)
         if total is None:
             return runtime.empty((0, self._width), "float32")
-        if int(total.values.shape[0]) != self.asked.sum():
+        if int(total.values.shape[0]) != self.requested.sum():
             raise ConfigError(
                 f"parallel: some rows of {self._plan.tables[0].name} are looked up without a "
                 "gradient: train this model in one process"

@@ -34,7 +34,7 @@ from sparsetrain.parallel.sharding_plan import DEALT
 from sparsetrain.parallel.shards import Shards
 from sparsetrain.parallel.shared_rows import Share, SharedRows
 from sparsetrain.parallel.shared_rows import cut as cut_batch
-from sparsetrain.parallel.traffic import Watch
+from sparsetrain.parallel.traffic import TrafficRecorder
 from sparsetrain.tables.growth import last_step
 from sparsetrain.training.equal_rows import distinct_inputs, rows_of
 from sparsetrain.training.fit import History
@@ -248,7 +248,7 @@ class Ranks(Shards, OneProcess):
         """Call `Trainer.fit`; every rank must call this, with the same data."""
         if options.get("check_numerics"):
             raise ConfigError("parallel: check_numerics works in one process only")
-        watch = Watch(self.comm) if options.pop("profile", False) else None
+        recorder = TrafficRecorder(self.comm) if options.pop("profile", False) else None
         with self.comm.guard():
             size, parts = options.get("batch_size", 128), self.parts
             self._require_alike(arguments_of(fit, train, options))
@@ -264,12 +264,12 @@ class Ranks(Shards, OneProcess):
                 options["run"] = SharedRun(run if isinstance(run, Run) else Run(run), self)
             if self.comm.rank:
                 options["progress"] = options["on_log"] = None
-            trainer.step_hook = watch
+            trainer.step_hook = recorder
             try:
                 history = fit(train, **options)
             finally:
                 trainer.step_hook = None
-            return history if watch is None else History(history, profile=watch.result())
+            return history if recorder is None else History(history, profile=recorder.result())
 
     def require_whole(self) -> None:
         """Refuse uses that need all rows of all tables.

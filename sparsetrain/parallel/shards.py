@@ -173,14 +173,14 @@ class Shards:
         exchanges = [*self._exchanges.values()]
         if not exchanges:  # no table is sharded: every rank has all weights
             return dict(weights({}))
-        answered = self.comm.swap(np.stack([each.asked for each in exchanges], axis=1))
-        asked = {
+        answered = self.comm.swap(np.stack([each.requested for each in exchanges], axis=1))
+        requested = {
             storage: exchange.ask(numbers)
             for (storage, exchange), numbers in zip(
                 self._exchanges.items(), np.ascontiguousarray(answered.T), strict=True
             )
         }
-        params = weights(asked)
+        params = weights(requested)
         return {**params, **{s: e.fetch(params[s]) for s, e in self._exchanges.items()}}
 
     def whole(self, weights: Mapping[str, NDArray], names: Container[str]) -> dict[str, NDArray]:

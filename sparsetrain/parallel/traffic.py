@@ -15,7 +15,7 @@ from sparsetrain.training.profile import Entry, StepProfile, kernel_times
 from sparsetrain.training.profile.result import longest_first
 
 
-class Watch:
+class TrafficRecorder:
     """A `Trainer.step_hook` that runs steps and records their messages."""
 
     def __init__(self, comm: Comm) -> None:

@@ -104,15 +104,15 @@ def text_ids_kernel(offset: str, turns: bool = True) -> PrimFunc:
     """Return the kernel that finds the id of each text.
 
     Arguments: data (N,) uint8, N >= 8; offsets (n + 1,) of type `offset`; missing (n,) uint8;
-    asked (m,) int32: the columns of successive values, repeated cyclically, or one column without
-    `turns`; the five arrays of `_Tables`; ids (n,) int32.
+    column_ids (m,) int32: the columns of successive values, repeated cyclically, or one column
+    without `turns`; the five arrays of `_Tables`; ids (n,) int32.
     """
     with kernel("text_ids") as built:
         texts, count = _text_arguments(offset)
-        asked, tables = _table_arguments()
+        column_ids, tables = _table_arguments()
         ids = buffer("ids", (count,), "int32")
         keys, whats = T.alloc_local((_TILE,), "int64"), T.alloc_local((_TILE,), "int32")
-        read_column, next_column = (_columns(asked, tables, turns) for _ in range(2))
+        read_column, next_column = (_columns(column_ids, tables, turns) for _ in range(2))
         with T.serial(0, (count + _TILE - 1) // _TILE) as tile:
             first = T.Bind(tile * _TILE)
             rows = T.Bind(tirx.min(count - first, const(_TILE, "int64")))
@@ -153,7 +153,7 @@ def _sought(kind: Any, what: Any) -> Any:
 def number_ids_kernel(dtype: str, turns: bool = True) -> PrimFunc:
     """Return the kernel that finds the id of each number.
 
-    Arguments: numbers (n,) of integer type `dtype`; missing (n,) uint8; asked (m,) int32: the
+    Arguments: numbers (n,) of integer type `dtype`; missing (n,) uint8; column_ids (m,) int32: the
     columns of successive values, repeated cyclically, or one column without `turns`; the five
     arrays of `_Tables`; ids (n,) int32.
     """
@@ -161,8 +161,8 @@ def number_ids_kernel(dtype: str, turns: bool = True) -> PrimFunc:
         (count,) = extents(1)
         numbers = buffer("numbers", (count,), dtype)
         missing = buffer("missing", (count,), "uint8")
-        asked, tables = _table_arguments()
-        ids, next_column = buffer("ids", (count,), "int32"), _columns(asked, tables, turns)
+        column_ids, tables = _table_arguments()
+        ids, next_column = buffer("ids", (count,), "int32"), _columns(column_ids, tables, turns)
         with T.serial(0, count) as i:
             column, id_ = next_column(), variable("int32", MISSING)
             with when(missing[i] == const(0, "uint8")):
@@ -179,7 +179,7 @@ def _text_arguments(offset: str) -> tuple[_Texts, Any]:
 
 def _table_arguments() -> tuple[Any, _Tables]:
     period, columns, short, long, text, pool = extents(6)
-    return buffer("asked", (period,), "int32"), _Tables(
+    return buffer("column_ids", (period,), "int32"), _Tables(
         buffer("columns", (columns, FIELDS), "int64"),
         buffer("short", (short,), "uint64"),
         buffer("long", (long, 2), "int64"),
@@ -203,21 +203,21 @@ class _Column(NamedTuple):
 FIELDS = len(_Column._fields)
 
 
-def _columns(asked: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
+def _columns(column_ids: Any, tables: _Tables, turns: bool) -> Callable[[], _Column]:
     """Return a function that emits the column of the next value; a single column is read once."""
 
     def column(number: Any) -> _Column:
         return _Column(*(T.Bind(tables.columns[number, field]) for field in range(FIELDS)))
 
     if not turns:
-        only = column(T.Bind(asked[0]))
+        only = column(T.Bind(column_ids[0]))
         return lambda: only
     turn = variable("int64")
 
     def next_column() -> _Column:
-        found = column(T.Bind(asked[turn[0]]))
+        found = column(T.Bind(column_ids[turn[0]]))
         after = T.Bind(turn[0] + 1)
-        put(turn, tirx.Select(after == asked.shape[0], const(0, "int64"), after))
+        put(turn, tirx.Select(after == column_ids.shape[0], const(0, "int64"), after))
         return found
 
     return next_column

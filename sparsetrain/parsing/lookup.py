@@ -69,19 +69,19 @@ class Lookup:
     def _tables(self) -> tuple[Any, ...]:
         return tuple(map(_tensor, self.arrays))
 
-    def text_ids(self, asked: int | np.ndarray, texts: Texts) -> np.ndarray:
+    def text_ids(self, column_ids: int | np.ndarray, texts: Texts) -> np.ndarray:
         """Return the ids (n,) int32 of texts.
 
-        `asked` is their column, or columns (m,) that repeat cyclically.
+        `column_ids` is their column, or columns (m,) that repeat cyclically.
         """
         tables, ids = self._tables, empty((len(texts.offsets) - 1,), "int32")
-        _text_ids(texts.offsets.dtype.name, not isinstance(asked, int))(
-            *_texts(texts), _columns(asked), *tables, ids
+        _text_ids(texts.offsets.dtype.name, not isinstance(column_ids, int))(
+            *_texts(texts), _columns(column_ids), *tables, ids
         )
         return as_numpy(ids, writable=True)
 
     def number_ids(
-        self, asked: int | np.ndarray, numbers: np.ndarray, missing: np.ndarray | None = None
+        self, column_ids: int | np.ndarray, numbers: np.ndarray, missing: np.ndarray | None = None
     ) -> np.ndarray:
         """Return the ids (n,) int32 of integers (n,), of any type; `missing` (n,) bool."""
         if numbers.dtype.name not in _NUMBERS:
@@ -90,9 +90,9 @@ class Lookup:
         arguments = (
             _argument("numbers", numbers),
             _mask(missing, len(numbers)),
-            _columns(asked),
+            _columns(column_ids),
         )
-        _number_ids(numbers.dtype.name, not isinstance(asked, int))(*arguments, *tables, ids)
+        _number_ids(numbers.dtype.name, not isinstance(column_ids, int))(*arguments, *tables, ids)
         return as_numpy(ids, writable=True)
 
 
@@ -157,13 +157,15 @@ def hashes_of(texts: Texts) -> np.ndarray:
     return as_numpy(found)
 
 
-def _columns(asked: int | np.ndarray) -> Any:
-    return _column(asked) if isinstance(asked, int) else _argument("asked", asked)
+def _columns(column_ids: int | np.ndarray) -> Any:
+    return (
+        _column(column_ids) if isinstance(column_ids, int) else _argument("column_ids", column_ids)
+    )
 
 
 @lru_cache
-def _column(asked: int) -> Any:
-    return as_tensor(np.array([asked], np.int32))
+def _column(column_ids: int) -> Any:
+    return as_tensor(np.array([column_ids], np.int32))
 
 
 def _texts(texts: Texts) -> tuple[Any, Any, Any]:

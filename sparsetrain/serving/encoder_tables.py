@@ -30,12 +30,14 @@ def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
 
 def signature(rules: Rules, read: ModelInputs) -> Record:
     """Return a program's arguments and their data; see `native/internal.h`."""
-    has_ends = read.apart or any(record[1] == "offsets" for record in read.records)
+    has_ends = read.takes_features or any(record[1] == "offsets" for record in read.records)
     flags = sum(column.has_flag for column in read.dense)
     width = sum(len(column.inputs) for column in read.dense)
     encoded = not any(column.reserves for column in rules.features)
     nan_is_missing = rules.settings.nan == "missing"
-    return tuple(map(int, (has_ends, read.apart, max(width, 1), flags, encoded, nan_is_missing)))
+    return tuple(
+        map(int, (has_ends, read.takes_features, max(width, 1), flags, encoded, nan_is_missing))
+    )
 
 
 def encoder_records(rules: Rules, read: ModelInputs) -> Iterator[Record]:

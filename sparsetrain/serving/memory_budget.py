@@ -40,8 +40,8 @@ class Client:
 class MemoryBudget:
     """Memory that clients share; a client waits if too little is left.
 
-    Meanwhile requests of clients that hold memory but neither send nor read are ended. The last
-    `kept` bytes are reserved for the first client, so that some request can always finish.
+    While it waits, idle clients that hold memory lose their requests. The last `kept` bytes are
+    reserved for the first client, so that some request can always finish.
     """
 
     def __init__(self, size: int, kept: int = 0) -> None:

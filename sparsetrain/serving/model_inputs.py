@@ -35,11 +35,12 @@ class ReadFeature(NamedTuple):
     single : bool
         Whether a row must have one id.
     length : int
-        Most ids of a row, the last ones; 0: any.
+        Most ids of a row, of which the last are kept; 0 without a limit.
     like : int
-        The feature that has as many ids in each row; -1: none.
+        Position of the feature with equal row lengths; -1 if there is none.
     together : (int, int) or ()
-        The first of the features whose ids it is read with, and their number; (): of all or none.
+        First feature and number of features that are read together with this one; () if it is read
+        with all features, or alone.
     """
 
     column: str
@@ -56,19 +57,19 @@ class ModelInputs(NamedTuple):
     Attributes
     ----------
     records : list of Record
-        For each input its kind, and the number of its feature or of the first of those that are
-        read together, -1 for all.
+        For each input its kind, and the position of its feature, or of the first feature that is
+        read together with it; -1 for all features.
     features : list of ReadFeature
     dense : list of Dense
         Dense columns, with their places among the program's inputs.
-    apart : bool
-        Whether ids of each feature are an input.
+    takes_features : bool
+        Whether each feature's ids are a separate input.
     """
 
     records: list[Record]
     features: list[ReadFeature]
     dense: list[Column]
-    apart: bool = False
+    takes_features: bool = False
 
 
 def function_of(model: Model) -> str:
@@ -128,8 +129,8 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
         records.append(("input", kind, found[name][0]))
     if not any(record[1] == "dense" for record in records):
         dense = []
-    apart = any(place != -1 for _, _, place in records)
-    return ModelInputs(records, [read for _, read in found.values()], dense, apart)
+    takes_features = any(place != -1 for _, _, place in records)
+    return ModelInputs(records, [read for _, read in found.values()], dense, takes_features)
 
 
 def _alone(encoder: Encoder, name: str, place: int) -> Column:
@@ -140,7 +141,7 @@ def _alone(encoder: Encoder, name: str, place: int) -> Column:
 
 
 def _of_fields(fields: Fields, columns: Columns) -> tuple[dict[str, Record], list[ReadFeature]]:
-    """Return the record of each argument, and the columns, those of one width together."""
+    """Return each argument's record, and the columns, grouped by width."""
     records: dict[str, Record] = {}
     features: list[ReadFeature] = []
     for _, placement, arguments in fields.parts:

@@ -33,7 +33,9 @@ class _Graph:
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.names: dict[relax.Var, str] = {}
-        self.outputs: dict[str, list[str]] = {}  # of a node with several, by the first
+        self.outputs: dict[
+            str, list[str]
+        ] = {}  # a node with several outputs is listed under the first
 
     def add(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """Add a node; return the name of its first output."""

@@ -29,7 +29,7 @@ DIGIT_BITS = 11  # at most this many: 2048 counters of 4 bytes stay in the first
 DIGITS = 1 << DIGIT_BITS
 # Further numbers of a chunk, after its counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
-NOTES = DIGITS + 16  # numbers of a chunk
+CHUNK_NOTES = DIGITS + 16  # numbers of a chunk
 
 Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
 Entries = Callable[[Any], tuple[Any, Any]]  # position -> id and number of the entry there
@@ -47,9 +47,9 @@ def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[
 def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     """Return the kernel that finds unique rows of ids and the entries of each row.
 
-    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, NOTES) int32 for S
-    chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which determines the sorted digits,
-    as in `digits_of`.
+    Arguments: ids (N,), keys (K >= 2 N,) and order (2, N) to sort in, notes (S, CHUNK_NOTES) int32
+    for S chunks, rows (N,), offsets (N + 1,), counts (2,), num_rows, which determines the sorted
+    digits, as in `digits_of`.
 
     Row 0 of `order` receives the positions of the ids in sorted order, `rows` the unique rows, and
     `offsets` the beginning of each run and the end of the last. Padding (ids equal to `num_rows`)
@@ -64,7 +64,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
             ids=buffer("ids", (entries,), index_dtype),
             keys=buffer("keys", (room,), index_dtype),
             order=buffer("order", (2, entries), "int32"),
-            notes=buffer("notes", (chunks, NOTES), "int32"),
+            notes=buffer("notes", (chunks, CHUNK_NOTES), "int32"),
             rows=buffer("rows", (entries,), index_dtype),
             offsets=buffer("offsets", (entries + 1,), "int32"),
             counts=buffer("counts", (2,), "int32"),

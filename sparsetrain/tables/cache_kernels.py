@@ -28,7 +28,7 @@ from sparsetrain.kernels.builder import (
 USED, HAND, MISSES, FULL = range(
     4
 )  # indices of notes: places in use, the clock's hand, results of a call
-NOTES = 4
+NUM_NOTES = 4
 _HOTTEST = 3  # rounds of the clock that a frequently read row survives
 _AHEAD = 16  # ids between a prefetch and its use
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED
@@ -50,7 +50,7 @@ def find_kernel(dtype: str) -> PrimFunc:
         arrays = {"index": rows, "owner": places, "home": places, "used_in": places}
         a = SimpleNamespace(**{name: buffer(name, (n,), "int32") for name, n in arrays.items()})
         a.heat, a.dirty = (buffer(name, (places,), "int8") for name in ("heat", "dirty"))
-        a.notes = buffer("notes", (NOTES,), "int32")
+        a.notes = buffer("notes", (NUM_NOTES,), "int32")
         a.missing, a.evicted = (buffer(name, (room,), "int32") for name in ("missing", "evicted"))
         a.now = scalar("now", "int32")
         ids = T.decl_buffer((count,), dtype, data=source)

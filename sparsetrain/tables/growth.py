@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Growth of tables: trained rows are copied, new rows are initialized.
 
-A new row starts as a copy of the row of rare values (id 1), which stood for its value before, so
+A new row starts as a copy of the row of rare values (id 1), which represented its value before, so
 growth changes no prediction. Its slots start as for an untouched row.
 """
 

@@ -31,7 +31,7 @@ from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import address_of
 from sparsetrain.system.argument_checks import require_int, require_path
-from sparsetrain.tables.cache_kernels import FULL, MISSES, NOTES, USED, find_kernel
+from sparsetrain.tables.cache_kernels import FULL, MISSES, NUM_NOTES, USED, find_kernel
 from sparsetrain.tables.record_file import RecordFile
 from sparsetrain.tables.table import Table
 
@@ -39,7 +39,7 @@ _MOST_PLACES = 2**28
 _RANGES = 256  # largest number of ranges; each has a log
 _LEAST = 1 << 14  # rows of a range
 _SPARE = 4  # rows of a range for each record of its log
-_BLOCK = 1 << 20  # rows numbered per call
+_BLOCK = 1 << 20  # rows numbered at a time
 _MOST_SLOTS = 2**31 - 1
 _find = host_kernel("places of rows", find_kernel)
 
@@ -82,7 +82,7 @@ class _Map:
         self.tensors = [
             runtime.empty((rows,), "int32", "the index of a table on disk"),
             *(runtime.empty((places,), dtype) for dtype in dtypes.values()),
-            runtime.empty((NOTES,), "int32"),
+            runtime.empty((NUM_NOTES,), "int32"),
         ]
         views = [runtime.as_numpy(tensor, writable=True) for tensor in self.tensors]
         self.index, self.owner, self.home, self.used_in, _, self.dirty, self.notes = views

@@ -112,7 +112,7 @@ def catch_up_kernel(
 
 
 def sorts(spec: KernelSpec) -> bool:
-    """Whether it pays to sort listed rows by their steps: if a row misses many steps."""
+    """Whether sorting listed rows by their steps pays: if all missed steps must be replayed."""
     return spec.noop_on_zero_grad == "never" and not spec.closed
 
 

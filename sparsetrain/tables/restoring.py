@@ -88,8 +88,8 @@ def restored_(
             _lag_again_(table, of_then, own, rows)
             table.replay(of_then, own.rule, (rows.start, rows.stop))
         if history is not None:
-            told = {name for name in pieces if before is None or name in before}
-            history.restart(_note_current_(table, part, pieces, told))
+            recorded = {name for name in pieces if before is None or name in before}
+            history.restart(_note_current_(table, part, pieces, recorded))
     table.read = None
 
 
@@ -147,16 +147,16 @@ def _lag_again_(table: Table, history: History, then: Missed, rows: slice) -> No
 
 
 def _note_current_(
-    table: Table, part: Range, pieces: Mapping[str, slice], told: Collection[str]
+    table: Table, part: Range, pieces: Mapping[str, slice], recorded: Collection[str]
 ) -> int:
-    """Let `last` say that all rows of a range are current, as it does of the tables `told`."""
+    """Set `last` for a range whose rows are all current; tables `recorded` have it already."""
     last = runtime.as_numpy(table.slots[LAST])
-    now = _step_of(table, [last[pieces[name]] for name in told])
-    untold = [rows for name, rows in pieces.items() if name not in told]
+    now = _step_of(table, [last[pieces[name]] for name in recorded])
+    unrecorded = [rows for name, rows in pieces.items() if name not in recorded]
     waiting = part.rule.spec.noop_on_zero_grad != "untouched"
-    if untold or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
+    if unrecorded or (waiting and (last[part.first : part.end] == UNTOUCHED).any()):
         with editable_numpy(table.slots[LAST]) as view:
-            for rows in untold:
+            for rows in unrecorded:
                 view[rows] = now
             of_part = view[part.first : part.end]
             of_part[waiting & (of_part == UNTOUCHED)] = now

@@ -20,7 +20,12 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from sparsetrain.errors import ConfigError, first_line
 from sparsetrain.torch.sharing import DTYPES
-from sparsetrain.torch.translations import KEYS, TRANSLATIONS, offsets_of, refuse_untranslatable
+from sparsetrain.torch.translations import (
+    DROPOUT_INPUTS,
+    TRANSLATIONS,
+    offsets_of,
+    refuse_untranslatable,
+)
 
 
 class _WithLoss(torch.nn.Module):
@@ -55,7 +60,7 @@ def imported(
     trainable = [name for name, p in module.named_parameters() if p.requires_grad]
     name_of = dict(zip(_given(trained), names, strict=True))
     offsets = {name_of[end]: name_of[ids] for end, ids in offsets_of(trained).items()}
-    draws = any(param.name == KEYS[0] for param in functions["loss"].params)
+    draws = any(param.name == DROPOUT_INPUTS[0] for param in functions["loss"].params)
     return module, tvm.IRModule(functions), trainable, names, offsets, draws
 
 
@@ -65,7 +70,7 @@ def every_value(
     names: Sequence[str],
     dynamic_shapes: Any,
 ) -> tuple[tvm.IRModule, dict[torch.fx.Node, np.ndarray]]:
-    """Return a function ``"values"`` of every node of a prediction, and PyTorch's values."""
+    """Return a function ``"values"`` of all nodes' results, and PyTorch's own results."""
     plain = _predicting(module, inputs, _shapes(names, dynamic_shapes))
     importer = _Importer(every=True)
     function = _function(plain, names[: len(inputs)], "values", module, importer)
@@ -228,7 +233,7 @@ def _function(
         found = (importer or _Importer()).imported(program)
     except AssertionError as error:
         raise ConfigError(f"from_torch: no translation: {first_line(error)}") from None
-    named = dict(zip(_given(program), names, strict=True)) | dict.fromkeys(KEYS)
+    named = dict(zip(_given(program), names, strict=True)) | dict.fromkeys(DROPOUT_INPUTS)
     named |= _parameter_names(program, module)
     params: dict[str, relax.Var] = {}
     variables = {
@@ -238,8 +243,8 @@ def _function(
     renamed = _Renamer(variables)
     body = renamed.visit_expr(found.body)
     used = {v.name for v in relax.analysis.free_vars(body)}
-    kept = [p for n, p in params.items() if n not in KEYS or n in used]
-    inputs = len(names) + sum(n in KEYS for n in used)
+    kept = [p for n, p in params.items() if n not in DROPOUT_INPUTS or n in used]
+    inputs = len(names) + sum(n in DROPOUT_INPUTS for n in used)
     attributes = {"num_input": inputs, "global_symbol": name}
     return relax.Function(
         kept, body, found.ret_ty, True, tvm.ir.make_node("ir.DictAttrs", **attributes)
@@ -266,7 +271,7 @@ def _given(program: ExportedProgram) -> list[str]:
     """Return PyTorch's names of the inputs and labels, in order."""
     specs = program.graph_signature.input_specs
     inputs = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
-    return [name for name in inputs if name not in KEYS]
+    return [name for name in inputs if name not in DROPOUT_INPUTS]
 
 
 def _parameter_names(program: ExportedProgram, module: torch.nn.Module) -> dict[str, str]:

@@ -18,7 +18,7 @@ from sparsetrain.ad import dropout
 from sparsetrain.embedding import embedding_bag, lookup
 from sparsetrain.errors import ConfigError
 
-KEYS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
+DROPOUT_INPUTS = ("dropout_key", "dropout_first_row")  # arguments of the exported loss
 MODES = ("sum", "mean")
 
 # (node, importer) -> expression; the importer's `env` has the translated nodes.
@@ -82,7 +82,7 @@ def _dropout(node: torch.fx.Node, importer: Any) -> tuple[relax.Expr]:
     if not training or not rate:
         return (x,)
     inputs = {n.name: n for n in node.graph.nodes if n.op == "placeholder"}
-    keys = [importer.env[inputs[name]] for name in KEYS]
+    keys = [importer.env[inputs[name]] for name in DROPOUT_INPUTS]
     layer = [n for n in node.graph.nodes if n.target is node.target].index(node)
     return (importer.block_builder.emit(dropout(x, *keys, rate=rate, layer=layer)),)
 

@@ -49,7 +49,7 @@ class OneProcess:
     def known(
         self, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
     ) -> tuple[dict[str, np.ndarray], int]:
-        """A row of each table, and the step up to which rows are current, over all processes."""
+        """Return a row of each table, and the step up to which all rows are current."""
         found = {name: arrays[name][row] for name in tables if len(arrays[name]) > row}
         return found, last_step(arrays)
 
@@ -150,7 +150,7 @@ def same_processes(trainer: Any) -> dict[str, OneProcess]:
 def known(
     trainer: Any, arrays: Mapping[str, np.ndarray], tables: Iterable[str], row: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """See `OneProcess.known`, for the processes of a trainer."""
+    """Return a row of each table, and the current step of rows; see `OneProcess.known`."""
     found: tuple[dict[str, np.ndarray], int] = trainer.parallel.known(arrays, tables, row)
     return found
 

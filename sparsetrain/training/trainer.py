@@ -271,7 +271,7 @@ class Trainer(Predictor):
         loss, self.applied = self.training_step.run_(batch)
         self.steps += 1
         if self.scaling is not None:
-            self.scaling.note(self.applied.overflowed, self.applied.skipped is None)
+            self.scaling.count_step(self.applied.overflowed, self.applied.skipped is None)
         return Loss(loss)
 
     def prefetch(self, batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -142,5 +142,5 @@ def test_windows_of_interactions_have_the_histories_before_them():
     assert two.train.to_pylist() == [row, {"user": 7, "history": [1, 3], "item": [4]}]
     assert two.test.to_pylist() == [{"user": 7, "history": [1], "item": [3, 4]}]
     assert one.train.num_rows == 2 and one.valid.num_rows == two.valid.num_rows == 0
-    with pytest.raises(ConfigError, match="windows need times: name their column"):
+    with pytest.raises(ConfigError, match="windows need times: name the time column"):
         next(Interactions.read({"user": [7], "item": [1]}).split_windows("day"))

@@ -72,7 +72,7 @@ def test_histories_have_ages_on_demand():
     assert event.train["history_age"].to_pylist() == [[], [0], [1, 0], [], [0]]
     batch = split.encoder().encode(split.test, require_label=False)
     assert batch.ids[1].weights.tolist() == [2, 1, 0]
-    with pytest.raises(ConfigError, match="ages need times: name their column"):
+    with pytest.raises(ConfigError, match="ages need times: name the time column"):
         Interactions.read({n: ROWS[n] for n in ("user", "item")}).leave_one_out(ages=True)
 
 

@@ -85,7 +85,7 @@ def test_tables_of_one_width_share_a_storage():
 
 def test_features_that_share_a_table_have_its_width():
     model = DLRM([5, 6, 5], dim={"C1": 4}, share_embedding={"C3": "C1"})
-    assert model.widths.each == (4, 16, 4)
+    assert model.widths.features == (4, 16, 4)
 
 
 class Flat(ClickModel):

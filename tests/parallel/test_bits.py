@@ -12,7 +12,7 @@ import pytest
 import sparsetrain as st
 from sparsetrain.parallel.group import Group
 from sparsetrain.parallel.sharded_step import ShardedStep
-from sparsetrain.parallel.traffic import Watch
+from sparsetrain.parallel.traffic import TrafficRecorder
 from tests.helpers import read_checkpoint, slow_except
 from tests.parallel.threads import all_of, run_ranks
 from tests.small_dlrm import assert_same_state, bags
@@ -221,7 +221,7 @@ def test_bytes_that_are_sent_follow_from_unique_rows_and_not_from_parts():
 
     def work(comm, parts):
         trainer = st.Trainer(model(), st.optim.adagrad(0.05), parallel=Group(comm, "row", parts))
-        trainer.step_hook, steps = Watch(comm), []
+        trainer.step_hook, steps = TrafficRecorder(comm), []
         for batch in batches():
             trainer.step(batch)
             steps.append({what: sums[-1] for what, sums in comm.traffic.items()})

@@ -13,7 +13,7 @@ from sparsetrain.runtime.host import host_target
 from sparsetrain.sparse_tensor import RowSparse, coalesce
 from sparsetrain.sparse_tensor import plan_kernel as plans
 from sparsetrain.sparse_tensor.coalesce import make_plan
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES, plan_kernel
 from tests.helpers import assert_row_sparse, assert_same_bits, dense_sum
 
 RNG = np.random.default_rng(2)
@@ -197,7 +197,7 @@ def test_all_rows_occur_once():
 
 def _arrays(count: int, chunks: int, dtype: str) -> list[runtime.NDArray]:
     """Keys, order, notes, rows, offsets, counts."""
-    others = [(2, count), (chunks, NOTES), (count,), (count + 1,), (2,)]
+    others = [(2, count), (chunks, CHUNK_NOTES), (count,), (count + 1,), (2,)]
     kinds = ["int32", "int32", dtype, "int32", "int32"]
     keys = runtime.empty((2 * count,), dtype)
     return [keys, *(runtime.empty(*each) for each in zip(others, kinds, strict=True))]

@@ -278,6 +278,6 @@ def test_ids_that_are_encoded_already_need_no_schema():
     raw = st.data.Encoder.fit(rows.astype({"I1": int}), min_count=1)
     assert raw.rows == [4, 4]
     with pytest.raises(
-        ConfigError, match="C2 shares that of C1, but in the encoder it has a table"
+        ConfigError, match="C2 shares the table of C1, but in the encoder it has a table"
     ):
         st.Trainer(st.models.DLRM(raw.rows, **options), st.optim.sgd(0.1), encoder=raw)

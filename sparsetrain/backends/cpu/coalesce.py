@@ -14,7 +14,7 @@ from sparsetrain.runtime.compiling import host_kernel
 from sparsetrain.runtime.tensors import reshape_view
 from sparsetrain.sparse_tensor import segment_kernels
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan, chunks_for
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES, plan_kernel
 
 
 def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
@@ -25,7 +25,7 @@ def make_plan(indices: NDArray, num_rows: int, parallel: bool) -> CoalescePlan:
     order = runtime.empty((2, count), "int32")
     offsets = runtime.empty((count + 1,), "int32")
     keys = runtime.empty((2 * count,), index_dtype)
-    notes = runtime.empty((chunks, NOTES), "int32")
+    notes = runtime.empty((chunks, CHUNK_NOTES), "int32")
     counts = runtime.empty((2,), "int32")
     sort_ = _plan_kernel(index_dtype, chunks > 1)
     sort_(indices, keys, order, notes, rows, offsets, counts, num_rows)

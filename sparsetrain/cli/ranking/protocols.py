@@ -52,10 +52,10 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
 
     data, paths = settings.data, [str(path) for path in files.train]
     shares = {"--valid-share": data.valid_share, "--valid-from": data.valid_from}
-    asked = [option for option, value in shares.items() if value is not None]
-    if len(asked) + bool(files.held_out) > 1:
+    used = [option for option, value in shares.items() if value is not None]
+    if len(used) + bool(files.held_out) > 1:
         others = [f"--{name}" for name in files.held_out]
-        raise ConfigError(f"{' and '.join([*asked, *others])}: use one way to split")
+        raise ConfigError(f"{' and '.join([*used, *others])}: use one way to split")
     given = {name: read_log(settings, [path]) for name, path in files.held_out.items()}
     log, how = read_interactions(settings, files)
     if given:

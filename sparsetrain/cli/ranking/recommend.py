@@ -22,7 +22,9 @@ def recommend(
     model: ModelFolder,
     log: Annotated[
         Path,
-        typer.Argument(metavar="LOG", help="What users chose so far, as train --task ranking."),
+        typer.Argument(
+            metavar="LOG", help="Log of the users' choices so far, as for train --task ranking."
+        ),
     ],
     out: Annotated[
         Path,
@@ -30,7 +32,7 @@ def recommend(
     ],
     k: Annotated[int, typer.Option("--k", min=1, help="Items for each user.")] = 10,
     include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also items that the user chose so far.")
+        bool, typer.Option("--include-seen", help="Also recommend items that the user has chosen.")
     ] = False,
     checkpoint: Checkpoint = "auto",
     precision: Precision = None,

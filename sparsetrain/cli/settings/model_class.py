@@ -19,7 +19,7 @@ def is_own(name: str) -> bool:
 
 
 def canonical(name: Any) -> Any:
-    """Return the name by which a run keeps a model that may be spelled otherwise."""
+    """Return the name under which a run stores a model, for any spelling of a known name."""
     import sparsetrain as st
 
     return name if not isinstance(name, str) or is_own(name) else st.models.kind_of(name)

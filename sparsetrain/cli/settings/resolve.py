@@ -108,12 +108,12 @@ def _validate(kind: type[Settings], winners: Mapping[str, Entry]) -> Settings:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        problems = _of_their_kind(error.errors(include_url=False, include_context=False))
+        problems = _of_given_kind(error.errors(include_url=False, include_context=False))
         raise ConfigError("; ".join(_describe(p, kind, winners) for p in problems)) from error
 
 
-def _of_their_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out that a number is no table, and that a table is no number, where both may be."""
+def _of_given_kind(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Where a setting accepts a number or a table, keep the errors of the kind that was given."""
     settings = [problem["loc"][:2] for problem in problems]
     return [
         problem

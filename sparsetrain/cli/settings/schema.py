@@ -71,7 +71,7 @@ class DataSettings(Section):
         flag="--min-count",
     )
     max_rows: Annotated[int, Field(ge=4)] | None = setting(
-        None, "Most rows of a table; the rest is hashed into them.", flag="--max-rows"
+        None, "Most rows of a table; other values share rows by a hash.", flag="--max-rows"
     )
     dense_fill: Finite = setting(0.0, "Replaces a missing integer, in raw units.")
     missing_flags: bool = setting(
@@ -101,16 +101,22 @@ class DataSettings(Section):
         metavar="COLUMNS",
     )
     category: Names = setting(
-        (), "Columns to read as categories, overriding it.", flag="--category", metavar="COLUMNS"
+        (),
+        "Columns to read as categories, overriding --label's inference.",
+        flag="--category",
+        metavar="COLUMNS",
     )
     ignore: Names = setting(
-        (), "Columns to leave out, overriding it.", flag="--ignore", metavar="COLUMNS"
+        (),
+        "Columns to leave out, overriding --label's inference.",
+        flag="--ignore",
+        metavar="COLUMNS",
     )
     numbers: NumberKind = setting(
         "scaled",
         "Further use of numbers, besides scaled inputs: quantile buckets or powers of 2, with a "
         "table row each; or learnt vectors from binned, piecewise linear, periodic or softly "
-        "discretized (AutoDis) features. Binned is best as a rule.",
+        "discretized (AutoDis) features. Binned is usually best.",
         flag="--numbers",
     )
     weights: str | None = setting(
@@ -213,7 +219,7 @@ class ModelSettings(Section):
     )
     table_dtype: Literal["float32", "bfloat16", "float16", "int8"] = setting(
         "float32",
-        "Type that embedding tables are stored in. Half precision takes half the memory, int8 a "
+        "Type in which embedding tables are stored. Half precision takes half the memory, int8 a "
         "quarter and 4 bytes a row, with rowwise_adagrad or sgd; updates are computed in float32 "
         "and rounded stochastically.",
         flag="--table-dtype",
@@ -262,7 +268,7 @@ class ModelSettings(Section):
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
-            # None leaves to the encoder what it knows, such as the pooling of lists.
+            # With None the encoder decides, for example the pooling of lists.
             own = {n: v for n, v in options.items() if v is not None or n not in arguments}
             return cls(rows, names=names, **{**arguments, **own})
         if (dtype := options.pop("table_dtype")) != "float32":
@@ -353,7 +359,7 @@ class TrainSettings(Section):
         2, "Number of newest checkpoints to keep; the best one is kept as well."
     )
     validate_every: Count | None = setting(
-        None, "Steps between validations, besides one after each epoch.", flag="--validate-every"
+        None, "Steps between validations, in addition to each epoch's end.", flag="--validate-every"
     )
     validate_epochs: Count = setting(
         1, "Epochs between validations; the last is validated too.", flag="--validate-epochs"
@@ -362,7 +368,7 @@ class TrainSettings(Section):
         None,
         "Validation score that decides which checkpoint is the best: logloss, ne, auc, gauc, "
         "calibration, accuracy, rmse, mae or loss; of several labels NAME.auc and so on; of a "
-        "ranking hr, ndcg, mrr, recall, precision or map at a K of --k, as ndcg@10.",
+        "ranking hr, ndcg, mrr, recall, precision or map at a K of --k, such as ndcg@10.",
         flag="--monitor",
     )
     group_by: str | None = setting(
@@ -390,11 +396,11 @@ class TrainSettings(Section):
         "can resume the run. By default the number of processes.",
     )
     k: Annotated[tuple[Count, ...], BeforeValidator(_as_counts)] = setting(
-        (10,), "Lengths of the lists that a ranking is scored by: 10,20.", flag="--k"
+        (10,), "Cutoffs of ranking scores: 10,20.", flag="--k"
     )
     negatives: Count | str | None = setting(
         None,
-        "In the final scores, rank items among this many drawn negatives, or among a file's "
+        "In the final scores, rank items among this number of drawn negatives, or among a file's "
         "negatives (lines with a user and its negatives); by default among all items.",
         flag="--negatives",
         metavar="NUMBER|FILE",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selections of rows: a slice, places that are given, or tokens of ragged rows.
+"""Selections of rows: a slice, given places, or tokens of ragged rows.
 
-An operator that reads some rows of a value along an axis is where a selection begins. It is then
-applied to values above that one. All selections read as many rows as there are, or fewer.
+A selection begins at an operator that reads only some rows of a value along an axis. It then
+applies to the values from which that value is computed. A selection never has more rows than the
+value.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Scaling:
         """The additional inputs of the next step's gradient program."""
         return self.scale.inputs()
 
-    def note(self, overflowed: bool, taken: bool) -> None:
+    def count_step(self, overflowed: bool, taken: bool) -> None:
         """Count a step, unless it was skipped for a reason other than overflow."""
         if overflowed:
             self.value, self.good = max(self.value / 2, self.rule.least), 0

@@ -163,13 +163,13 @@ def _ids(rows: Sequence[Mapping[str, Any]], rules: Rules) -> np.ndarray | None:
     }
     if None in numbers.values():
         return None
-    asked = np.tile(columns, len(rows)) if len(rows) > 1 else columns
+    of_values = np.tile(columns, len(rows)) if len(rows) > 1 else columns
     # The kernel treats an empty text as missing, like None.
     texts = [value.encode() if type(value) is str else b"" for value in values]
-    ids = pool.lookup.text_ids(asked, Texts.of(texts))
+    ids = pool.lookup.text_ids(of_values, Texts.of(texts))
     if numbers:
         at = np.array([*numbers])
-        ids[at] = pool.lookup.number_ids(asked[at], np.array([*numbers.values()], np.int64))
+        ids[at] = pool.lookup.number_ids(of_values[at], np.array([*numbers.values()], np.int64))
     return ids.astype(np.int64).reshape(len(rows), len(names))
 
 

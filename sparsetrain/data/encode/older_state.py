@@ -24,12 +24,12 @@ def of_version_2(older: Vocabulary, hexadecimal: bool | None, wraps: bool) -> Vo
     """
     numbers = older.numbers
     hashes = bool(((numbers >= 2**31) & (numbers < 2**32)).any())
-    eights = bool(((numbers >= 10**7) & (numbers < 10**8)).any())
+    has_decimal_eights = bool(((numbers >= 10**7) & (numbers < 10**8)).any())
     if hexadecimal and older.texts:
         return _as_text(older)
     if hexadecimal or (wraps and (hashes or hexadecimal is None)):
-        is_told = hexadecimal is not False or not (eights or older.texts)
-        return replace(older, kind=HEXADECIMAL) if is_told else None
+        is_certain = hexadecimal is not False or not (has_decimal_eights or older.texts)
+        return replace(older, kind=HEXADECIMAL) if is_certain else None
     return replace(older, kind=TEXT if older.texts else WHOLE)
 
 

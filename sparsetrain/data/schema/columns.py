@@ -193,9 +193,9 @@ def require_row_weights(names: Sequence[str], schema: Schema, location: Location
         require_column(names, schema.weights, "weight", location)
 
 
-def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
+def check_row_weights(wanted: Schema, known: Schema, done: str, do: str) -> None:
     """Refuse a column of row weights that a known encoder does not have."""
-    own, other = known.weights, asked.weights
+    own, other = known.weights, wanted.weights
     if other not in (None, own):
         raise ConfigError(
             f"weights is {other!r}, but {done} {f'with {own!r}' if own else 'without weights'}; "
@@ -203,12 +203,12 @@ def check_row_weights(asked: Schema, known: Schema, done: str, do: str) -> None:
         )
 
 
-def check_converted(asked: Schema, known: Schema) -> None:
+def check_converted(wanted: Schema, known: Schema) -> None:
     """Refuse weights and shared tables unlike those of converted data's encoder."""
-    check_row_weights(asked, known, "the data are converted", "convert the raw data")
-    if asked.share_embedding and asked.share_embedding != known.share_embedding:
+    check_row_weights(wanted, known, "the data are converted", "convert the raw data")
+    if wanted.share_embedding and wanted.share_embedding != known.share_embedding:
         raise ConfigError(
-            f"share_embedding is {asked.share_embedding}, but the data are converted with "
+            f"share_embedding is {wanted.share_embedding}, but the data are converted with "
             f"{known.share_embedding or 'a table for each column'}; leave it out, or convert the "
             "raw data again"
         )

@@ -13,7 +13,7 @@ Parallel: blocks of samples. Sums of a pair go over 32 columns at a time in one 
 
 Precondition: the width is a multiple of 16. Cost: the products are cheap; packing and memory
 dominate, so memory is prefetched and large cotangents bypass the caches. Packing several samples
-before multiplying them was slower: they leave the first-level cache.
+before the products was slower: they do not fit the first-level cache.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _sums(i: int, j: int) -> int:
 
 
 def _gram_(gram: Any, rows: Any, pairs: Any, lefts: range, right: int) -> None:
-    """Compute two by two blocks of the Gram matrix, without those above the diagonal."""
+    """Compute 2 x 2 blocks of the Gram matrix, without blocks above the diagonal."""
     places = [(i, j) for i in lefts for j in (right, right + 1) if j <= i]
     tile = {(i, j): _sums(i % 2, j % 2) for i, j in places}
     for place in places:
@@ -210,7 +210,7 @@ def _pair_vectors_(pairs: Any, dense: Any, embeddings: Any, b: Any) -> None:
 
 
 def _groups(features: int) -> list[list[tuple[int, int]]]:
-    """Groups of parts of the vectors: the first row and the tile of each; no tile twice a group."""
+    """Groups of parts of the vectors, as first row and tile; a group has each tile once."""
     whole, rest = divmod(features, LANES)
     parts = [(1 + n * LANES, _FULL) for n in range(whole)]
     parts += [(1 + whole * LANES, _REST)] if rest else []
@@ -252,13 +252,13 @@ def _stream_(array: Any, place: list[Any], numbers: Any) -> None:
     """Write a vector of `LANES` float32 past the caches, at a place that begins a line of 64 bytes.
 
     A store into a cache reads the line first, and evicts a line that might be used again. A
-    streaming store does neither, but the next reader reads from memory: it pays if the result would
-    not stay in the caches anyway.
+    streaming store does neither, but the next reader reads from memory: it pays only if the result
+    would not stay in the caches.
     """
     to = T.address_of(tirx.BufferLoad(array, place))
     T.evaluate(tirx.call_extern("int32", "sparsetrain_stream", to, numbers))
 
 
 def _fence_() -> None:
-    """End a task that wrote by `_stream_`."""
+    """End a task that used `_stream_`."""
     T.evaluate(tirx.call_extern("int32", "sparsetrain_fence"))

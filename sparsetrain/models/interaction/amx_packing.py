@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the kernels by AMX tiles: loops, arrays, calls, and packing in LLVM IR.
+"""Parts of the AMX kernels: loops, arrays, calls, and packing in LLVM IR.
 
 A left operand is rows of bfloat16, a right one rows of pairs (see
 `sparsetrain.compiler.schedule.amx.helpers`). One instruction rounds two vectors of 16 numbers into
@@ -24,7 +24,7 @@ from sparsetrain.kernels.builder import buffer
 from sparsetrain.kernels.llvm import LANES, PRAGMA, rounds
 from sparsetrain.models.interaction.result_layout import output_width
 
-SAMPLES = 16  # of a task: their arrays are allocated once
+SAMPLES = 16  # samples of a task; arrays are allocated once per task
 
 
 def forward_arguments(features: int, width: int) -> tuple[Any, Any, Any]:
@@ -51,7 +51,7 @@ def backward_arguments(features: int, width: int) -> tuple[Any, Any, Any, Any, A
 
 @contextmanager
 def samples_of_tasks(batch: Any, helpers: str) -> Iterator[Any]:
-    """Parallel loop over tasks; yields the loop over a task's samples, for after allocations."""
+    """Parallel loop over tasks; yields the loop over a task's samples, after allocations."""
     tasks = tirx.ceildiv(batch, SAMPLES)
     with T.attr(0, PRAGMA, helpers), T.parallel(0, tasks) as task:
 
@@ -104,7 +104,7 @@ def cleared(shape: tuple[int, ...], dtype: str) -> Any:
     return array
 
 
-ROW_BYTES = 64  # of a tile: 32 numbers of bfloat16, 16 pairs or sums
+ROW_BYTES = 64  # row of a tile: 32 numbers of bfloat16, 16 pairs or sums
 NUMBERS = ROW_BYTES // 2
 _ZEROS = "<16 x float> zeroinitializer"
 _ROUND = "call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512"
@@ -150,7 +150,7 @@ def rows_of_tiles(rows: Iterable[int]) -> int:
 def _slab(columns: int) -> str:
     """Helper that rounds 16 rows of 32 or 16 numbers to rows, `stride_to` apart, and to pairs.
 
-    The first row has an address of its own; beyond the last row, the last is read again.
+    The first row has a separate address; beyond the last row, the last is read again.
     """
     lines = ["%last = sub i64 %rows, 2"]
     for r in range(LANES):

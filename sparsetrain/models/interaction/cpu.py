@@ -62,7 +62,7 @@ class Tile(NamedTuple):
         return [(n + 1) * rows // tiles - n * rows // tiles for n in range(tiles)]
 
     def backward_rows(self, rows: int, lanes: int) -> int:
-        """Rows of a tile of `lanes` columns, with the least padding."""
+        """Number of rows of a tile of `lanes` columns, with the least padding."""
         vectors = round_up(lanes, LANES) // LANES
         largest = max(1, min(rows, self.accumulators // vectors))
         smallest = min(largest, -(-_MIN_SUMS // (self.registers * vectors)))
@@ -154,7 +154,7 @@ def _transpose_vectors(column: Any, dense: Any, embeddings: Any, b: Any) -> None
 def _multiply_group(
     column: Any, embeddings: Any, out: Any, b: Any, group: Any, heights: list[int]
 ) -> None:
-    """Multiply vectors ``16 group + 1 ..``, in tiles of these heights, by all before each.
+    """Multiply vectors from ``16 group + 1`` on, in tiles of these heights, by all earlier vectors.
 
     Results are stored in vectors of 16. On the diagonal the end of a vector overlaps later rows,
     which overwrite it; so that block comes first.

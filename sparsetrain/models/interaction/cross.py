@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross interaction of DCN V2: layers that multiply each number of a sample by a mix of all.
+"""Cross interaction of DCN V2: layers that multiply each number by a linear function of all.
 
-With ``x_0`` the dense vector and all embeddings of a sample side by side, N numbers, layer l gives
+With ``x_0`` the dense vector and all embeddings of a sample, concatenated to N numbers, layer l
+gives
 
     x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l
 
 where ``*`` is elementwise, ``V_l`` is (rank, N) and ``W_l`` (N, rank): DCN V2 with matrices of low
-rank (Wang et al. 2021, https://arxiv.org/abs/2008.13535, equation 2). TorchRec's ``DLRM_DCN``
-and MLPerf's DLRM-DCNv2 put it where DLRM has its dot interaction. After L layers the result holds
+rank (Wang et al. 2021, https://arxiv.org/abs/2008.13535, equation 2). TorchRec's ``DLRM_DCN`` and
+MLPerf's DLRM-DCNv2 use it instead of DLRM's dot interaction. After L layers the result holds
 products of up to L + 1 of the numbers.
 
 It consists of ordinary Relax operators. A layer costs 4 N rank multiplications and additions for
@@ -21,13 +22,13 @@ from tvm.relax.frontend import nn
 from sparsetrain.errors import ConfigError
 from sparsetrain.system.argument_checks import require_int
 
-# As MLPerf trains it: three layers of rank 512 with N = 3456.
+# MLPerf's values: three layers of rank 512 with N = 3456.
 LAYERS = 3
 MAX_RANK = 512
 
 
 def default_rank(width: int) -> int:
-    """A quarter of N, which keeps the accuracy of full rank by TorchRec; at most MLPerf's."""
+    """A quarter of N, as accurate as full rank according to TorchRec; at most MLPerf's."""
     return max(1, min(width // 4, MAX_RANK))
 
 
@@ -96,7 +97,7 @@ class CrossNetwork(nn.Module):
     layers : int
         L.
     rank : int, optional
-        Of each ``W_l V_l``; without, the matrices are full.
+        Rank of each ``W_l V_l``; by default the matrices are full.
     experts : int
         With more than one each layer is a `MixedCrossLayer`.
     dtype : str
@@ -128,7 +129,7 @@ class CrossNetwork(nn.Module):
 
 
 class CrossInteraction(nn.Module):
-    """The dense vector and F embeddings of a sample, through all layers.
+    """All layers, applied to a sample's dense vector and F embeddings.
 
     Parameters
     ----------
@@ -139,11 +140,11 @@ class CrossInteraction(nn.Module):
     layers : int
         L.
     rank : int
-        Of each ``W_l V_l``.
+        Rank of each ``W_l V_l``.
     dtype : str
         Dtype of weights and biases.
     embedded : int, optional
-        Numbers of all embeddings, if they have several widths; by default F D.
+        Total width of the embeddings, if they have several widths; by default F D.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def make_interaction(
 ) -> tuple[Callable[..., Any], int]:
     """Return the layer from (B, D) and (B, F, D) to (B, columns), and the number of columns.
 
-    All but dot products take `embedded` numbers side by side too, (B, W).
+    All except dot products also accept `embedded` concatenated numbers, (B, W).
     """
     if config["interaction"] == "dot":
         return dot_interaction, output_width(features, dim)

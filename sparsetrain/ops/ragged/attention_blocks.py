@@ -149,7 +149,7 @@ def queries(of: Attention, block: Block, do: Callable[[Query], None]) -> None:
 
 
 def products_(of: Attention, block: Block, rows: Any, query: Query, keys: Any) -> Any:
-    """Return a query's row of an array times the keys of a block."""
+    """Return the products of a query's row with the keys of a block."""
     scores = of.local(BLOCK)
     with T.vectorized(0, wide(BLOCK)) as j:
         T.buffer_store(scores, of.number(0), [j])
@@ -227,7 +227,7 @@ def _copy_(of: Attention, block: Block, source: Any, target: Any, j: Any) -> Non
 
 
 def _token(block: Block, j: int) -> Any:
-    """Number of a key; past the row's end, its last key with weight 0."""
+    """Index of a key among all tokens; beyond the row's end the last key is used, with weight 0."""
     return block.first + tirx.min(block.start + j, block.count - 1)
 
 

@@ -20,10 +20,10 @@ from sparsetrain.kernels.table_formats import format_of
 from sparsetrain.optim.update.check_kernel import CHUNKS, nonfinite_kernel, verdict_kernel
 from sparsetrain.optim.update.dense_kernel import dense_kernel
 from sparsetrain.optim.update.layout import (
-    KEYS,
+    NOISE_KEYS,
     NUMBERS,
     REPORT,
-    WORK,
+    SCRATCH,
     DenseUpdate,
     Layout,
     Structure,
@@ -36,7 +36,7 @@ from sparsetrain.optim.update.layout import (
 from sparsetrain.optim.update.rows_kernel import RowsKind, rows_kernel
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor import RowSparse
-from sparsetrain.sparse_tensor.plan_kernel import NOTES, plan_kernel
+from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES, plan_kernel
 from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.tables.formula import KernelSpec
 from sparsetrain.tables.slots import LAST, matrix_shape, slot_shape
@@ -53,8 +53,9 @@ def append_update(
         Its `function` returns a tuple: the loss, then the leaves of the gradients.
     function : str
         Name of the function; the new one returns only the loss. Arguments are added at the end: the
-        slots of each parameter, `NUMBERS` (`numbers_shape`) float64, `KEYS` (`keys_shape`) int64,
-        `WORK` (S, NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,) int64, written.
+        slots of each parameter, `NUMBERS` (`numbers_shape`) float64, `NOISE_KEYS` (`keys_shape`)
+        int64, `SCRATCH` (S, CHUNK_NOTES) int32 for a sort in S chunks, `REPORT` (`report_size`,)
+        int64, written.
     structure : mapping
         Parameter -> kind of its gradient.
     layout : Layout
@@ -167,8 +168,8 @@ class _UpdateBuilder:
         chunks = tvm.tirx.Var("chunks", "int64")
         kinds = {
             NUMBERS: (numbers_shape(layout), "float64"),
-            KEYS: (keys_shape(layout), "int64"),
-            WORK: ((chunks, NOTES), "int32"),
+            NOISE_KEYS: (keys_shape(layout), "int64"),
+            SCRATCH: ((chunks, CHUNK_NOTES), "int32"),
             REPORT: ((report_size(structure),), "int64"),
         }
         self.step = {name: _variable(name, *kind) for name, kind in kinds.items()}
@@ -245,7 +246,7 @@ class _UpdateBuilder:
         plan = {
             "keys": self._array((2 * entries,), dtype),
             "order": self._array((2, entries), "int32"),
-            "work": self.step[WORK],
+            "work": self.step[SCRATCH],
             "rows": self._array((entries,), dtype),
             "offsets": self._array((entries + 1,), "int32"),
             "counts": self._array((2,), "int32"),
@@ -303,7 +304,7 @@ class _UpdateBuilder:
                 self._view(param, (rows, columns), stored.seen),
                 *(self._view(variable, shapes[slot.per]) for slot, variable in slots),
                 *([self.last[update.name]] if update.stamped else []),
-                *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[KEYS]),
+                *(plan["counts"], self.step[REPORT], self.step[NUMBERS], self.step[NOISE_KEYS]),
             ],
         )
 

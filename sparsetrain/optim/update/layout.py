@@ -18,7 +18,12 @@ from sparsetrain.tables.formula import KernelSpec
 
 # Parameter -> None for a dense gradient, or a traced `RowSparse`; in the order of the results.
 Structure = Mapping[str, RowSparse | None]
-NUMBERS, KEYS, WORK, REPORT = ":numbers", ":keys", ":work", ":report"  # arguments of the program
+NUMBERS, NOISE_KEYS, SCRATCH, REPORT = (
+    ":numbers",
+    ":keys",
+    ":work",
+    ":report",
+)  # arguments of the program
 
 
 class DenseUpdate(NamedTuple):
@@ -139,7 +144,7 @@ def numbers_shape(layout: Layout) -> tuple[int, int]:
 
 
 def keys_shape(layout: Layout) -> tuple[int, int]:
-    """Return the shape of `KEYS`.
+    """Return the shape of `NOISE_KEYS`.
 
     For each rows update two noise keys, the step's number, the first and the end of the rows, and
     if any is `numbered` the rest of its `Span`.

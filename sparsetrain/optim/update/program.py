@@ -23,10 +23,10 @@ from sparsetrain.optim.result import StepResult, skip_step
 from sparsetrain.optim.state import State
 from sparsetrain.optim.update.function import append_update
 from sparsetrain.optim.update.layout import (
-    KEYS,
+    NOISE_KEYS,
     NUMBERS,
     REPORT,
-    WORK,
+    SCRATCH,
     Layout,
     Structure,
     keys_shape,
@@ -37,7 +37,7 @@ from sparsetrain.optim.update.layout import (
 )
 from sparsetrain.runtime import NDArray
 from sparsetrain.sparse_tensor.coalesce import chunks_for
-from sparsetrain.sparse_tensor.plan_kernel import NOTES
+from sparsetrain.sparse_tensor.plan_kernel import CHUNK_NOTES
 
 
 class UpdateProgram(Program):
@@ -109,7 +109,7 @@ class UpdateStep:
             for place, (table, number, _) in enumerate(updates)
             if table.marks(number, 0, 0) is not None
         ]
-        self._lookups = -1  # number of lookups that `WORK` has room for
+        self._lookups = -1  # number of lookups that `SCRATCH` has room for
         self._bound: tuple[list[str], list[NDArray]] = [], []
         self._arguments: dict[str, NDArray] = {}
 
@@ -191,12 +191,12 @@ class UpdateStep:
                 for name, own in state.items()
                 for slot, tensor in own.items()
             }
-            own = {NUMBERS: self._numbers, KEYS: self._keys, REPORT: self._report}
+            own = {NUMBERS: self._numbers, NOISE_KEYS: self._keys, REPORT: self._report}
             self._bound, self._arguments = (names, tensors), {**params, **slots, **own}
             self._lookups = -1
         if lookups != self._lookups:
-            work = runtime.empty((chunks_for(lookups), NOTES), "int32")
-            self._arguments = {**self._arguments, WORK: work}
+            work = runtime.empty((chunks_for(lookups), CHUNK_NOTES), "int32")
+            self._arguments = {**self._arguments, SCRATCH: work}
             self._lookups = lookups
         return self._arguments
 

@@ -2,12 +2,13 @@
  *
  * An exported folder: checked byte by byte, its manifest read, large tables mapped read-only.
  *
- * The manifest is text: a record a line, fields between tabs, and last the Adler-32 of all before it.
- * It names every other file with its size and checksums. Whoever can write the folder can write
- * matching ones, and code, so it and all folders above it must belong to this user or root and be
- * writable by no other. They are checked by descriptor, before anything in them is read.
+ * The manifest is text: one record per line, fields separated by tabs, and at the end the Adler-32 of
+ * the text before. It lists every other file with its size and checksums. A user who can write the
+ * folder could replace files, including code, together with their checksums. So the folder and all
+ * folders above it must belong to this user or root, and no other user may write them. They are
+ * checked through descriptors before anything in them is read.
  *
- * A mapped file must keep its bytes: one that is made shorter in its place ends the process. */
+ * A mapped file must not change: truncating it in place crashes the process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,8 @@
 #define MANIFEST "manifest.txt"
 #define MAPPED_FROM (1 << 20) /* bytes; smaller files are read */
 
-/* Kinds of records in the order of `st_model`, and their fields: s text, i a number, I one that may
- * be absent, x 64 bits in hexadecimal digits, - none, for the library itself. */
+/* Kinds of records in the order of `st_model`, and their fields: s text, i a number, I an optional
+ * number, x 64 bits in hexadecimal, - no field, for the library's own use. */
 static const struct {
   const char *name, *fields;
 } kinds[] = {{"cpu", "sss"},    {"file", "sisx--"},       {"program", "siiiiiiiii"},
@@ -51,11 +52,11 @@ static int check_private(const char *name, const struct stat *status, char *erro
   return ST_OK;
 }
 
-/* Follows a path without links, and checks each folder before it looks into it. Above the last one
- * a sticky bit, as /tmp has it, lets only who owns a name put something else there. */
+/* Opens a path without following links, and checks each folder before opening the next one in it.
+ * Folders above the last one may have a sticky bit, like /tmp: only owners can then replace entries. */
 static int open_folder(st_model *model, const char *folder, char *error) {
   const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const char *end = model->path = realpath(folder, NULL); /* of what is open */
+  const char *end = model->path = realpath(folder, NULL); /* end of the opened part of the path */
   char name[PATH_MAX + 1] = "/";
   if (!end) return st_fail(error, ST_ARTEFACT, "%s: %s", folder, strerror(errno));
   for (int at = open(name, flags), code;;) {
@@ -74,7 +75,7 @@ static int open_folder(st_model *model, const char *folder, char *error) {
   }
 }
 
-/* The Adler-32 of zlib; so many bytes are added before a sum would leave 32 bits. */
+/* The Adler-32 of zlib; a sum of this many bytes fits 32 bits. */
 static uint32_t adler_of(const uint8_t *data, size_t size) {
   uint32_t sum = 1, sums = 0;
   for (size_t part; size; size -= part) {
@@ -90,8 +91,8 @@ static int damaged(const st_model *model, const char *name, char *error) {
                  name);
 }
 
-/* Maps or reads a regular file of the folder that only its owner may write, and a zero behind it.
- * The manifest says how it has to be; the manifest itself, by which `text` is set, is read. */
+/* Maps or reads a regular file of the folder that only its owner may write, and appends a zero byte.
+ * The file must match its record in the manifest; the manifest itself sets `text` and is read. */
 static int load_file(const st_model *model, st_file *file, char *error) {
   char path[PATH_MAX + 300];
   struct stat status;
@@ -122,7 +123,7 @@ static int load_file(const st_model *model, st_file *file, char *error) {
   return same ? ST_OK : damaged(model, file->name, error);
 }
 
-/* Names have %XX for control characters and for %. */
+/* Decodes %XX in names, which encodes control characters and %. */
 static void unescape(char *text) {
   char *to = text;
   for (unsigned byte; *text; text++, to++)
@@ -130,7 +131,7 @@ static void unescape(char *text) {
   *to = 0;
 }
 
-/* Whether a line is a record of a kind, which is then one more of its array. */
+/* Whether a line is a record of a kind; if so, it is appended to the kind's array. */
 static int read_record(st_model *model, char *line) {
   const char *name = strsep(&line, "\t");
   int kind = 0, good = 1;
@@ -139,7 +140,7 @@ static int read_record(st_model *model, char *line) {
   size_t fields = strlen(kinds[kind].fields);
   int64_t **rows = &model->records[kind].rows, at = model->records[kind].count++;
   *rows = realloc(*rows, (size_t)(at + 1) * fields * sizeof **rows);
-  if (!*rows) abort(); /* a few hundred bytes */
+  if (!*rows) abort(); /* out of memory for a few hundred bytes */
   int64_t *field = memset(*rows + (size_t)at * fields, 0, fields * sizeof **rows);
   for (const char *form = kinds[kind].fields; *form; form++, field++) {
     char *text = *form == '-' ? NULL : strsep(&line, "\t"), *end = "";
@@ -197,8 +198,8 @@ static int check_cpu(const st_model *model, char *error) {
   return ST_OK;
 }
 
-/* Features that a record does not say to be together: each alone if the program takes them apart, else
- * all. */
+/* Groups features without a recorded group: each alone if the program takes them separately, else all
+ * together. */
 static void put_together(st_model *model) {
   int64_t apart = model->program->apart, count = model->num_categories;
   for (int64_t f = 0; f < count; f++) {

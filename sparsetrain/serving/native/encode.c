@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Raw values of a request as the program's inputs, but for the ids, which compiled kernels find.
+ * Converts raw values of a request to the program's inputs, except ids, which compiled kernels find.
  *
- * It gives the very ids and floats that `Encoder.encode` gives; tests compare the two. */
+ * Ids and floats equal those of `Encoder.encode`; tests compare the two. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "internal.h"
 
-#define EXACT 9007199254740992.0 /* 2^53: from here a double no longer tells neighbours apart */
+#define EXACT 9007199254740992.0 /* 2^53: from here a double cannot represent every integer */
 
-/* An error about a value, whose row is that of its bag. */
+/* An error about a value; reports the row of its bag. */
 static int refuse(char *error, const st_column *column, int64_t at, const char *reason) {
   int64_t row = at;
   if (column->bags)
@@ -54,7 +54,7 @@ int st_match(const st_model *model, int64_t rows, const st_column *given, int co
   return code;
 }
 
-/* Whether a value is missing: an empty text is, and NaN of a time, or where the encoder says so. */
+/* Whether a value is missing: an empty text, NaN in a time, or any NaN if the encoder treats it so. */
 static int is_missing(const st_model *model, const st_source *of, const st_column *column,
                       int64_t at) {
   int takes_nan = column->type == ST_DOUBLE && (model->program->nan_is_missing || of->divide);
@@ -63,7 +63,7 @@ static int is_missing(const st_model *model, const st_source *of, const st_colum
          (column->type == ST_TEXT && column->offsets[at] == column->offsets[at + 1]);
 }
 
-/* The value of integers, or of doubles that are whole numbers, or one that is derived from it. */
+/* The value of an integer or a whole double, or the value derived from it. */
 static int read_integer(const st_source *of, const st_column *column, int64_t at, int64_t *value,
                         char *error) {
   if (column->type == ST_INT64) {
@@ -95,13 +95,13 @@ static int read_number(const st_source *of, const st_column *column, int64_t at,
                               : "the value is infinite; give a number, or say that it is missing");
 }
 
-/* Which values are those of a row. */
+/* The range of a row's values. */
 typedef struct {
   int64_t begin, end;
 } span;
 
-/* A plain value is a bag of one. Where `may_be_none`, a missing one is an empty bag, since a column
- * of which all bags are missing may not show that it holds any. */
+/* A plain value is a bag with one value. With `may_be_none`, a missing value is an empty bag, since a
+ * column with only missing bags may not look like a column of bags. */
 static span bag_of(const st_model *model, const st_source *of, const st_column *column,
                    int64_t row, int may_be_none) {
   if (column->bags) return (span){column->bags[row], column->bags[row + 1]};
@@ -121,7 +121,7 @@ static float transform(const st_dense *dense, double value) {
   return (float)log((value < -2.0 ? -2.0 : value) + 3.0);
 }
 
-/* A column of numbers; or of vectors, whose numbers stay as they are, and are zeros of none. */
+/* A column of numbers, or of vectors, which are not transformed; a missing vector is zeros. */
 static int encode_dense(const st_model *model, const st_dense *dense, st_inputs *inputs,
                         char *error) {
   const st_column *column = inputs->columns[dense->of.column];
@@ -178,7 +178,7 @@ static int read_plain(const st_category *category, const st_column *column, int6
   return refuse(error, column, at, reason);
 }
 
-/* Puts values of a column behind those that its batch has. */
+/* Appends values of a column to its batch. */
 static int take(const st_model *model, const st_category *category, span taken, st_inputs *inputs,
                 char *error) {
   const st_column *column = inputs->columns[category->of.column];
@@ -191,7 +191,7 @@ static int take(const st_model *model, const st_category *category, span taken, 
            (size_t)(offsets[taken.end] - offsets[taken.begin]));
   for (int64_t at = taken.begin; !code && at < taken.end; at++, i++) {
     batch->known[i] = (int32_t)category->known;
-    batch->missing[i] = is_text ? column->missing && column->missing[at] /* empty: found there */
+    batch->missing[i] = is_text ? column->missing && column->missing[at] /* the kernel finds empty ones */
                                 : (uint8_t)is_missing(model, &category->of, column, at);
     if (model->program->is_encoded)
       code = read_plain(category, column, at, &batch->ids[i], error);
@@ -204,7 +204,7 @@ static int take(const st_model *model, const st_category *category, span taken, 
   return code;
 }
 
-/* Weights of the ids `bag` that are kept of all those of a row. */
+/* Weights of the ids `bag`, the ids of a row that are kept. */
 static int encode_weights(const st_category *category, const st_inputs *inputs, int64_t row,
                           span all, span bag, float *to, char *error) {
   static const st_source as_they_are = {0};
@@ -271,7 +271,7 @@ static int encode_feature(const st_model *model, int64_t f, st_inputs *inputs, c
   return code;
 }
 
-/* Whether rows have as many ids as of the feature that theirs is like. */
+/* Whether row lengths equal those of the feature `like`. */
 static int check_alike(const st_model *model, int64_t f, const st_inputs *inputs, char *error) {
   int64_t like = model->categories[f].like;
   const int64_t *own = inputs->offsets + f * inputs->stride;

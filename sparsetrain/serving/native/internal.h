@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the three parts of the library share: an opened artefact, its encoder and its program. */
+ * Shared by the three parts of the library: an opened artefact, its encoder and its program. */
 #ifndef SPARSETRAIN_INTERNAL_H
 #define SPARSETRAIN_INTERNAL_H
 
@@ -9,15 +9,15 @@
 #include "sparsetrain.h"
 
 #define ST_FORMAT 4
-#define ST_ALIGNMENT 64 /* of whatever a kernel reads */
-#define ST_UNSEEN 1 /* the id of values without a row of their own */
+#define ST_ALIGNMENT 64 /* of all memory that kernels read */
+#define ST_UNSEEN 1 /* id of values without their own row */
 #define ST_PUBLIC __attribute__((visibility("default")))
 
-/* Records of the manifest. Each field has 8 bytes; `artefact.c` says how it is read. */
+/* Records of the manifest. Each field has 8 bytes; `artefact.c` defines their format. */
 typedef struct {
   const char *level;
   char *flags;
-  const char *made; /* versions of what made the folder */
+  const char *made; /* versions of the packages that wrote the folder */
 } st_cpu;
 
 typedef struct {
@@ -31,15 +31,15 @@ typedef struct {
 
 typedef struct {
   const char *function;
-  int64_t max_rows, index_bits; /* of one call; of an id */
-  int64_t outputs; /* of a row */
-  int64_t bags, apart; /* it takes the ends of rows; it takes the ids of each feature by themselves */
-  int64_t width, flags; /* of a row's floats; which one is the first flag of a missing number, or 0 */
-  int64_t is_encoded, nan_is_missing; /* of the data */
+  int64_t max_rows, index_bits; /* most rows of a call; bits of an id */
+  int64_t outputs; /* results per row */
+  int64_t bags, apart; /* takes ends of rows; takes features separately */
+  int64_t width, flags; /* floats per row; index of the first missing flag, or 0 */
+  int64_t is_encoded, nan_is_missing; /* properties of the data */
 } st_program;
 
 typedef struct {
-  int64_t kind, feature; /* whose it is, or the first of those; -1: of all together */
+  int64_t kind, feature; /* its feature, or the first of a group; -1: all */
 } st_argument;
 enum { ST_IN_DENSE, ST_IN_ROWS, ST_IN_OFFSETS, ST_IN_WEIGHTS };
 
@@ -49,34 +49,34 @@ typedef struct {
 
 typedef struct {
   const char *name;
-  int64_t column, divide, modulo; /* of a request; derived: (column // divide) % modulo, 0: not */
+  int64_t column, divide, modulo; /* of a request; derived: (column // divide) % modulo; 0: not derived */
 } st_source;
 
 typedef struct {
   st_source of;
-  int64_t place, size; /* in a row's floats; of a vector, else 0 */
-  int64_t form;        /* ST_PLAIN: as it is */
+  int64_t place, size; /* index in a row's floats; length of a vector, else 0 */
+  int64_t form;        /* ST_PLAIN: unchanged */
   double fill, center, scale;
 } st_dense;
 enum { ST_PLAIN, ST_LINEAR, ST_LOG };
 
 typedef struct {
   st_source of;
-  int64_t first, rows, is_bag;   /* of its table, in the storage */
-  int64_t max_length, keep_last; /* of a bag in the data; 0: any */
-  int64_t weights;               /* the column with the weight of each id; -1: none */
-  int64_t is_single;             /* a program that takes features apart reads one id of each row */
-  int64_t length;                /* or at most so many, the last ones; 0: any */
-  int64_t like;                  /* and as many as of that other feature; -1: of none */
-  int64_t known;                 /* which column of the hash tables has its values */
-  int64_t begin, together;       /* the first and the number of features that share its inputs */
-  int64_t start, count;          /* of its ids in a request */
-  int64_t unseen;                /* values so far that have no row of their own */
+  int64_t first, rows, is_bag;   /* rows of its table in the storage */
+  int64_t max_length, keep_last; /* limit of a bag in the data; 0: none */
+  int64_t weights;               /* column with each id's weight; -1: none */
+  int64_t is_single;             /* reads one id per row, if features are taken separately */
+  int64_t length;                /* else at most this many ids, the last ones; 0: any */
+  int64_t like;                  /* feature with equal row lengths; -1: none */
+  int64_t known;                 /* its column in the hash tables */
+  int64_t begin, together;       /* first feature and number of features that share its inputs */
+  int64_t start, count;          /* range of its ids in a request */
+  int64_t unseen;                /* values so far without their own row */
 } st_category;
 
 typedef struct {
   const char *file;
-  int64_t kind, bits, shape[4]; /* behind the last axis: 0 */
+  int64_t kind, bits, shape[4]; /* 0 after the last axis */
 } st_array;
 
 #define ST_RECORDS(type, name) \
@@ -86,7 +86,7 @@ typedef struct {
   };
 struct st_model {
   union {
-    struct { /* in the order of `artefact.c` */
+    struct { /* in the order used by `artefact.c` */
       ST_RECORDS(st_cpu, cpu)
       ST_RECORDS(st_file, files)
       ST_RECORDS(st_program, program)
@@ -96,33 +96,33 @@ struct st_model {
       ST_RECORDS(st_dense, dense)
       ST_RECORDS(st_category, categories)
       ST_RECORDS(st_array, params)
-      ST_RECORDS(st_array, tables) /* of hashes, as `parsing/keys.py` describes them */
+      ST_RECORDS(st_array, tables) /* hash tables, see `parsing/keys.py` */
     };
     struct {
       int64_t *rows, count;
     } records[10];
   };
-  char *path, *text; /* folder and manifest; names point into the latter */
+  char *path, *text; /* folder and manifest; names point into the manifest */
   int folder;
-  pthread_mutex_t lock; /* of the program and of what is of one request */
+  pthread_mutex_t lock; /* protects the program and the state of a request */
   struct st_state *state;
 };
 
-/* Values of all columns that are numbers, or texts, on their way to their ids. */
+/* All values to look up that are numbers, or all that are texts. */
 typedef struct {
-  int64_t count, *values; /* or where each text begins, and the last one ends */
+  int64_t count, *values; /* for texts: where each begins, and the last ends */
   uint8_t *missing;
-  int32_t *known, *ids; /* columns of the hash tables; what was found there */
+  int32_t *known, *ids; /* column of each value in the hash tables; ids found */
 } st_batch;
 
-/* Rows of a request as the program takes them. */
+/* Rows of a request, in the program's layout. */
 typedef struct {
-  const st_column *const *columns; /* as the model numbers them */
+  const st_column *const *columns; /* in the model's order */
   int64_t begin, end;
-  int64_t ids, most_ids;           /* of all features; so many have room */
+  int64_t ids, most_ids;           /* ids of all features; capacity */
   float *dense, *weights;          /* (rows, width); (ids,) */
-  void *located; /* for features together, (rows, features) or (ids,), of index_bits */
-  int64_t *offsets; /* (features, stride): for those together, features * rows + 1; apart, ends of rows */
+  void *located; /* rows of the storage, (rows, features) or (ids,), in index_bits */
+  int64_t *offsets; /* (features, stride): features * rows + 1 for a group; ends of rows if separate */
   int64_t stride, text_bytes;
   char *text;
   st_batch batches[2]; /* of numbers, of texts */
@@ -132,11 +132,11 @@ int st_fail(char *error, int code, const char *format, ...) __attribute__((forma
 /* The columns of a request, in the order of model->columns. */
 int st_match(const st_model *model, int64_t rows, const st_column *given, int count,
              const st_column **matched, char *error);
-/* All but the ids, whose values are in batches. */
+/* Computes everything except ids; their values go to batches. */
 int st_encode(st_model *model, st_inputs *inputs, char *error);
-/* Puts the ids of the batches where the program reads them. */
+/* Copies the batches' ids to the program's inputs. */
 void st_put_ids(const st_model *model, const st_inputs *inputs);
-int64_t st_rounded(int64_t ids); /* so that what begins there is aligned */
+int64_t st_rounded(int64_t ids); /* rounded up, so that the next array is aligned */
 
 int st_load_program(st_model *model, char *error);
 void st_free_program(st_model *model);

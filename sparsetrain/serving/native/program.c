@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The compiled program and the kernels that find ids: TVM's runtime loaded, the weights as tensors.
+ * Runs the compiled program and the kernels that find ids: loads TVM's runtime, and weights as tensors.
  *
- * Everything goes through the C ABI of apache-tvm-ffi. */
+ * All calls use the C ABI of apache-tvm-ffi. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
@@ -14,7 +14,7 @@
 
 #include "internal.h"
 
-#define MAX_ROWS ((int64_t)1 << 40) /* of a request: products with it fit 64 bits */
+#define MAX_ROWS ((int64_t)1 << 40) /* rows of a request: products with this limit fit 64 bits */
 #define WORD 8 /* bytes of text that a kernel reads at once */
 
 typedef struct {
@@ -23,15 +23,15 @@ typedef struct {
 } tensor;
 
 struct st_state {
-  TVMFFIObjectHandle module, machine, run, find[2]; /* find: ids of numbers, of texts */
+  TVMFFIObjectHandle module, machine, run, find[2]; /* find: kernels for ids of numbers, of texts */
   TVMFFIAny *arguments;                             /* inputs and params */
-  tensor *tensors;                                  /* of these, and the hash tables behind them */
-  void *memory;                                     /* of a request; it only grows */
+  tensor *tensors;                                  /* tensors of the arguments, then the hash tables */
+  void *memory;                                     /* buffer for a request; it only grows */
   size_t size;
-  int64_t last, pooled; /* rows and ids of the last request, and of all that differed */
+  int64_t last, pooled; /* rows and ids of the last request; sum over all different sizes */
 };
 
-/* The message of what TVM raised, without its traceback. */
+/* The message of TVM's error, without its traceback. */
 static int raised(char *error, const char *what) {
   TVMFFIObjectHandle object = NULL;
   TVMFFIErrorMoveFromRaised(&object);
@@ -49,14 +49,14 @@ static void release(TVMFFIObjectHandle object) {
   if (object) TVMFFIObjectDecRef(object);
 }
 
-/* The object that a function gives; NULL where it fails or gives none. */
+/* The object that a function returns; NULL if it fails or returns none. */
 static TVMFFIObjectHandle object_of(TVMFFIObjectHandle function, TVMFFIAny *arguments, int count) {
   TVMFFIAny result = {.type_index = kTVMFFINone};
   int failed = !function || TVMFFIFunctionCall(function, arguments, count, &result);
   return failed || result.type_index < kTVMFFIStaticObjectBegin ? NULL : result.v_obj;
 }
 
-/* The same, of a global function of the runtime. */
+/* The same, for a global function of the runtime. */
 static TVMFFIObjectHandle global_object(const char *name, TVMFFIAny *arguments, int count) {
   TVMFFIByteArray key = {name, strlen(name)};
   TVMFFIObjectHandle function = NULL, object;
@@ -73,7 +73,7 @@ static TVMFFIObjectHandle function_of(TVMFFIObjectHandle module, const char *nam
   return module ? global_object("ffi.ModuleGetFunction", arguments, 3) : NULL;
 }
 
-/* The runtime that this process has loaded already, or that of the folder. */
+/* The runtime that this process has already loaded, else the folder's. */
 static int load_runtime(const st_model *model, char *error) {
   static const char name[] = "libtvm_runtime.so";
   char path[4400];
@@ -113,7 +113,7 @@ static int load_code(const st_model *model, struct st_state *program, char *erro
   return program->run && program->find[0] && program->find[1] ? ST_OK : raised(error, path);
 }
 
-/* A tensor of memory that somebody else owns. */
+/* A tensor that does not own its memory. */
 static tensor *describe(tensor *made, const void *data, int64_t kind, int64_t bits, int ndim,
                         const int64_t *shape) {
   memcpy(made->shape, shape, (size_t)ndim * sizeof *shape);
@@ -178,14 +178,14 @@ void st_free_program(st_model *model) {
 
 int64_t st_rounded(int64_t ids) { return (ids + ST_ALIGNMENT - 1) / ST_ALIGNMENT * ST_ALIGNMENT; }
 
-/* Where the next array lies, of `count` elements. */
+/* The offset of the next array, with `count` elements. */
 static void *next(char *memory, size_t *at, int64_t count, size_t size) {
   void *array = (void *)((uintptr_t)memory + *at);
   *at += (size_t)st_rounded((int64_t)((size_t)count * size));
   return array;
 }
 
-/* Where each array of a request lies in the memory of all; returns the bytes of that. */
+/* Lays out the arrays of a request in one buffer; returns its size. */
 static size_t place(const st_model *model, st_inputs *inputs, char *memory) {
   int64_t ids = inputs->most_ids, bags = model->program->bags;
   size_t at = 0;
@@ -204,7 +204,7 @@ static size_t place(const st_model *model, st_inputs *inputs, char *memory) {
   return at;
 }
 
-/* Memory for as many ids and bytes of text as a request may have. */
+/* Allocates memory for the largest numbers of ids and bytes of text in a request. */
 static int make_room(const st_model *model, st_inputs *inputs, char *error) {
   struct st_state *state = model->state;
   for (int64_t f = 0; f < model->num_categories; f++) {
@@ -274,7 +274,7 @@ static int wrap_input(const st_model *model, const st_inputs *inputs, int64_t at
               &model->state->arguments[at]);
 }
 
-/* Probabilities of binary labels, by way of float64; values of real ones, and of vectors. */
+/* Probabilities of binary labels, computed in float64; values of real labels, and vectors. */
 static int read_scores(const st_model *model, const float *scores, const st_inputs *inputs,
                        float *predictions, char *error) {
   int64_t labels = st_num_labels(model), count = (inputs->end - inputs->begin) * labels;
@@ -289,7 +289,7 @@ static int read_scores(const st_model *model, const float *scores, const st_inpu
   return ST_OK;
 }
 
-/* Empties TVM's pool, which keeps a block for every size, when it may hold two large requests. */
+/* Empties TVM's pool, which keeps a block for every size, once it may hold two large requests. */
 static void limit_pool(const st_model *model, const st_inputs *inputs) {
   struct st_state *state = model->state;
   int64_t size = inputs->end - inputs->begin + inputs->ids;
@@ -299,7 +299,7 @@ static void limit_pool(const st_model *model, const st_inputs *inputs) {
   state->pooled = 0;
 }
 
-/* The program's answer to the rows of some inputs. */
+/* Runs the program on the rows of some inputs. */
 static int run(const st_model *model, const st_inputs *inputs, float *predictions, char *error) {
   struct st_state *program = model->state;
   int64_t made = 0;
@@ -346,7 +346,7 @@ ST_PUBLIC int st_predict(st_model *model, int64_t rows, const st_column *columns
   int code = st_match(model, rows, columns, num_columns, matched, error);
   for (int64_t begin = 0, end; !code && begin < rows; begin = end) {
     end = rows - begin < model->program->max_rows ? rows : begin + model->program->max_rows;
-    pthread_mutex_lock(&model->lock); /* small requests need not wait for all of a large one */
+    pthread_mutex_lock(&model->lock); /* per call: small requests may run in between */
     code = predict(model, matched, begin, end, predictions + begin * st_num_labels(model), error);
     pthread_mutex_unlock(&model->lock);
   }

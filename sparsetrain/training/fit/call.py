@@ -20,7 +20,7 @@ from sparsetrain.training.fit.arguments import (
 )
 from sparsetrain.training.fit.loop import Fit
 from sparsetrain.training.fit.resume import Seen, begin, seen_of
-from sparsetrain.training.profile import Watch
+from sparsetrain.training.profile import StepProfiler
 from sparsetrain.training.run import Run
 
 
@@ -144,16 +144,16 @@ def fit(
     folder = Run(run) if isinstance(run, (str, Path)) else run
     best = state.best["step"] if state.best else None
     writing = folder and folder.writing(fresh=not resume, size=self._bytes, best=best)
-    watch = Watch(self) if profile else None
-    recording = watch and watch.recording()
+    profiler = StepProfiler(self) if profile else None
+    recording = profiler and profiler.recording()
     with single_threaded_blas(), writing or nullcontext(), recording or nullcontext():
         held_out = None if validation is None else self._dataset(validation)
         if self.model.learns:
             self.learn_(opened)
         callbacks = progress, stop, on_epoch, on_log
         history = Fit(self, dataset, held_out, plan, state, folder, *callbacks).run()
-        if watch:
-            history["profile"] = found = watch.result()
+        if profiler:
+            history["profile"] = found = profiler.result()
             if folder and folder.logs and found:
                 folder.save_profile(found.to_dict())
     return history

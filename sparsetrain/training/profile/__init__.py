@@ -4,7 +4,7 @@
 from sparsetrain.training.profile.recorder import RECORDED as RECORDED
 from sparsetrain.training.profile.recorder import WARM as WARM
 from sparsetrain.training.profile.recorder import Recorder as Recorder
-from sparsetrain.training.profile.recorder import Watch as Watch
+from sparsetrain.training.profile.recorder import StepProfiler as StepProfiler
 from sparsetrain.training.profile.recorder import profile as profile
 from sparsetrain.training.profile.result import Entry as Entry
 from sparsetrain.training.profile.result import KernelTime as KernelTime

@@ -127,7 +127,7 @@ def _itemsize(array: Any) -> int:
 
 
 def _product_size(shapes: list[tuple[int, ...]]) -> tuple[int, int, int] | None:
-    """Return rows, columns and summed length of a product of two arguments into the last.
+    """Return M, N and K of the matrix product that a kernel writes to its last argument.
 
     The three arrays have MK, KN and MN elements, transposed or not. The two operands are adjacent
     arguments; operands of fused operators may precede or follow.
@@ -177,7 +177,7 @@ def in_words(name: str, product: tuple[int, int, int] | None = None) -> str:
 WARM, RECORDED = 5, 40  # steps; half of the recorded steps time the kernels of programs
 
 
-class Watch:
+class StepProfiler:
     """Records a trainer's steps after the first `WARM` ones.
 
     Parameters
@@ -281,17 +281,17 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     NumericalError
         As in `step`.
     """
-    watch = Watch(trainer, require_int("profile: steps", steps, 2))
+    profiler = StepProfiler(trainer, require_int("profile: steps", steps, 2))
     with trainer.snapshot() as state:  # threads that write weights wait until the end
         arrays = {name: array.copy() for name, array in state.arrays.items()}
         applied = trainer.applied
         try:
-            with watch.recording():
+            with profiler.recording():
                 for _ in range(WARM + steps):
                     float(trainer.step(batch))
         finally:
             trainer.load_state_dict(arrays, state.counts)
             trainer.applied = applied
-    result = watch.result()
+    result = profiler.result()
     assert result is not None
     return result

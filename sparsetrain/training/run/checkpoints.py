@@ -101,7 +101,7 @@ def checkpoint_in(
 
 
 def _require_target(folder: Path, pointer: str, name: str) -> None:
-    """Raise if a pointer names nothing, unless a live run has moved it and pruned in between."""
+    """Raise if a pointer's checkpoint is missing, unless a live run has meanwhile moved on."""
     there = steps_in(folder)
     path = folder / name
     require_no_link(path)

@@ -36,7 +36,7 @@ def test_a_step_reads_the_scale_as_it_is_then():
 
 def test_counts_are_restored_in_place_if_precision_and_rule_are_the_same():
     fallen = arithmetic(RULE)
-    fallen.scaling.note(True, False)
+    fallen.scaling.count_step(True, False)
     scaled = arithmetic(RULE)
     held = scaled.scaling
     scaled.restore({**fallen.counts, "precision": "bf16"})

@@ -101,7 +101,7 @@ def test_the_scale_doubles_after_good_steps_in_a_row_and_keeps_its_bounds():
     scaling = Scaling(LossScale(initial=4.0, every=3, least=2.0, most=16.0))
     seen = []
     for overflowed in (0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0):
-        scaling.note(bool(overflowed), not overflowed)
+        scaling.count_step(bool(overflowed), not overflowed)
         seen.append(scaling.value)
     assert seen == [4, 4, 2, 2, 2, 4, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 16, 16]
     assert scaling.overflows == 3
@@ -109,7 +109,7 @@ def test_the_scale_doubles_after_good_steps_in_a_row_and_keeps_its_bounds():
 
 def test_a_step_left_out_for_another_reason_does_not_count():
     scaling = Scaling(LossScale(initial=4.0, every=1))
-    scaling.note(False, False)
+    scaling.count_step(False, False)
     assert (scaling.value, scaling.good) == (4, 0)
 
 

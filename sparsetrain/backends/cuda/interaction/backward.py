@@ -179,7 +179,7 @@ class _Sums:
                     self._add(factors, j)
 
     def _fetch(self, place: int, vector: Any) -> None:
-        """Start loading a vector; past the end, the last one again."""
+        """Start loading a vector; an index past the end loads the last vector again."""
         lanes, column = self.cut.lanes, self.column
         row = T.Bind(tirx.min(vector, self.inputs.features) - 1)
         embeddings = self.inputs.embeddings

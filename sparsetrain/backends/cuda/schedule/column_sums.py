@@ -109,7 +109,7 @@ class _Places:
 
 
 def _body(sums: Columns, store: Store) -> tirx.Stmt:
-    """Build two launches: partial sums, then the sums of these."""
+    """Build two launches: partial sums, then their sums."""
     pieces = max(1, min(_MOST_PIECES, _BLOCKS // -(-sums.columns // _WIDE)))
     with kernel("column_sums") as built:
         parts = T.alloc_buffer((pieces, sums.columns), "float32")

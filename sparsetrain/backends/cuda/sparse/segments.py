@@ -2,8 +2,8 @@
 """Segments of equal ids in sorted order, on a CUDA device.
 
 Each block counts the segments that begin in its part of the ids, and the ids outside the table;
-then it adds up the counts before it, and writes its rows and offsets. A warp processes 32 ids at a
-time: each thread votes whether a segment begins at its id, and counts earlier votes.
+then it adds up the counts of earlier blocks, and writes its rows and offsets. A warp processes 32
+ids at a time: each thread votes whether a segment begins at its id, and counts earlier votes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 The sort is least significant digit first, on the bits that `num_rows` needs, up to 9 at a time: two
 passes for 2^18 rows, three for 2^27. One block sorts up to `TILE` ids in one launch
 (`coalesce_plan`). For larger inputs each pass takes two launches: up to `MOST_BLOCKS` blocks count
-the digits of their range of ids; then each adds up the counts of the blocks before it, and writes
+the digits of their range of ids; then each block adds up the counts of earlier blocks and writes
 its ids, tile by tile, to their sorted positions. Cost of a pass: 12 bytes read and 8 written per
 id, and up to 256 KiB of counts per block, read from the cache. Positions follow from counts without
 atomic operations, so the result is the same in every run.
@@ -135,7 +135,7 @@ class Carried:
         tile.each(take)
 
     def exchange(self, tile: Tile, striped: bool) -> None:
-        """Move all to the indices that `tile` computed."""
+        """Move keys and positions to the indices that `tile` computed."""
         tile.exchange([*self._keys, self._positions], striped)
 
 

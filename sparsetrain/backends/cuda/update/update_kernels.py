@@ -229,7 +229,7 @@ def dense_rows(
 def catch_up_kernel(
     spec: KernelSpec, width: int, dtype: str, index_dtype: str | None, capped: bool
 ) -> PrimFunc:
-    """Bring rows up to a step, as on the CPU; `replayed` has an entry per block of rows.
+    """Bring rows up to date with a step, as on the CPU; `replayed` has an entry per block of rows.
 
     A thread replays a whole row.
     """

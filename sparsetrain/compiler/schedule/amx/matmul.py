@@ -9,7 +9,7 @@ A tile is 32 rows by a panel of 32 columns. A task computes some tiles of rows t
 panels. If the right operand and a task's rows fit into the second-level cache, the outer loop is
 over tiles of rows, so results and masks are accessed row by row. Otherwise it is over panels, so
 that each is fetched once for all tiles of rows. If the sum runs over rows of memory (TN), its
-length is the batch size, unknown and long. A task then gets a subset of the panels only if there
+length is the batch size: unknown, and large. A task then gets a subset of the panels only if there
 were too few tasks otherwise.
 
 Registers are configured when a task begins and released when it ends. Every element is summed over

@@ -5,8 +5,8 @@ A tile of 8 rows x two vectors of 16 columns, or of 16 rows x one vector, has 16
 instruction that adds to a sum waits for the previous one, and two can start per cycle.
 
 If rows in memory already suit the instruction, a task computes few rows times all columns. If the
-sum runs over rows of memory (TN, a weight's gradient), its length is the batch size, unknown and
-long. A task then packs its rows of the left operand, which stay in a near cache, and fetches its
+sum runs over rows of memory (TN, a weight's gradient), its length is the batch size: unknown, and
+large. A task then packs its rows of the left operand, which stay in a near cache, and fetches its
 panels of the right one from a far cache: more rows mean fewer fetches per result. If there were too
 few tasks, each gets only a subset of the panels.
 """
