@@ -2,8 +2,8 @@
 """Cotangents, the values of the reverse pass: their sum and the one conversion to dense.
 
 A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
-None where nothing arrived yet. `join` is the only function that adds two; `make_dense` the only one
-that leaves the row-sparse form, and it runs only where the caller asked for it.
+None for fields without one so far. `join` is the only function that adds two; `make_dense` is the
+only one that leaves the row-sparse form, and it runs only if the caller allows it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
     where : str
         The parameter's name, for the error message.
     dense : bool
-        The caller asked for a dense gradient of that parameter.
+        Whether the caller allows a dense gradient of that parameter.
 
     Raises
     ------

@@ -32,8 +32,8 @@ _Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Set any setting that `sparsetrain settings` lists; takes precedence over everything else. "
-        "Without VALUE: its default.",
+        help="Set any setting that `sparsetrain settings` lists; takes precedence over "
+        "everything else. Without VALUE: its default.",
     ),
 ]
 _Config = Annotated[

@@ -22,7 +22,7 @@ from sparsetrain.kernels.builder import Prefetch, line_starts
 from sparsetrain.tables.kernel_parts import Parameter, zero
 
 LINES = 256  # cache lines that are prefetched and not yet used
-VALUE_LINES = 8  # of a row of the gradient; more than of a weight, as nothing is computed
+VALUE_LINES = 8  # cache lines of a gradient row; more than of a weight, since it is only summed
 
 
 class Runs(NamedTuple):
@@ -69,7 +69,7 @@ def update_rows(
         for array, value in marks:
             T.buffer_store(array, value, [row])
 
-    (first, end), ask = span, Prefetch(write=False, near=3).line
+    (first, end), prefetch = span, Prefetch(write=False, near=3).line
     lines, value_columns = parameter.lines(), line_starts(runs.values, VALUE_LINES)
     per_row = [slot for slot in parameter.slots if len(slot.shape) == 1]
     count = sum(len(columns) for _, columns in lines) + len(per_row) + len(value_columns)
@@ -80,11 +80,11 @@ def update_rows(
         row = tirx.Cast("int64", runs.rows[later])
         for array, columns in lines:
             for column in columns:
-                ask(array, [row, column])
+                prefetch(array, [row, column])
         for array in (*per_row, *(array for array, _ in marks)):
-            ask(array, [row])
+            prefetch(array, [row])
         for column in value_columns:
-            ask(runs.values, [runs.value_row(runs.offsets[later]), column])
+            prefetch(runs.values, [runs.value_row(runs.offsets[later]), column])
         update(run)
 
 

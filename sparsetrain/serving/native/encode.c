@@ -191,7 +191,7 @@ static int take(const st_model *model, const st_category *category, span taken, 
            (size_t)(offsets[taken.end] - offsets[taken.begin]));
   for (int64_t at = taken.begin; !code && at < taken.end; at++, i++) {
     batch->known[i] = (int32_t)category->known;
-    batch->missing[i] = is_text ? column->missing && column->missing[at] /* the kernel finds empty ones */
+    batch->missing[i] = is_text ? column->missing && column->missing[at] /* empty: see kernel */
                                 : (uint8_t)is_missing(model, &category->of, column, at);
     if (model->program->is_encoded)
       code = read_plain(category, column, at, &batch->ids[i], error);

@@ -49,7 +49,7 @@ typedef struct {
 
 typedef struct {
   const char *name;
-  int64_t column, divide, modulo; /* of a request; derived: (column // divide) % modulo; 0: not derived */
+  int64_t column, divide, modulo; /* unless divide is 0: (column // divide) % modulo */
 } st_source;
 
 typedef struct {
