@@ -217,7 +217,9 @@ class Interactions:
             As in `leave_one_out`.
         """
         if not all(is_number(share) and 0 <= share < 1 for share in (valid, test)):
-            raise ConfigError(f"valid is {valid!r} and test {test!r}; both are from 0 to below 1")
+            raise ConfigError(
+                f"valid is {valid!r} and test {test!r}; both must be at least 0 and below 1"
+            )
         chance = np.random.default_rng(require_int("seed", seed, 0)).random(len(self))
         place = np.empty(len(self), np.int64)
         place[np.lexsort((chance, self.user))] = self._places
@@ -393,5 +395,5 @@ class Interactions:
 def _checked(each: Each, max_length: int | None) -> int | None:
     """Return `max_length`, after checks of both arguments of `Interactions.leave_one_out`."""
     if each not in (kinds := get_args(Each)):
-        raise ConfigError(f"each is {each!r}; it is {' or '.join(map(repr, kinds))}")
+        raise ConfigError(f"each is {each!r}; it must be {' or '.join(map(repr, kinds))}")
     return None if max_length is None else require_int("max_length", max_length)

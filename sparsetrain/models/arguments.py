@@ -159,7 +159,7 @@ def _checked(what: str, type_: Any, value: Any) -> Any:
             for key, v in value.items()
         }
     if get_origin(type_) is Literal and value not in kinds:
-        raise ConfigError(f"{what} is {value!r}; it is {' or '.join(map(repr, kinds))}")
+        raise ConfigError(f"{what} is {value!r}; it must be {' or '.join(map(repr, kinds))}")
     if bool in kinds:
         if not isinstance(value, (bool, np.bool_)):
             raise ConfigError(f"{what} is {value!r}; give True or False")

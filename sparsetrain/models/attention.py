@@ -100,7 +100,7 @@ class TransformerBlock(nn.Module):
     ) -> None:
         if activation not in ("relu", "gelu"):
             raise ConfigError(
-                f"TransformerBlock: activation is 'relu' or 'gelu', not {activation!r}"
+                f"TransformerBlock: activation must be 'relu' or 'gelu', not {activation!r}"
             )
         hidden = 4 * dim if hidden is None else require_int("TransformerBlock: hidden", hidden)
         in_attention = 0.0 if length is None else dropout

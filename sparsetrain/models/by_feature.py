@@ -132,12 +132,12 @@ def check_pooling(what: str, given: PoolingOf, names: Sequence[str]) -> Any:
     """
     if not isinstance(given, Mapping):
         if given not in POOLINGS:
-            raise ConfigError(f"{what} is None, 'sum' or 'mean', not {given!r}")
+            raise ConfigError(f"{what} must be None, 'sum' or 'mean', not {given!r}")
         return given
     require_features(what, given, names)
     for name, pooling in given.items():
         if pooling not in POOLINGS or pooling is None:
-            raise ConfigError(f"{what} of {name!r} is 'sum' or 'mean', not {pooling!r}")
+            raise ConfigError(f"{what} of {name!r} must be 'sum' or 'mean', not {pooling!r}")
     return _plain(given, names, "sum", given.get(names[0]) if names else "sum")
 
 

@@ -196,7 +196,9 @@ class BatchNorm(nn.Module):
         width = require_int("BatchNorm: width", width)
         for name, number in (("eps", eps), ("momentum", momentum)):
             if not (is_number(number) and 0 < number <= 1):
-                raise ConfigError(f"BatchNorm: {name} is {number!r}; it is above 0, and 1 at most")
+                raise ConfigError(
+                    f"BatchNorm: {name} is {number!r}; it must be above 0 and at most 1"
+                )
         self.eps, self.momentum = float(eps), float(momentum)
         self.weight, self.bias = nn.Parameter((width,)), nn.Parameter((width,))
         self.running_mean, self.running_var = buffer(width, 0.0), buffer(width, 1.0)

@@ -205,7 +205,7 @@ def number_embedding(
     if kind == "scaled":
         return None
     if kind not in LEARNT:
-        raise ConfigError(f"{cls}: numbers is {kind!r}; it is 'scaled' or one of {[*LEARNT]}")
+        raise ConfigError(f"{cls}: numbers is {kind!r}; it must be 'scaled' or one of {[*LEARNT]}")
     bins = config["number_bins"]
     if bins is None:
         bins = [[]] * (inputs // (1 + flags))

@@ -103,7 +103,7 @@ class RowSparseEmbeddingBag(_Table, torch.nn.EmbeddingBag):
         if torch.compiler.is_compiling():
             return super().forward(input, offsets, per_sample_weights)
         if self.mode == "max":
-            raise ConfigError("RowSparseEmbeddingBag: mode is 'sum' or 'mean', not 'max'")
+            raise ConfigError("RowSparseEmbeddingBag: mode must be 'sum' or 'mean', not 'max'")
         with as_it_is():
             return functional.embedding_bag(
                 input,

@@ -128,7 +128,9 @@ def test_windows_begin_at_calendar_units_or_multiples():
         found = split_windows({"at": moments, "C1": [1, 2, 3, 4]}, "at", unit)
         assert [name for name, _ in found] == wanted
         assert sum(rows.num_rows for _, rows in found) == 4
-    with pytest.raises(ConfigError, match="window is 'year'; it is 'hour', 'day', 'week', 'mon"):
+    with pytest.raises(
+        ConfigError, match="window is 'year'; it must be 'hour', 'day', 'week', 'mon"
+    ):
         split_windows({"at": moments}, "at", "year")
     with pytest.raises(DataError, match="row 1, column at: 10+.0 is not a date in sec"):
         split_windows({"at": [1.0, 1e15]}, "at", "day")

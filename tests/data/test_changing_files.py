@@ -69,9 +69,7 @@ def test_text_that_is_written_anew_at_the_same_length_is_refused(end, rows, tmp_
     assert len(old) == len(new) and old != new
     (file := tmp_path / f"a.{end}").write_bytes(old)
     os.utime(file, (1, 1))
-    with pytest.raises(
-        DataError, match=r"a\.csv.*: the file was written anew while|CRC check fail"
-    ):
+    with pytest.raises(DataError, match=r"a\.csv.*: the file was rewritten while|CRC check fail"):
         read_while(lambda file: file.write_bytes(new), file)
 
 
@@ -90,7 +88,7 @@ PACK = {"csv": bytes, "csv.gz": lambda text: gzip.compress(text, 0, mtime=0), "c
 def test_parquet_that_was_exchanged_is_refused_by_row_group(change, tmp_path):
     write_parquet(TABLE, file := tmp_path / "a.parquet")
     exchange = CHANGES.get(change, lambda file: write_parquet(OTHER, file))
-    with pytest.raises(DataError, match=r"a\.parquet: row group \d: the file was written anew"):
+    with pytest.raises(DataError, match=r"a\.parquet: row group \d: the file was rewritten"):
         read_while(exchange, file)
 
 

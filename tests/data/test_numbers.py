@@ -66,7 +66,9 @@ def test_what_cannot_be_is_refused():
     )
     with pytest.raises(ConfigError, match="there is a column 'a bucket' already: rename it"):
         with_buckets(taken, "quantiles")
-    with pytest.raises(ConfigError, match="numbers is 'buckets'; it is 'scaled', 'quantiles' or"):
+    with pytest.raises(
+        ConfigError, match="numbers is 'buckets'; it must be 'scaled', 'quantiles' or"
+    ):
         with_buckets(PLAIN, "buckets")
 
 

@@ -215,5 +215,5 @@ def test_layer_norm_begins_as_the_identity_and_learns():
 
 @pytest.mark.parametrize("options", [{"eps": 0}, {"momentum": 1.5}, {"eps": "1"}])
 def test_wrong_numbers_are_refused(options):
-    with pytest.raises(ConfigError, match="BatchNorm: .* it is above 0, and 1 at most"):
+    with pytest.raises(ConfigError, match="BatchNorm: .* it must be above 0 and at most 1"):
         BatchNorm(3, **options)

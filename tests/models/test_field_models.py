@@ -61,7 +61,7 @@ def test_a_config_makes_the_model_again_also_of_several_labels(name):
         ("deepfm", {"hidden": 0.5}, "DeepFM: hidden must be whole numbers"),
         ("deepfm", {"dropout": 1}, "DeepFM: dropout: rate is 1; it must be at least 0"),
         ("deepfm", {"batch_norm": 1}, "DeepFM: batch_norm is 1; give True or False"),
-        ("dcnv2", {"structure": "both"}, "DCNv2: structure is 'both'; it is 'parallel' or"),
+        ("dcnv2", {"structure": "both"}, "DCNv2: structure is 'both'; it must be 'parallel' or"),
         ("dcnv2", {"experts": 2}, "DCNv2: experts are of low rank: give cross_rank"),
         ("xdeepfm", {"cin": [3, 0]}, "XDeepFM: every number in cin must be 1 or more"),
         ("finalmlp", {"heads": 7}, "heads is 7, which does not divide 64"),

@@ -199,5 +199,7 @@ def test_bert4rec_learns_the_same_from_a_softmax_in_tiles():
 
 
 def test_a_softmax_of_another_kind_is_refused():
-    with pytest.raises(ConfigError, match="BERT4Rec: softmax is 'half'; it is 'full' or 'tiled'"):
+    with pytest.raises(
+        ConfigError, match="BERT4Rec: softmax is 'half'; it must be 'full' or 'tiled'"
+    ):
         st.models.BERT4Rec({"history": V, "item": V}, softmax="half")

@@ -231,7 +231,7 @@ def test_a_column_without_numbers_can_be_binned_and_be_no_category():
 def test_piecewise_without_boundaries_and_unknown_kinds_are_refused():
     with pytest.raises(ConfigError, match="needs boundaries of every number"):
         st.models.LR([3], num_dense=2, numbers="binned")
-    with pytest.raises(ConfigError, match="numbers is 'spline'; it is"):
+    with pytest.raises(ConfigError, match="numbers is 'spline'; it must be"):
         st.models.LR([3], num_dense=2, numbers="spline")
     with pytest.raises(ConfigError, match="there are too few"):
         st.models.LR([3], num_dense=0, numbers="periodic")

@@ -135,8 +135,11 @@ REFUSED = {
         {"pooling": {"C4": "mean"}},
         "DLRM: pooling: there is no feature 'C4'; there are C1, C2, C3",
     ),
-    "an unknown pooling": ({"pooling": {"C1": "max"}}, "pooling of 'C1' is 'sum' or 'mean', not"),
-    "no pooling": ({"pooling": {"C1": None}}, "pooling of 'C1' is 'sum' or 'mean', not None"),
+    "an unknown pooling": (
+        {"pooling": {"C1": "max"}},
+        "pooling of 'C1' must be 'sum' or 'mean', not",
+    ),
+    "no pooling": ({"pooling": {"C1": None}}, "pooling of 'C1' must be 'sum' or 'mean', not None"),
     "a weighted mean": (
         {"pooling": {"C1": "mean"}, "weighted": True},
         "DLRM: weighted bags need pooling='sum'",

@@ -194,7 +194,7 @@ class _RowGroup:
         with open_file(self.location.name) as stream:
             if zlib.crc32(read_footer(stream)[1]) != self.written[1]:
                 raise self.location.error(
-                    "the file was written anew or cut off since it was opened; open it again"
+                    "the file was rewritten or truncated since it was opened; open it again"
                 )
 
     def _has_small_dictionary(self, name: str) -> bool:

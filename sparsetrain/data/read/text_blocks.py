@@ -97,7 +97,7 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
             _sum(b.data) for b in read_blocks(file, quoted, block_bytes)
         ]:
             raise DataError(
-                f"{file}: the file was written anew while it was read; read it when it is written, "
+                f"{file}: the file was rewritten while it was read; read it when it is complete, "
                 "or a copy"
             )
         if len(rest):

@@ -114,5 +114,5 @@ def require_unit(unit: Any) -> None:
     """Raise `ConfigError` unless `unit` is one of `Unit`."""
     if not (unit in _CODES if isinstance(unit, str) else is_number(unit) and unit > 0):
         raise ConfigError(
-            f"window is {unit!r:.60}; it is {', '.join(map(repr, _CODES))} or a number above 0"
+            f"window is {unit!r:.60}; it must be {', '.join(map(repr, _CODES))} or a number above 0"
         )

@@ -60,7 +60,7 @@ def with_buckets(
         return schema
     if numbers not in _RULES:
         raise ConfigError(
-            f"numbers is {numbers!r}; it is 'scaled', {' or '.join(map(repr, _RULES))}"
+            f"numbers is {numbers!r}; it must be 'scaled', {' or '.join(map(repr, _RULES))}"
         )
     own = tuple(dense or ()) if schema.categories is None else schema.dense
     named = tuple(categories or ()) if schema.categories is None else schema.categories

@@ -33,7 +33,7 @@ def check_interaction(
         different interaction.
     """
     if name not in get_args(Interaction):
-        raise ConfigError(f"DLRM: interaction is 'dot', 'cross' or 'concat', not {name!r}")
+        raise ConfigError(f"DLRM: interaction must be 'dot', 'cross' or 'concat', not {name!r}")
     explicit = {key: number for key, number in numbers.items() if number is not None}
     if name != "cross":
         for key in explicit:
