@@ -77,8 +77,8 @@ class _Estimator(Trained, ABC):
         As in `Trainer.fit`. "auto" is 1; it is 3 for fewer than 4,096 rows, or if all categories
         together have at most one value per hundred rows; with `patience` it is at most 20.
     batch_size : int or "auto"
-        As in `Trainer.fit`. "auto" is 128; less for few rows, for 32 steps an epoch, but at least
-        8; more from 51,200 rows on, for 400 steps an epoch, but at most 512.
+        As in `Trainer.fit`. "auto" is 128. With few rows it is smaller, for 32 steps per epoch, but
+        at least 8; from 51,200 rows on it is larger, for 400 steps per epoch, but at most 512.
     schema : Schema or path, optional
         Roles of the columns; by default inferred. Its label does not count.
     numbers : str or None
