@@ -28,6 +28,7 @@ from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.schema.columns import check_converted, find_columns, require_row_weights
+from sparsetrain.data.schema.numbers import Numbers, with_buckets
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
@@ -37,7 +38,9 @@ Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 
 
-def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) -> Rules:
+def learn(
+    source: Any, settings: Settings, schema: Schema, sizes: Sizes | None, numbers: Numbers
+) -> Rules:
     """Return the encoder of training data: learnt from them, or the one they were converted by."""
     opened = open_rows(source, schema)
     first = opened.parts[0]
@@ -45,15 +48,20 @@ def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) 
     if known is not None:
         settings.check_converted(known.settings)
         check_converted(schema, known.schema)
+        if numbers in ("quantiles", "logarithms"):
+            raise ConfigError(
+                f"numbers={numbers!r} is for raw data, and these are converted: convert the raw "
+                "data with it"
+            )
     for part in opened.parts if schema.weights else ():
         names = names_in(source) or part.schema.names  # not only the columns that can matter
         require_row_weights(names, schema, part.location)
     if known is not None:
         bind(known, opened.parts, require_label=False)
         return known
-    if schema.to_learn:
-        schema = learn_derived(schema, opened.parts)
-    made = blank_encoder(first, settings, schema)
+    made = blank_encoder(first, settings, schema, numbers)
+    if made.schema.to_learn:
+        made = replace(made, schema=learn_derived(made.schema, opened.parts))
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])
     return replace(made, features=_learnt(made, parts, sizes))
@@ -65,10 +73,11 @@ def read_converted(part: Part) -> Rules | None:
     return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
 
 
-def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
+def blank_encoder(
+    stored: Part, settings: Settings, schema: Schema, numbers: Numbers = "scaled"
+) -> Rules:
     """Return an encoder that knows the columns of a part and has learned nothing yet."""
-    if schema.derived:
-        part = with_derived(part, schema.derived)
+    part = with_derived(stored, schema.derived) if schema.derived else stored
     first = find_columns(
         part.schema,
         part.location.name,
@@ -76,6 +85,12 @@ def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
         treat_as=settings.treat_as,
         described=schema,
     )
+    if first.encoded and numbers == "best":
+        numbers = "scaled"
+    bucketed = with_buckets(schema, numbers, first.dense, first.categories)
+    if bucketed is not schema:
+        flags = settings.missing_flags or len(bucketed.bins) > len(schema.bins)
+        return blank_encoder(stored, replace(settings, missing_flags=flags), bucketed)
     values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
     features = blank_categories(first, part.schema, schema, values)
     dense = dense_columns(first.dense, first.encoded, settings, schema)

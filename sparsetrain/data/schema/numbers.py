@@ -15,7 +15,7 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.errors import ConfigError
 
-Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned"]
+Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned", "best"]
 # How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
 # logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
 _QUANTILES = Derived("", quantiles=32)
@@ -41,10 +41,11 @@ def with_buckets(
     Parameters
     ----------
     schema : Schema
-    numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned"}
+    numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned", "best"}
         32 buckets of about as many rows each, or one for each power of 2; "scaled" adds none.
         "piecewise" and "binned" have the quantiles learnt without categories made of them: they are
-        the boundaries of a model with these `numbers`.
+        the boundaries of a model with these `numbers`. "best" is "binned", or "scaled" if there are
+        no numbers or the schema has buckets of them; see benchmarks/results/numbers.md.
     dense, categories : sequence of str, optional
         Names of the columns, where they are Criteo's and the schema names none.
     keep : bool
@@ -56,13 +57,16 @@ def with_buckets(
     >>> with_buckets(schema, "quantiles").categories
     ('site', 'price bucket')
     """
+    own = tuple(dense or ()) if schema.categories is None else schema.dense
+    if numbers == "best":
+        bucketed = {rule.source for rule in schema.derived.values()}.intersection(own)
+        numbers = "binned" if own and not bucketed else "scaled"
     if numbers == "scaled":
         return schema
     if numbers not in _RULES:
         raise ConfigError(
-            f"numbers is {numbers!r}; it is 'scaled', {' or '.join(map(repr, _RULES))}"
+            f"numbers is {numbers!r}; it is 'best', 'scaled', {' or '.join(map(repr, _RULES))}"
         )
-    own = tuple(dense or ()) if schema.categories is None else schema.dense
     named = tuple(categories or ()) if schema.categories is None else schema.categories
     made = {f"{name} bucket": replace(_RULES[numbers], source=name) for name in own}
     if taken := [name for name in made if name in {*named, *schema.derived}]:
@@ -79,12 +83,3 @@ def with_buckets(
         derived={**schema.derived, **made},
         columns={**schema.columns, **every},
     )
-
-
-def best_numbers(schema: Schema) -> Numbers:
-    """Return what is best for a schema as a rule: "binned", or "scaled" if it has its own buckets.
-
-    Measured in benchmarks/results/numbers.md.
-    """
-    bucketed = {rule.source for rule in schema.derived.values()}.intersection(schema.dense)
-    return "binned" if schema.dense and not bucketed else "scaled"
