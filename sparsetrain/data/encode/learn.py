@@ -20,7 +20,7 @@ from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
-from sparsetrain.data.encode.learn_derived import learn_derived
+from sparsetrain.data.encode.learn_derived import Sampling, learn_derived, numbers_in
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import with_derived
@@ -64,7 +64,9 @@ def learn(
         made = replace(made, schema=learn_derived(made.schema, opened.parts))
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])
-    return replace(made, features=_learnt(made, parts, sizes))
+    bins = Sampling(made.schema.bins_to_learn)
+    features = _learnt(made, parts, sizes, bins)
+    return replace(made, features=features, schema=bins.learnt(made.schema, first.location.name))
 
 
 def read_converted(part: Part) -> Rules | None:
@@ -77,7 +79,7 @@ def blank_encoder(
     stored: Part, settings: Settings, schema: Schema, numbers: Numbers = "scaled"
 ) -> Rules:
     """Return an encoder that knows the columns of a part and has learned nothing yet."""
-    part = with_derived(stored, schema.derived) if schema.derived else stored
+    part = with_derived(stored, schema.made) if schema.made else stored
     first = find_columns(
         part.schema,
         part.location.name,
@@ -99,8 +101,10 @@ def blank_encoder(
     return made
 
 
-def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, ...]:
-    """Return blank columns after they have learnt from the training data."""
+def _learnt(
+    blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling
+) -> tuple[Category, ...]:
+    """Return blank columns after they have learnt from the training data, with the numbers."""
     features, settings = blank.features, blank.settings
     if blank.encoded:
         settings.check_encoded(blank.schema.linear)
@@ -110,7 +114,7 @@ def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, 
         )
     if sizes is not None:
         return with_values(features, check_sizes(features, sizes))
-    counts, is_criteo = count_columns(features, parts), blank.schema.categories is None
+    counts, is_criteo = count_columns(features, parts, bins), blank.schema.categories is None
     return with_values(
         features, {c.name: c.learnt(n.total, settings, is_criteo) for c, n in counts.items()}
     )
@@ -133,15 +137,19 @@ def extend(known: Known, source: Any, min_count: int | None) -> Known:
     return replace(known, settings=settings, features=with_values(known.features, grown))
 
 
-def count_columns(features: Sequence[Category], parts: Bound) -> dict[Category, ValueCounts]:
-    """Count the values of every table, by the column that it is named after."""
+def count_columns(
+    features: Sequence[Category], parts: Bound, bins: Sampling | None = None
+) -> dict[Category, ValueCounts]:
+    """Count the values of every table, by the column that it is named after; sample the numbers."""
     parts[0][1].check_dense(parts[0][0])
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
     for part, reader in parts:
         names = [name for name, _, _ in reader.categories]
-        for location, piece in part.pieces(names, names):
+        for location, piece in part.pieces([*names, *(bins.sources if bins else ())], names):
             rows += piece.num_rows
+            if bins is not None:
+                bins.add(numbers_in(piece, bins.rules, location))
             for column, name in zip(features, names, strict=True):
                 found = column.count(piece.column(name), location.of_column(name))
                 counts[column.owner].add(found)

@@ -187,14 +187,27 @@ class Schema(
 
     @property
     def to_learn(self) -> dict[str, Derived]:
-        """The derived columns of which something is still to be learnt."""
-        return {name: rule for name, rule in self.derived.items() if rule.of.learns}
+        """The derived columns of which something is to be learnt before they can be read."""
+        return {name: rule for name, rule in self.made.items() if rule.of.learns}
+
+    @property
+    def bins_to_learn(self) -> dict[str, Derived]:
+        """The derived columns of `bins` whose boundaries are to be learnt."""
+        return {n: r for n, r in self.derived.items() if n not in self.made and r.of.learns}
 
     @property
     def bins(self) -> dict[str, Derived]:
         """Source -> the derived column that cuts its numbers, of those without a category of it."""
-        own = {n: r for n, r in self.derived.items() if n not in (self.categories or ())}
-        return {r.source: r for r in own.values() if r.quantiles or r.boundaries is not None}
+        return {self.derived[n].source: self.derived[n] for n in self.derived.keys() - self.made}
+
+    @cached_property
+    def made(self) -> dict[str, Derived]:
+        """The derived columns that are read: all but those of `bins`, known by their boundaries."""
+        if self.categories is None:
+            return {**self.derived}
+        read = {*self.categories, *self.dense}
+        bins = {n for n, r in self.derived.items() if r.quantiles or r.boundaries is not None}
+        return {n: r for n, r in self.derived.items() if n in read or n not in bins}
 
     @property
     def wanted(self) -> frozenset[str]:
