@@ -45,7 +45,9 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     if trainer.encoder is None:
         raise CheckpointError(f"{run.folder} has no encoder: its rows cannot be read")
     settings, schema = run.settings.data, trainer.encoder.schema
-    if settings.schema_file is not None:
+    if settings.schema_file is not None and run.schema is not None:
+        require_same_schema(settings.schema_file, run.schema, run.folder)
+    elif settings.schema_file is not None:
         require_same_schema(settings.schema_file, schema.to_dict(), run.folder, settings.weights)
     min_count = settings.min_count if "data.min_count" in run.changed else None
     return grow(trainer, data.train if data.learn is None else data.learn, min_count)

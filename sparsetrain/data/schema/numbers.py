@@ -47,7 +47,8 @@ def with_buckets(
         the boundaries of a model with these `numbers`. "best" is "binned", or "scaled" if there are
         no numbers or the schema has buckets of them; see benchmarks/results/numbers.md.
     dense, categories : sequence of str, optional
-        Names of the columns, where they are Criteo's and the schema names none.
+        Names of the columns, where they are Criteo's and the schema names none. With "piecewise"
+        and "binned" the result names none either.
     keep : bool
         Whether the numbers stay dense inputs as well.
 
@@ -72,8 +73,7 @@ def with_buckets(
     if taken := [name for name in made if name in {*named, *schema.derived}]:
         raise ConfigError(f"numbers={numbers!r}: there is a column {taken[0]!r} already: rename it")
     if numbers in _OF_MODELS:
-        derived = {**schema.derived, **made}
-        return replace(schema, dense=own, categories=named, derived=derived)
+        return replace(schema, derived={**schema.derived, **made})
     every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
     return replace(
         schema,

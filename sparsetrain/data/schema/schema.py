@@ -197,17 +197,15 @@ class Schema(
 
     @property
     def bins(self) -> dict[str, Derived]:
-        """Source -> the derived column that cuts its numbers, of those without a category of it."""
+        """Source -> the derived column of its boundaries, of those that nothing reads."""
         return {self.derived[n].source: self.derived[n] for n in self.derived.keys() - self.made}
 
     @cached_property
     def made(self) -> dict[str, Derived]:
-        """The derived columns that are read: all but those of `bins`, known by their boundaries."""
-        if self.categories is None:
-            return {**self.derived}
-        read = {*self.categories, *self.dense}
+        """The derived columns that are made of rows: all but the boundaries that models know."""
+        named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time, self.weights}
         bins = {n for n, r in self.derived.items() if r.quantiles or r.boundaries is not None}
-        return {n: r for n, r in self.derived.items() if n in read or n not in bins}
+        return {n: r for n, r in self.derived.items() if n in named or n not in bins}
 
     @property
     def wanted(self) -> frozenset[str]:
