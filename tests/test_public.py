@@ -34,7 +34,7 @@ PUBLIC = {
     "data": (
         "Batch BatchSource ColumnRule Columns Dataset Derived Encoder Inferred Interactions Linear "
         "Position Profile Ragged Schema Share Source Split SyntheticCriteo TextFormat Truth "
-        "best_numbers convert_files find_columns infer open_source profile read_encoder read_truth "
+        "convert_files find_columns infer open_source profile read_encoder read_truth "
         "require_labels split_share split_time split_windows with_buckets"
     ),
     "embedding": (

@@ -18,7 +18,7 @@ from sparsetrain.system.cores import available_cores
 from sparsetrain.training.progress import format_count, format_seconds
 
 
-@with_settings("--schema", "--min-count", "--max-rows")
+@with_settings("--schema", "--min-count", "--max-rows", "--numbers")
 def convert(
     settings: SettingOptions,
     inputs: Annotated[
@@ -52,8 +52,8 @@ def convert(
         raise ConfigError(
             "data.label works with `train` only: make a --schema with `sparsetrain schema`"
         )
-    if data.numbers != "scaled":
-        raise ConfigError("data.numbers works with train only: use derived columns in --schema")
+    if data.numbers in ("periodic", "autodis"):
+        raise ConfigError(f"--numbers {data.numbers} works with train only: it learns no bins")
     encoding = data.encoding()
     if encoder is not None and (settings.entries or encoding != Settings().data.encoding()):
         others = ", ".join(settings.flags()) or "settings of data"

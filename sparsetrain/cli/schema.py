@@ -39,26 +39,12 @@ def schema_of(data: DataSettings, paths: Sequence[str]) -> st.data.Schema:
     import sparsetrain as st
 
     if data.label is None:
-        return _with_buckets(st.data.Schema.read(data.schema_file), data, paths)
+        return st.data.Schema.read(data.schema_file)
     inferred = _infer(data, paths)
     for name, what in inferred.columns.items():
         note(f"{name}: {what}")
     note("to change the role of a column: --dense, --category or --ignore COLUMN")
-    return _with_buckets(inferred.schema, data, paths)
-
-
-def _with_buckets(
-    schema: st.data.Schema, data: DataSettings, paths: Sequence[str]
-) -> st.data.Schema:
-    """Return a schema with buckets of its numbers if the settings ask for buckets."""
-    import sparsetrain as st
-
-    if data.numbers == "scaled" or data.numbers == "periodic" or data.numbers == "autodis":
-        return schema
-    source: Any = st.data.open_source(paths, schema)
-    part = source.parts[0]
-    found = st.data.find_columns(part.schema, part.location.name, label=False, described=schema)
-    return st.data.with_buckets(schema, data.numbers, found.dense, found.categories)
+    return inferred.schema
 
 
 def _infer(data: DataSettings, paths: Sequence[str]) -> Any:

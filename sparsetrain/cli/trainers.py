@@ -45,7 +45,9 @@ def _start(run: EarlierRun, data: Rows) -> st.Trainer:
     if trainer.encoder is None:
         raise CheckpointError(f"{run.folder} has no encoder: its rows cannot be read")
     settings, schema = run.settings.data, trainer.encoder.schema
-    if settings.schema_file is not None:
+    if settings.schema_file is not None and run.schema is not None:
+        require_same_schema(settings.schema_file, run.schema, run.folder)
+    elif settings.schema_file is not None:
         require_same_schema(settings.schema_file, schema.to_dict(), run.folder, settings.weights)
     min_count = settings.min_count if "data.min_count" in run.changed else None
     return grow(trainer, data.train if data.learn is None else data.learn, min_count)
@@ -94,6 +96,8 @@ def _fit_encoder(settings: Settings, data: Rows) -> st.data.Encoder:
     doing = "taking" if converted else "learning"
     note(f"{doing} the encoding from {paths[0]}{others}{count}")
     encoding = settings.data.encoding() | {"schema": data.schema}
+    if settings.data.numbers == "best" and not settings.model.takes_bins:
+        encoding["numbers"] = "scaled"
     if data.learn is not None:
         rare = {} if "min_count" in settings.data.model_fields_set else {"min_count": 1}
         encoder = st.data.Encoder.fit(data.learn, **encoding | {"treat_as": "raw"} | rare)
@@ -124,8 +128,7 @@ def _read_held_out(data: Rows, encoder: st.data.Encoder | None, labels: bool) ->
 def _build(settings: Settings, encoder: st.data.Encoder, interactions: int) -> st.Trainer:
     import sparsetrain as st
 
-    data = settings.data
-    numbers: dict[str, Any] = {"numbers": data.numbers} if data.embeds_numbers else {}
+    numbers = settings.data.of_model(encoder)
     return st.Trainer(
         settings.model.for_encoder(encoder, interactions, **numbers),
         optimizer=make_optimizer(settings),

@@ -32,7 +32,6 @@ from sparsetrain.data.read.windows import split_windows as split_windows
 from sparsetrain.data.schema.columns import Columns as Columns
 from sparsetrain.data.schema.columns import find_columns as find_columns
 from sparsetrain.data.schema.derived import Derived as Derived
-from sparsetrain.data.schema.numbers import best_numbers as best_numbers
 from sparsetrain.data.schema.numbers import with_buckets as with_buckets
 from sparsetrain.data.schema.schema import ColumnRule as ColumnRule
 from sparsetrain.data.schema.schema import Linear as Linear

@@ -366,16 +366,14 @@ class _Estimator(Trained, ABC):
     def _encoder(self, rows: Any) -> data.Encoder:
         made, _ = self._model()
         knows_bins = is_own(made) and issubclass(made, ClickModel)
-        best = data.best_numbers(self.schema_) if knows_bins else "scaled"
-        schema = data.with_buckets(self.schema_, self.numbers or best)
         return data.Encoder.fit(
             rows,
             min_count=self.min_count,
             max_rows=self.max_rows,
             nan="missing",
             treat_as="raw",
-            missing_flags=bool(schema.bins),
-            schema=schema,
+            schema=self.schema_,
+            numbers=self.numbers or ("best" if knows_bins else "scaled"),
         )
 
     def _scores(self, X: Any) -> np.ndarray:

@@ -43,7 +43,7 @@ class FakeEncoder:
     columns = ("C1", "C2")
     tables = {"C1": 3, "C2": 4}
     labels = {"label": "binary"}
-    schema = SimpleNamespace(weights=None)
+    schema = SimpleNamespace(weights=None, bins={})
     model_arguments = {
         "rows": rows,
         "names": columns,

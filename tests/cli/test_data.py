@@ -99,7 +99,7 @@ def test_inspect_shows_data_and_encoder(raw, converted, capsys):
     result = json.loads(capsys.readouterr().out)
     assert (result["kind"], result["rows"], len(result["categories"])) == ("data", 3_000, 26)
     assert main(["inspect", str(folder)]) == 0
-    assert "converted: 13 dense, 26 ids" in capsys.readouterr().out
+    assert "converted: 26 dense, 26 ids" in capsys.readouterr().out
     assert main(["inspect", str(folder), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert {column["missing"] for column in result["dense"]} == {None}

@@ -272,8 +272,9 @@ def test_defaults_of_the_data_section_are_those_of_the_encoder():
     from sparsetrain.data import Encoder
 
     signature = inspect.signature(Encoder.fit).parameters
+    own = {"numbers": "best"}  # a command has a model, for which it chooses
     for name, value in DataSettings().encoding().items():
-        assert signature[name].default == value
+        assert own.get(name, signature[name].default) == value
 
 
 def test_every_setting_says_what_it_means():

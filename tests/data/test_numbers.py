@@ -66,9 +66,7 @@ def test_what_cannot_be_is_refused():
     )
     with pytest.raises(ConfigError, match="there is a column 'a bucket' already: rename it"):
         with_buckets(taken, "quantiles")
-    with pytest.raises(
-        ConfigError, match="numbers is 'buckets'; it must be 'scaled', 'quantiles' or"
-    ):
+    with pytest.raises(ConfigError, match="numbers is 'buckets'; it must be 'best', 'scaled', 'q"):
         with_buckets(PLAIN, "buckets")
 
 
@@ -81,10 +79,36 @@ def test_the_command_makes_and_keeps_them(frame, tmp_path, capsys):
     assert main([*map(str, command), "--set", "data.nan=missing"]) == 0
     assert st.load(run).encoder.columns == ("C1", "I1 bucket")
     assert main(["train", "--resume", str(run), "--epochs", "2"]) == 0
-    assert (
-        main(
-            ["convert", str(file), "--out", str(tmp_path / "x"), "--set", "data.numbers=quantiles"]
-        )
-        == 2
-    )
-    assert "data.numbers works with train only" in capsys.readouterr().err
+    out = tmp_path / "converted"
+    assert main(["convert", str(file), "--out", str(out), "--numbers", "quantiles"]) == 0
+    assert Encoder.fit(out).columns == ("C1", "I1 bucket")
+    capsys.readouterr()
+    assert main([*map(str, ["train", out, "--numbers", "logarithms", "--model", "lr"])]) == 2
+    assert "these are converted: convert the raw data with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("names", [("price", "site"), ("I1", "C1")])
+def test_converted_rows_have_the_boundaries_of_the_raw_ones(frame, names, suffix, tmp_path):
+    raw, out = tmp_path / f"rows{suffix}", tmp_path / "converted"
+    rows = frame.rename(columns=dict(zip(("price", "site"), names, strict=True)))
+    rows.to_parquet(raw) if suffix == ".parquet" else rows.to_csv(raw, index=False)
+    plain = PLAIN if names == ("price", "site") else Schema()
+    schema = with_buckets(plain, "binned", ["I1"], ["C1"])
+    options = {"schema": schema, "nan": "missing", "missing_flags": True, "treat_as": "raw"}
+    learnt = Encoder.fit(raw, **options)
+    st.data.convert_files(raw, out, workers=2, **options)
+    known = Encoder.fit(out)
+    assert known.fingerprint == learnt.fingerprint
+    assert known.model_arguments == learnt.model_arguments
+    assert known.model_arguments["numbers"] == "binned"
+    assert known.schema.categories == plain.categories
+
+
+def test_buckets_that_a_model_has_to_learn_are_refused_by_convert(frame, tmp_path, capsys):
+    from sparsetrain.cli import main
+
+    frame.to_parquet(tmp_path / "rows.parquet")
+    command = ["convert", tmp_path / "rows.parquet", "--out", tmp_path / "x"]
+    assert main([*map(str, command), "--numbers", "autodis"]) == 2
+    assert "--numbers autodis works with train only" in capsys.readouterr().err

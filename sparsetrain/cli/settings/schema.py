@@ -50,10 +50,9 @@ def _as_text(value: Any) -> Any:
 # rows under that schema.
 _NOT_ENCODING = {"warn_unseen", "valid_share", "valid_seed", "valid_from", "time_column"}
 _NOT_ENCODING |= {"window", "label", "dense", "category", "ignore", "task", "user", "item"}
-_NOT_ENCODING |= {"numbers"}
 
 NumberKind = Literal[
-    "scaled", "quantiles", "logarithms", "piecewise", "binned", "periodic", "autodis"
+    "best", "scaled", "quantiles", "logarithms", "piecewise", "binned", "periodic", "autodis"
 ]
 Width = Annotated[int, Field(ge=1, le=65_536)]
 Widths = Annotated[tuple[Width, ...], BeforeValidator(_as_tuple)]
@@ -113,10 +112,10 @@ class DataSettings(Section):
         metavar="COLUMNS",
     )
     numbers: NumberKind = setting(
-        "scaled",
+        "best",
         "Further use of numbers, besides scaled inputs: quantile buckets or powers of 2, with a "
         "table row each; or learnt vectors from binned, piecewise linear, periodic or softly "
-        "discretized (AutoDis) features. Binned is usually best.",
+        "discretized (AutoDis) features. Best is binned, if the model supports it.",
         flag="--numbers",
     )
     weights: str | None = setting(
@@ -176,13 +175,14 @@ class DataSettings(Section):
     def encoding(self) -> dict[str, Any]:
         """Return the keyword arguments of `Encoder.fit` and `convert_files`."""
         options = self.model_dump(exclude=_NOT_ENCODING)
-        flags = {"missing_flags": True} if self.embeds_numbers else {}
-        return {"schema": options.pop("schema_file"), **options, **flags}
+        if self.numbers in ("periodic", "autodis"):
+            options |= {"numbers": "scaled", "missing_flags": True}
+        return {"schema": options.pop("schema_file"), **options}
 
-    @property
-    def embeds_numbers(self) -> bool:
-        """Whether the model has learnt embeddings of numbers."""
-        return self.numbers in ("piecewise", "binned", "periodic", "autodis")
+    def of_model(self, encoder: Any) -> dict[str, str]:
+        """Return the model's argument `numbers`, unless it follows from the encoder."""
+        follows = "best", "quantiles", "logarithms", *(() if encoder.schema.bins else ("scaled",))
+        return {} if self.numbers in follows else {"numbers": self.numbers}
 
     def problems(self) -> list[tuple[str, str]]:
         """Return settings that would be ignored, each with the reason."""
@@ -236,6 +236,13 @@ class ModelSettings(Section):
     def own_class(self) -> Any:
         """The class of a user's own model, for `st.load`; None for a model of this package."""
         return model_class(self.name) if is_own(self.name) else None
+
+    @property
+    def takes_bins(self) -> bool:
+        """Whether the model is of this package, and takes numbers of all kinds."""
+        import sparsetrain as st
+
+        return self.own_class is None and issubclass(model_class(self.name), st.models.ClickModel)
 
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
         """Construct the model for an encoder; a user's own class by its `for_encoder`."""

@@ -59,7 +59,7 @@ class Chunk:
         Derived columns are computed later, since they may refuse a row. With `numbers`, numbers in
         text are parsed; see `Part.pieces`.
         """
-        derived = self.reader.rules.schema.derived
+        derived = self.reader.rules.schema.made
         if derived:
             names = stored_names(names, derived, self.parts[0].schema.names)
         if self.block is None or self.dialect is None:

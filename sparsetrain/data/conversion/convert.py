@@ -31,6 +31,7 @@ from sparsetrain.data.read.open_source import open_source
 from sparsetrain.data.read.parquet import DATASET_FILE
 from sparsetrain.data.read.source import Source
 from sparsetrain.data.schema.columns import check_row_weights, require_row_weights
+from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError, ResourceError
 from sparsetrain.system.argument_checks import require_int
@@ -57,6 +58,7 @@ def convert_files(
     treat_as: str = "auto",
     schema: Schema | str | Path | None = None,
     weights: str | None = None,
+    numbers: Numbers = "scaled",
     bad_rows: str = "error",
     memory: int = 2 << 30,
     workers: int = 1,
@@ -78,7 +80,7 @@ def convert_files(
         schema apply.
     label : bool
         Whether there is a label column to convert; rows to score need none.
-    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights
+    min_count, max_rows, dense_fill, missing_flags, nan, treat_as, schema, weights, numbers
         As in `Encoder.fit`.
     bad_rows : {"error", "skip", "quarantine"}
         Handling of a bad row: raise, or leave the row out and count it; "quarantine" also writes it
@@ -106,7 +108,7 @@ def convert_files(
     described = Schema.read(schema, weights)
     if known is not None:
         check_row_weights(described, known.schema, "the encoder is fitted", "fit it")
-    blank = known or _blank(files, settings, described)
+    blank = known or _blank(files, settings, described, numbers)
     check_converted_names(blank)
     progress = progress or (lambda what, rows, done: None)
     job = Job(files, Path(out), blank, known, label, bad_rows, memory, workers, progress)
@@ -143,12 +145,12 @@ def _known(encoder: Encoder | str | Path | None) -> Rules | None:
     return Rules(**read_file(path / ENCODER_FILE if path.is_dir() else path))
 
 
-def _blank(files: list[str], settings: Settings, schema: Schema) -> Rules:
+def _blank(files: list[str], settings: Settings, schema: Schema, numbers: Numbers) -> Rules:
     opened = open_source(_leading_files(files, schema), schema)
     assert isinstance(opened, Source)
     part = opened.parts[0]
     require_row_weights(part.schema.names, schema, part.location)
-    blank = blank_encoder(part, settings, schema)
+    blank = blank_encoder(part, settings, schema, numbers)
     part, reader = bind(blank, opened.parts[:1], require_label=False)[0]
     if blank.encoded:
         settings.check_encoded(schema.linear)

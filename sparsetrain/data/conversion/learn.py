@@ -8,11 +8,13 @@ then the counts of one table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from sparsetrain.data.atomic_write import atomic_write
 from sparsetrain.data.columns.category import Category, Values, with_values
@@ -27,12 +29,14 @@ from sparsetrain.data.conversion.strict_reader import (
     read_good_rows,
     strict_reader,
 )
-from sparsetrain.data.encode.learn_derived import Numbers, learn_numbers, numbers_in
+from sparsetrain.data.encode.learn_derived import Numbers, Sampling, numbers_in
 from sparsetrain.data.encode.reader import Reader
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import learnt_numbers
 from sparsetrain.data.read.file_systems import size_and_time
+from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.stream.threads import ordered_map
+from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError, ResourceError
 
 QUARANTINE = "_quarantine.jsonl"
@@ -49,6 +53,7 @@ class _Found(NamedTuple):
     statistics: Statistics  # with ("bad", column) rows, and ("bad", "fields") lines
     bad: list[dict[str, Any]]
     input_bytes: float
+    numbers: Sequence[Numbers] = ()  # of each piece, to learn bins from
 
 
 def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
@@ -60,10 +65,12 @@ def learn(job: Job, inputs: list[Chunk]) -> tuple[Rules, dict[str, Any]]:
     if job.known is not None:
         check_memory(job, job.known)
     counts = CountsFile(job.work / "counts")
-    found, rows = _read(job, inputs, counts)
+    bins = Sampling({} if job.known else job.blank.schema.bins_to_learn)
+    found, rows = _read(job, inputs, counts, bins)
     if not sum(rows):
         others = f", nor in {len(job.files) - 1} more files" if len(job.files) > 1 else ""
         raise DataError(f"{job.files[0]}: no good row in it{others}")
+    job = replace(job, blank=replace(job.blank, schema=bins.learnt(job.blank.schema, job.files[0])))
     encoder, distinct = (job.known, {}) if job.known else _make_encoder(job, counts)
     return encoder, {
         "format": "sparsetrain.dataset",
@@ -99,27 +106,33 @@ def _with_learnt(job: Job, inputs: list[Chunk]) -> Job:
         pieces = [*found]
         return sum(rows for rows, _ in pieces), chunk.input_bytes, [n for _, n in pieces]
 
-    def pieces() -> Iterator[Numbers]:
-        done, total = 0.0, _bytes_in(inputs)
-        for rows, size, numbers in ordered_map(read, split_chunks(inputs), job.workers):
-            done += size
-            job.progress("learning derived columns", rows, min(1.0, done / total))
-            yield from numbers
-
-    schema = learn_numbers(job.blank.schema, pieces(), job.files[0])
+    sampling, done, total = Sampling(rules), 0.0, _bytes_in(inputs)
+    for rows, size, pieces in ordered_map(read, split_chunks(inputs), job.workers):
+        done += size
+        job.progress("learning derived columns", rows, min(1.0, done / total))
+        for numbers in pieces:
+            sampling.add(numbers)
+    schema = sampling.learnt(job.blank.schema, job.files[0])
     return replace(job, blank=replace(job.blank, schema=schema))
 
 
-def _read(job: Job, inputs: list[Chunk], counts: CountsFile) -> tuple[_Found, list[int]]:
-    """Return the facts about all chunks, with some of the bad rows, and the rows of each chunk."""
+def _read(
+    job: Job, inputs: list[Chunk], counts: CountsFile, bins: Sampling
+) -> tuple[_Found, list[int]]:
+    """Return the facts about all chunks, with some of the bad rows, and the rows of each chunk.
+
+    Their numbers are added to `bins`.
+    """
     seen, done = Statistics(), 0.0
     total = _bytes_in(inputs)
     rows, examples = list[int](), list[dict[str, Any]]()
     quarantined = job.bad_rows == "quarantine"
     with atomic_write(job.out / QUARANTINE) if quarantined else nullcontext() as quarantine:
-        read = partial(_read_chunk, job, counts)
+        read = partial(_read_chunk, job, counts, bins.rules)
         for found in ordered_map(read, split_chunks(inputs), job.workers):
             seen.update(found.statistics)
+            for numbers in found.numbers:
+                bins.add(numbers)
             rows.append(found.statistics["rows", ""])
             examples = [*examples, *found.bad[:_CHUNK_EXAMPLES]][:_EXAMPLES]
             if quarantine is not None:
@@ -136,14 +149,18 @@ def _bytes_in(inputs: list[Chunk]) -> int:
     return max(1, sum(size_and_time(source.location.name)[0] for source in inputs))
 
 
-def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
+def _read_chunk(job: Job, counts: CountsFile, bins: Mapping[str, Derived], chunk: Chunk) -> _Found:
     blank, seen = job.blank, Statistics()
     values = {column.owner: ValueCounts() for column in blank.features}
     strict = strict_reader(Reader.of(blank, chunk.reader.found))
-    pieces, bad = read_good_rows(
-        chunk, strict, job.bad_rows, lambda piece, here: (piece.num_rows, strict.read(piece, here))
-    )
-    for rows, found in pieces:
+    numbers = list[Numbers]()
+
+    def read(piece: pa.RecordBatch, location: Location) -> tuple[int, list[Any], Numbers]:
+        return piece.num_rows, strict.read(piece, location), numbers_in(piece, bins, location)
+
+    pieces, bad = read_good_rows(chunk, strict, job.bad_rows, read)
+    for rows, found, its_numbers in pieces:
+        numbers.append(its_numbers)
         categories = [each for each in found if isinstance(each, Counted)]
         seen["rows", ""] += rows
         for each in found[: len(found) - len(categories)]:
@@ -154,7 +171,7 @@ def _read_chunk(job: Job, counts: CountsFile, chunk: Chunk) -> _Found:
     if job.known is None:
         counts.add(values)
     seen.update(("bad", fault["column"] or "fields") for fault in bad)
-    return _Found(seen, bad, chunk.input_bytes)
+    return _Found(seen, bad, chunk.input_bytes, numbers)
 
 
 def _make_encoder(job: Job, counts: CountsFile) -> tuple[Rules, dict[str, int]]:

@@ -52,7 +52,7 @@ class StrictReader(NamedTuple):
 
 def strict_reader(reader: Reader) -> StrictReader:
     """Return a reader of `Statistics` of columns and, of a category, its `Counted`."""
-    derived, found = reader.rules.schema.derived, list[tuple[str, Read]]()
+    derived, found = reader.rules.schema.made, list[tuple[str, Read]]()
 
     def column(name: str | None, piece: pa.RecordBatch, location: Location) -> Any:
         if name is None:

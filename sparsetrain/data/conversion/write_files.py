@@ -87,8 +87,8 @@ def _encode(job: Job, encoder: Rules, chunk: Chunk) -> Iterable[Rows]:
     reader = Reader.of(encoder, chunk.reader.found)
 
     def encode(piece: pa.RecordBatch, location: Location) -> Rows:
-        if encoder.schema.derived:
-            piece = derive_columns(piece, encoder.schema.derived, reader.names, location)
+        if encoder.schema.made:
+            piece = derive_columns(piece, encoder.schema.made, reader.names, location)
         return reader.encode(piece, location)
 
     rows, _ = read_good_rows(chunk, strict_reader(reader), job.bad_rows, encode)

@@ -20,6 +20,7 @@ from sparsetrain.data.encode.learn import Sizes, extend, learn
 from sparsetrain.data.encode.reader import bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.tables import as_table, table_parts
+from sparsetrain.data.schema.numbers import Numbers
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.errors import ConfigError, DataError
@@ -59,6 +60,7 @@ class Encoder(Rules):
         schema: Schema | str | Path | None = None,
         weights: str | None = None,
         sizes: Sizes | None = None,
+        numbers: Numbers = "scaled",
     ) -> Encoder:
         """Learn an encoder from the training data.
 
@@ -90,6 +92,9 @@ class Encoder(Rules):
             ``row_weights=True``. It must be in the training data; other data may lack it.
         sizes : mapping from column to int, or sequence of int, optional
             Rows of each table of already encoded data; the data are then not read.
+        numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned", "best"}
+            Use of numbers besides scaled inputs, see `with_buckets`. "piecewise" and "binned" set
+            `missing_flags`; "best" leaves already encoded data as they are.
 
         Returns
         -------
@@ -103,7 +108,7 @@ class Encoder(Rules):
             If a setting is out of range or does not apply to the data.
         """
         settings = Settings(min_count, max_rows, dense_fill, missing_flags, nan, treat_as)
-        return cls(**learn(source, settings, Schema.read(schema, weights), sizes).fields)
+        return cls(**learn(source, settings, Schema.read(schema, weights), sizes, numbers).fields)
 
     def extended(self, source: Any, *, min_count: int | None = None) -> Encoder:
         """Return an encoder that also knows the values of newer data.

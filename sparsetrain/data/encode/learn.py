@@ -20,7 +20,7 @@ from sparsetrain.data.columns.plain import LIMIT, PlainIds
 from sparsetrain.data.columns.settings import Settings
 from sparsetrain.data.columns.vocabulary import Vocabulary
 from sparsetrain.data.encode.encoder_state import ENCODER_FILE, read_file
-from sparsetrain.data.encode.learn_derived import learn_derived
+from sparsetrain.data.encode.learn_derived import Sampling, learn_derived, numbers_in
 from sparsetrain.data.encode.reader import Reader, bind
 from sparsetrain.data.encode.rules import Rules
 from sparsetrain.data.read.derived_columns import with_derived
@@ -28,6 +28,7 @@ from sparsetrain.data.read.open_source import open_rows
 from sparsetrain.data.read.source import Part
 from sparsetrain.data.read.tables import names_in
 from sparsetrain.data.schema.columns import check_converted, find_columns, require_row_weights
+from sparsetrain.data.schema.numbers import Numbers, with_buckets
 from sparsetrain.data.schema.schema import Schema
 from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import require_int
@@ -37,7 +38,9 @@ Bound = Sequence[tuple[Part, Reader]]
 Sizes = Mapping[str, int] | Sequence[int]
 
 
-def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) -> Rules:
+def learn(
+    source: Any, settings: Settings, schema: Schema, sizes: Sizes | None, numbers: Numbers
+) -> Rules:
     """Return the encoder of training data: learnt from them, or the encoder that converted them."""
     opened = open_rows(source, schema)
     first = opened.parts[0]
@@ -45,18 +48,25 @@ def learn(source: Any, settings: Settings, schema: Schema, sizes: Sizes | None) 
     if known is not None:
         settings.check_converted(known.settings)
         check_converted(schema, known.schema)
+        if numbers in ("quantiles", "logarithms"):
+            raise ConfigError(
+                f"numbers={numbers!r} is for raw data, and these are converted: convert the raw "
+                "data with it"
+            )
     for part in opened.parts if schema.weights else ():
         names = names_in(source) or part.schema.names  # all columns, not only the useful ones
         require_row_weights(names, schema, part.location)
     if known is not None:
         bind(known, opened.parts, require_label=False)
         return known
-    if schema.to_learn:
-        schema = learn_derived(schema, opened.parts)
-    made = blank_encoder(first, settings, schema)
+    made = blank_encoder(first, settings, schema, numbers)
+    if made.schema.to_learn:
+        made = replace(made, schema=learn_derived(made.schema, opened.parts))
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])
-    return replace(made, features=_learnt(made, parts, sizes))
+    bins = Sampling(made.schema.bins_to_learn)
+    features = _learnt(made, parts, sizes, bins)
+    return replace(made, features=features, schema=bins.learnt(made.schema, first.location.name))
 
 
 def read_converted(part: Part) -> Rules | None:
@@ -65,10 +75,11 @@ def read_converted(part: Part) -> Rules | None:
     return Rules(**read_file(path)) if part.is_converted and path.is_file() else None
 
 
-def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
+def blank_encoder(
+    stored: Part, settings: Settings, schema: Schema, numbers: Numbers = "scaled"
+) -> Rules:
     """Return an encoder with the columns of a part that has not learnt any values yet."""
-    if schema.derived:
-        part = with_derived(part, schema.derived)
+    part = with_derived(stored, schema.made) if schema.made else stored
     first = find_columns(
         part.schema,
         part.location.name,
@@ -76,6 +87,12 @@ def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
         treat_as=settings.treat_as,
         described=schema,
     )
+    if first.encoded and numbers == "best":
+        numbers = "scaled"
+    bucketed = with_buckets(schema, numbers, first.dense, first.categories)
+    if bucketed is not schema:
+        flags = settings.missing_flags or len(bucketed.bins) > len(schema.bins)
+        return blank_encoder(stored, replace(settings, missing_flags=flags), bucketed)
     values = PlainIds() if first.encoded else Vocabulary.blank(settings.nan_rule)
     features = blank_categories(first, part.schema, schema, values)
     dense = dense_columns(first.dense, first.encoded, settings, schema)
@@ -84,8 +101,10 @@ def blank_encoder(part: Part, settings: Settings, schema: Schema) -> Rules:
     return made
 
 
-def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, ...]:
-    """Fit new columns to the training data, and return them."""
+def _learnt(
+    blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling
+) -> tuple[Category, ...]:
+    """Fit new columns and `bins` to the training data, and return the columns."""
     features, settings = blank.features, blank.settings
     if blank.encoded:
         settings.check_encoded(blank.schema.linear)
@@ -95,7 +114,7 @@ def _learnt(blank: Rules, parts: Bound, sizes: Sizes | None) -> tuple[Category, 
         )
     if sizes is not None:
         return with_values(features, check_sizes(features, sizes))
-    counts, is_criteo = count_columns(features, parts), blank.schema.categories is None
+    counts, is_criteo = count_columns(features, parts, bins), blank.schema.categories is None
     return with_values(
         features, {c.name: c.learnt(n.total, settings, is_criteo) for c, n in counts.items()}
     )
@@ -118,15 +137,19 @@ def extend(known: Known, source: Any, min_count: int | None) -> Known:
     return replace(known, settings=settings, features=with_values(known.features, grown))
 
 
-def count_columns(features: Sequence[Category], parts: Bound) -> dict[Category, ValueCounts]:
-    """Count the values of every table; keys are the tables' owners."""
+def count_columns(
+    features: Sequence[Category], parts: Bound, bins: Sampling | None = None
+) -> dict[Category, ValueCounts]:
+    """Count the values of every table, by its owner, and sample the numbers for `bins`."""
     parts[0][1].check_dense(parts[0][0])
     counts = {column.owner: ValueCounts() for column in features}
     rows = 0
     for part, reader in parts:
         names = [name for name, _, _ in reader.categories]
-        for location, piece in part.pieces(names, names):
+        for location, piece in part.pieces([*names, *(bins.sources if bins else ())], names):
             rows += piece.num_rows
+            if bins is not None:
+                bins.add(numbers_in(piece, bins.rules, location))
             for column, name in zip(features, names, strict=True):
                 found = column.count(piece.column(name), location.of_column(name))
                 counts[column.owner].add(found)

@@ -192,8 +192,8 @@ def bind(
         if optional:
             blank = pa.scalar(0 if rules.encoded or part.is_converted else None)
             part = with_constants(part, dict.fromkeys(optional, blank))
-        if rules.schema.derived and not part.is_converted:
-            part = with_derived(part, rules.schema.derived)
+        if rules.schema.made and not part.is_converted:
+            part = with_derived(part, rules.schema.made)
         if where not in readers:
             readers[where] = _reader(rules, part, require_label, weights)
         bound.append((part, readers[where]))

@@ -85,7 +85,7 @@ class Rules:
     def takes_values(self) -> bool:
         """Whether a row has one Python value per column."""
         numbers = all(column.takes_values for column in self.dense)
-        return numbers and not self.schema.derived and all(c.takes_values for c in self.features)
+        return numbers and not self.schema.made and all(c.takes_values for c in self.features)
 
     @property
     def rows(self) -> list[int]:

@@ -15,7 +15,7 @@ from sparsetrain.data.schema.derived import Derived
 from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.errors import ConfigError
 
-Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned"]
+Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned", "best"]
 # How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
 # logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
 _QUANTILES = Derived("", quantiles=32)
@@ -41,10 +41,12 @@ def with_buckets(
     Parameters
     ----------
     schema : Schema
-    numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned"}
+    numbers : {"scaled", "quantiles", "logarithms", "piecewise", "binned", "best"}
         "quantiles" adds 32 buckets with about equally many rows, "logarithms" a bucket for each
         power of 2; "scaled" adds none. "piecewise" and "binned" learn the quantiles but add no
-        categories: a model with the same `numbers` uses them as boundaries.
+        categories: a model with the same `numbers` uses them as boundaries. "best" is "binned", or
+        "scaled" if there are no numbers or the schema has its own buckets of them (measured in
+        benchmarks/results/numbers.md).
     dense, categories : sequence of str, optional
         Names of the columns, if the schema has none because they are Criteo's.
     keep : bool
@@ -56,20 +58,22 @@ def with_buckets(
     >>> with_buckets(schema, "quantiles").categories
     ('site', 'price bucket')
     """
+    own = tuple(dense or ()) if schema.categories is None else schema.dense
+    if numbers == "best":
+        bucketed = {rule.source for rule in schema.derived.values()}.intersection(own)
+        numbers = "binned" if own and not bucketed else "scaled"
     if numbers == "scaled":
         return schema
     if numbers not in _RULES:
         raise ConfigError(
-            f"numbers is {numbers!r}; it must be 'scaled', {' or '.join(map(repr, _RULES))}"
+            f"numbers is {numbers!r}; it must be 'best', 'scaled', {' or '.join(map(repr, _RULES))}"
         )
-    own = tuple(dense or ()) if schema.categories is None else schema.dense
     named = tuple(categories or ()) if schema.categories is None else schema.categories
     made = {f"{name} bucket": replace(_RULES[numbers], source=name) for name in own}
     if taken := [name for name in made if name in {*named, *schema.derived}]:
         raise ConfigError(f"numbers={numbers!r}: there is a column {taken[0]!r} already: rename it")
     if numbers in _OF_MODELS:
-        derived = {**schema.derived, **made}
-        return replace(schema, dense=own, categories=named, derived=derived)
+        return replace(schema, derived={**schema.derived, **made})
     every = {name: ColumnRule(min_count=1) for name in made}  # a bucket is never rare
     return replace(
         schema,
@@ -79,12 +83,3 @@ def with_buckets(
         derived={**schema.derived, **made},
         columns={**schema.columns, **every},
     )
-
-
-def best_numbers(schema: Schema) -> Numbers:
-    """Return the best default for a schema: "binned", or "scaled" if it has its own buckets.
-
-    Measured in benchmarks/results/numbers.md.
-    """
-    bucketed = {rule.source for rule in schema.derived.values()}.intersection(schema.dense)
-    return "binned" if schema.dense and not bucketed else "scaled"

@@ -185,14 +185,25 @@ class Schema(
 
     @property
     def to_learn(self) -> dict[str, Derived]:
-        """The derived columns with an option that is not learnt yet."""
-        return {name: rule for name, rule in self.derived.items() if rule.of.learns}
+        """The derived columns with an option to learn before they can be read."""
+        return {name: rule for name, rule in self.made.items() if rule.of.learns}
+
+    @property
+    def bins_to_learn(self) -> dict[str, Derived]:
+        """The derived columns of `bins` with boundaries to learn."""
+        return {n: r for n, r in self.derived.items() if n not in self.made and r.of.learns}
 
     @property
     def bins(self) -> dict[str, Derived]:
-        """Source -> derived column with its boundaries, for boundaries that no category uses."""
-        own = {n: r for n, r in self.derived.items() if n not in (self.categories or ())}
-        return {r.source: r for r in own.values() if r.quantiles or r.boundaries is not None}
+        """Source -> derived column with its boundaries, for boundaries that only a model uses."""
+        return {rule.source: rule for n, rule in self.derived.items() if n not in self.made}
+
+    @cached_property
+    def made(self) -> dict[str, Derived]:
+        """The derived columns that are computed for rows: all but those of `bins`."""
+        named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time, self.weights}
+        bins = {n for n, r in self.derived.items() if r.quantiles or r.boundaries is not None}
+        return {n: r for n, r in self.derived.items() if n in named or n not in bins}
 
     @property
     def wanted(self) -> frozenset[str]:
