@@ -59,7 +59,7 @@ class Model:
         A folder written by `sparsetrain export`. It and its parents must belong to this user or
         root, and nobody else may write them, since its kernels are code. Replace it only as a
         whole: truncating a file in place crashes the process.
-        absent : {"error", "null"}
+    absent : {"error", "null"}
         Whether a column that a request lacks is an error, or has missing values.
 
     Raises
@@ -72,7 +72,7 @@ class Model:
     ----------
     columns, labels : tuple of str
         Input columns; names of predictions. A request has derived columns or their sources.
-        items : (V, D) float32 or None
+    items : (V, D) float32 or None
         For a model without labels, the vectors of all items, memory-mapped: scores are
         ``predict(columns) @ items.T``.
     folder : Path

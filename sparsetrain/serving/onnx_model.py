@@ -138,9 +138,9 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
     ----------
     trained : Trainer or path
         `load_predictor` reads a path.
-        out : path
+    out : path
         The file to write.
-        **loading
+    **loading
         Arguments of `load_predictor`.
 
     Raises

@@ -96,8 +96,8 @@ class _Estimator(Trained, ABC):
         Share of rows to hold out at random if `patience` is set without an `eval_set`.
     warm_start : bool
         Whether `fit` continues from the weights and the encoding of the last fit.
-        random_state : int, RandomState or None
-            Seed of the initial weights and of the order of rows.
+    random_state : int, RandomState or None
+        Seed of the initial weights and of the order of rows.
     target : str
         As in `Trainer`.
     verbose : bool

@@ -41,7 +41,7 @@ class PrivateFolder:
         ------
         NotPrivateError
             If other users may write it, or it is not a regular file.
-            OSError
+        OSError
             If it does not exist.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -72,7 +72,7 @@ def private_descriptor(path: Path) -> int:
     ------
     NotPrivateError
         If another user may write one of these folders, or owns it.
-        OSError
+    OSError
         If the folder does not exist, or `path` contains a link.
     """
     flags = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW

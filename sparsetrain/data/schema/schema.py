@@ -35,7 +35,8 @@ class ColumnRule:
 
     Attributes
     ----------
-    min_count, max_rows : int or None As the encoder's settings with these names.
+    min_count, max_rows : int or None
+        As the encoder's settings with these names.
     max_length : int or None
         For a list column: the most ids to keep per row.
     keep : {"first", "last"}
