@@ -146,9 +146,7 @@ def test_documented_parameters_are_in_the_signature():
 
 
 def misplaced(text: str) -> Iterator[str]:
-    """Yield the lines of a NumPy docstring's lists that are indented as if part of the entry before,
-    or hold an entry's name, type and description at once.
-    """
+    """Yield entries that are indented like the description before them, or hold their own."""
     section, lines = "", text.split("\n")
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if re.fullmatch(r"-{4,}", below):
