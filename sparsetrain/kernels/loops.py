@@ -74,7 +74,7 @@ def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 def columns(width: int, do: Callable[[Any], None]) -> None:
     """Call `do` for each of `width` columns, in CPU vectors; the last one may be shorter.
 
-    A vector holds a power of two of numbers, or the rest of fewer than 16: LLVM takes long to split
+    The length of a vector is a power of two, or the rest below 16: LLVM takes long to split
     operations on 50 numbers, and its code for them is slow.
     """
     lanes = min(max(_LANES, width & -width), MAX_LANES)
@@ -110,7 +110,7 @@ class Number:
 
     @property
     def now(self) -> Any:
-        """Its value."""
+        """The current value."""
         return self._place[0]
 
     def set(self, value: Any) -> None:
@@ -118,5 +118,5 @@ class Number:
         T.buffer_store(self._place, value, [0])
 
     def add(self, value: Any) -> None:
-        """Add to it."""
+        """Add to the value."""
         self.set(self.now + value)

@@ -48,12 +48,12 @@ def describe_call(call: relax.Expr) -> str:
 
 
 def require_shapes(bindings: Iterable[Any]) -> None:
-    """Refuse a result of unknown shape if all operands have known ones.
+    """Refuse a result of unknown shape if all operands have known shapes.
 
     Raises
     ------
     ConfigError
-        Names the operator and the shapes of its operands.
+        If there is one; the message names the operator and the shapes of its operands.
     """
     for binding in bindings:
         if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
@@ -69,7 +69,7 @@ def require_plain_shapes(bindings: Iterable[Any]) -> None:
     Raises
     ------
     ConfigError
-        Names the operator and the fix.
+        If there is one; the message names the operator and the fix.
     """
     for binding in bindings:
         shape = shape_of(binding.var) if isinstance(binding.var.ty, relax.TensorType) else None
@@ -187,7 +187,7 @@ def _squeeze(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _split(call: relax.Call, x: list) -> list[Pair]:
-    """Bound the split positions, or all parts but the last together, by the length."""
+    """Require that split positions, or all parts but the last together, fit into the length."""
     places, extent = call.attrs["indices_or_sections"], x[int(call.attrs["axis"])]
     if isinstance(places, tirx.IntImm):
         parts = int(places)
@@ -214,7 +214,7 @@ def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
 
 
 def simplified(ty: relax.Type) -> relax.Type:
-    """Return a type with its extents in TVM's simplest form; the same object if they were."""
+    """Return a type with extents in TVM's simplest form; the same object if they already are."""
     if isinstance(ty, relax.TupleType):
         fields = [simplified(field) for field in ty.fields]
         same = all(new is old for new, old in zip(fields, ty.fields, strict=True))

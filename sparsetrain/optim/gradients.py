@@ -52,7 +52,7 @@ def accumulate_(
     acc : dict
         The accumulator, which is changed. Start with ``{}``.
     weight : float
-        Factor.
+        Factor of the gradients.
     coalesce : bool
         Sum duplicates of row-sparse gradients now, so that the accumulator has one row for each
         touched row. Otherwise it keeps the entries of all micro-batches for the optimizer to sum,
@@ -119,7 +119,7 @@ def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | 
     Cost: one pass, one launch.
     """
     values = [*map(_values, gradients.values())]
-    if loss is not None:  # a sum over parts of a batch is on the host
+    if loss is not None:  # the summed loss of a split batch is on the host
         values.insert(0, to_device(loss, values[0].device) if values else loss)
     places = which_nonfinite(values)
     return problem_of(places[0], loss, gradients) if places else None

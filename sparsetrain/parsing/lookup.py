@@ -25,7 +25,7 @@ from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
-_FEW = 1 << 12  # bytes of an argument that is as small as in a request
+_FEW = 1 << 12  # bytes; the arguments of a request are this small
 _NUMBERS = ("int32", "uint32", "int64")  # the rest are converted
 
 _keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))

@@ -22,7 +22,7 @@ Hold = Callable[[Any], Any]
 
 
 def uint(number: int) -> Any:
-    """A constant."""
+    """Return a uint32 constant."""
     return tirx.const(number, "uint32")
 
 
