@@ -29,7 +29,7 @@ _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
-    """`T.prim_func` in half the time, for functions with annotations that name only globals.
+    """Parse a kernel like `T.prim_func`, in half the time, if annotations name only globals.
 
     TVM's version looks up the source line of every caller, twice per kernel, to resolve annotations
     that name locals.

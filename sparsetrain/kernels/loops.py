@@ -74,8 +74,8 @@ def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 def columns(width: int, do: Callable[[Any], None]) -> None:
     """Call `do` for each of `width` columns, in CPU vectors; the last one may be shorter.
 
-    The length of a vector is a power of two, or the rest below 16: LLVM takes long to split
-    operations on 50 numbers, and its code for them is slow.
+    The length of a vector is a power of two, except for a remainder below 16: LLVM takes long to
+    split operations on 50 numbers, and its code for them is slow.
     """
     lanes = min(max(_LANES, width & -width), MAX_LANES)
     whole = width - width % lanes

@@ -72,7 +72,7 @@ class ClickOrder:
         self.clicks += other.clicks
 
     def auc(self) -> float | None:
-        """Return the share of pairs with the higher score at the click; None with one class only.
+        """Return the share of pairs in which the click scores higher; None with one class only.
 
         Ties count half. Above 2^22 rows, pairs inside a bin count as ties.
         """
@@ -152,7 +152,7 @@ class Bins:
         np.maximum(self._highest, other._highest, out=self._highest)
 
     def twice_above(self) -> float:
-        """Return twice the number of pairs with the click above; a pair inside a bin is a tie."""
+        """Return twice the number of pairs with the click higher; a pair inside a bin is a tie."""
         # Float64, since the number of pairs overflows int64 at four billion rows.
         # Most bins have no row, and add nothing.
         met = np.flatnonzero(self._lowest <= self._highest)

@@ -6,7 +6,7 @@ carried from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/18
 reverse pass computes the scores again.
 
 A fixed number of parts of the table run in parallel. Their sums are added in order, so results do
-not depend on the number of threads. The rows of a tile are vectorized and, for dx, the columns.
+not depend on the number of threads. Vectorized: the rows of a tile and, for dx, the columns.
 """
 
 from __future__ import annotations

@@ -64,12 +64,12 @@ class Optimizer(RowOptions):
         optimizer; closed replaces a replay of many steps by one product, for formulas that have
         one; dense makes the gradient dense and updates every row.
     max_replayed_steps : int, optional
-        In exact and closed mode, the most steps to replay for a row; see docs/optimizers.md for the
-        error. The default in closed mode is 8.
+        In exact and closed mode, the most steps to replay for a row; docs/optimizers.md describes
+        the resulting error. The default in closed mode is 8.
     weight_decay : float
         Coupled: added to the gradient as ``weight_decay * w``.
     decoupled : bool
-        Instead, multiply the weight by ``1 - lr * weight_decay`` before the step.
+        Decouple the weight decay: multiply the weight by ``1 - lr * weight_decay`` before the step.
     clip_value : float, optional
         Limit each element of the gradient, duplicates summed, to [-clip_value, clip_value].
     clip_norm : float, optional
@@ -306,8 +306,8 @@ class Optimizer(RowOptions):
     ) -> None:
         """Save the parameters and state of a custom loop to a folder, for `load_`.
 
-        After a kill at any moment, the previous save or this one is complete. Exact mode first
-        brings all rows up to date, see `flush_`.
+        If the process is killed at any moment, either the previous save or this one is complete.
+        Exact mode first brings all rows up to date, see `flush_`.
 
         Parameters
         ----------

@@ -189,7 +189,7 @@ def _gather(a: _Arguments, tile: _Tile) -> None:
         begin = T.Bind(a.ends[place] + 1)
         first = T.Bind(tirx.min(begin, last))
         chars = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
-        before = tirx.Cast("uint64", 8 * (begin - first))  # not 0 only at the end of the data
+        before = tirx.Cast("uint64", 8 * (begin - first))  # above 0 only at the end of the data
         T.buffer_store(a.heads, chars >> before, [line])
         T.buffer_store(a.sizes, tirx.Cast("int64", a.ends[place + 1] - begin), [line])
     none = constant(0, "int64", LANES)

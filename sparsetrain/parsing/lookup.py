@@ -2,8 +2,8 @@
 """`Lookup`: the hash tables of several columns, and calls of the key kernel on NumPy arrays.
 
 Tables are at most half full, small ones at most a quarter, which halves the time of a miss. Cost:
-16 to 32 bytes per key, twice as much plus its bytes per text; 4 ns per number and 10 ns per text of
-8 characters if the table is in cache.
+16 to 32 bytes per number; per text, twice as much and its own bytes; 4 ns per number and 10 ns per
+text of 8 characters if the table is in cache.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ TVM imports PyTorch if it is installed, although it does not need it; this takes
 time, and 200 MB. TVM's wheels lack disco, and its device backends look for operators that may be
 missing. TVM ignores these errors, but at the first one C++ reads all debug information to name the
 callers, which takes 0.2 s and 30 MB. So disco is hidden, and backends are loaded by their users
-(`tvm.backend.load`), unless the environment has TVM_DEVICE_BACKEND_AUTOLOAD=1. Packages import this
-module before anything else of TVM. Modules that are already imported stay, and hidden modules can
-be imported later.
+(`tvm.backend.load`), unless the environment has TVM_DEVICE_BACKEND_AUTOLOAD=1.
+`sparsetrain.runtime` imports this module before anything else of TVM. Modules that are already
+imported stay, and hidden modules can be imported later.
 
 A signal may arrive while TVM calls Python, as its passes do. TVM passes on only exception types it
 knows; the rest, even Ctrl-C, would become ``RuntimeError('')``.

@@ -40,7 +40,7 @@ class CrossKernelCallError(Exception):
     """A kernel calls another function of its module."""
 
 
-TOGETHER = 4  # kernels per module; with 16, LLVM takes a few percent less on fewer cores
+TOGETHER = 4  # kernels per module; 16 would save LLVM a few percent, but use fewer cores
 
 
 def compile_objects(
@@ -93,7 +93,7 @@ def compile_objects(
 
 
 def _groups(kernels: list[Any], size: int) -> list[list[Any]]:
-    """Deal kernels into groups of at most this size and nearly equal length."""
+    """Divide kernels into groups of nearly equal length, at most `size`."""
     count = -(-len(kernels) // size)
     return [kernels[first::count] for first in range(count)]
 

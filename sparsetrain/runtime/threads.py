@@ -101,7 +101,7 @@ def mark_pool_started() -> None:
 
 
 def _after_fork() -> None:
-    """Run kernels on the only thread of a forked process; TVM would wait for other threads."""
+    """After a fork, run kernels on the only thread; TVM would wait for the parent's threads."""
     global _forked
     if _started:
         _forked = True

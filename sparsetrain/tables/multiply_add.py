@@ -35,7 +35,7 @@ _multiply_add = _register()
 
 
 def define_multiply_add(kind: str, meaning: Callable[[Any, Any, Any], Any]) -> None:
-    """Choose the form of ``x * y + z`` on a kind of target."""
+    """Define how ``x * y + z`` is computed on a kind of target."""
     tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call: meaning(*call.args))
 
 
@@ -48,7 +48,7 @@ def multiply_add(x: Any, y: Any, z: Any) -> Any:
 
 
 def fuse_multiply_adds(value: Any) -> Any:
-    """Return the expression with each sum that has a product as one multiply-add.
+    """Return the expression with multiply-adds in place of sums that have a product.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ class DiskTable(Table):
         part : str
             Name of the table.
         blocks : iterable of (int, array (N, D) float32)
-            First row, and consecutive rows.
+            The number of a first row, and the rows from there on.
         """
         formula = self.ranges[0].rule.spec.formula
         initial = {slot.name: slot.initial for slot in formula.slots}

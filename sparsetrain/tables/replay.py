@@ -243,7 +243,7 @@ class PastSteps:
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def transition(self, since: Any, i: int, j: int) -> Any:
-        """Return the factor of an element's number j, after step `since`, in its number i now."""
+        """Return entry (i, j) of the product of all `transition` matrices after step `since`."""
         column = len(self.spec.numbers) + i * self.spec.order + j
         return self.array[tirx.Cast("int64", since - self.base), column]
 
@@ -269,7 +269,7 @@ def _replay_limited(
     until: tuple[Any, Any],
     zero: Any,
 ) -> Any:
-    """Replay the steps from `since` on, those beyond a limit by powers; return the number replayed.
+    """Replay the steps after `since`; beyond a limit, only decay; return the number replayed.
 
     In closed mode, if there are more steps than the limit, one product replaces them all.
     """
@@ -306,7 +306,7 @@ def _replay(
 def _multiply(
     parameter: Parameter, place: tuple[Any, Any], past: PastSteps, since: Any, now: Any
 ) -> None:
-    """Make a row current by the product of the steps (since, now], summed in float64."""
+    """Make a row current: apply the matrix product of the steps (since, now], in float64."""
     (row, start), order = place, parameter.spec.order
     product = [[T.Bind(past.transition(since, i, j)) for j in range(order)] for i in range(order)]
     weights = parameter.open(row, past.numbers(now))
@@ -404,7 +404,7 @@ class History:
         return self._view()[: self.missed + 1].copy()
 
     def go_on_(self, base: int, saved: np.ndarray) -> None:
-        """Continue from a saved history with its `base`; copies it.
+        """Continue from a copy of a saved history and its `base`.
 
         Raises
         ------

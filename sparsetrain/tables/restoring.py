@@ -29,7 +29,7 @@ class Missed(NamedTuple):
 
 
 def missed_of(manifest: Mapping[str, Any]) -> list[Any]:
-    """Return the manifest's list of histories; empty in older ones, which saved current rows."""
+    """Return the manifest's list of histories; older ones have none, as all rows were current."""
     return list(manifest.get(MISSED) or ())
 
 

@@ -32,7 +32,7 @@ def require_own_names(model: str, params: Iterable[str], tables: Parts) -> None:
     Raises
     ------
     ConfigError
-        If there is one; the message names the first, and `model`, the model's class.
+        If there is one; the message names it and `model`, the model's class.
     """
     names = [name for name in params if name not in tables]
     of_tables = [table for named in named_tables(tables).values() for table in named]

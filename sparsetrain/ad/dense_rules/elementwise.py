@@ -31,7 +31,7 @@ def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the same for the cotangent."""
+    """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the cotangent, scaled likewise."""
     alpha = float(call.attrs["alpha"])
     sign = output if alpha > 0 else call.args[0]  # then both have the same sign
     small = op.multiply(constant(alpha, output), cotangent)

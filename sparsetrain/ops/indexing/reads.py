@@ -185,7 +185,7 @@ class Rows(NamedTuple):
 
 
 def extents_of(x: relax.Expr, read: Read) -> list[Any]:
-    """Return the extents of the index of a read of `x`."""
+    """Return the extents of the leading result axes of a read of `x`, those that `places` maps."""
     return read.extents([*x.ty.shape], [[*ids.ty.shape] for ids in read.ids])
 
 

@@ -232,7 +232,7 @@ def _token(block: Block, j: int) -> Any:
 
 
 def each_column(of: Attention, h: Any, do: Callable[[Any, Any], None]) -> None:
-    """Call `do` in vectors with each column of a head, and the column's number within the head."""
+    """Call `do` for each column of a head, vectorized, with its numbers overall and in the head."""
     columns(of.size, lambda d: do(h * of.size + d, d))
 
 
