@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of bags in a program's inputs: like `placing`, with one kernel call per feature.
 
-The ids and bag starts of each feature are placed after those of earlier features.
+The features' ids and bag starts are placed one feature after the other.
 """
 
 from __future__ import annotations

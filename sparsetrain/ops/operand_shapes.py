@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def required_pairs(call: relax.Expr) -> list[Pair]:
-    """Return the pairs that a call's operator assumes; none if a shape is unknown."""
+    """Return the pairs of extents that an operator relates; none if a shape is unknown."""
     rule = _PAIRS.get(name_of(call))
     if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
         return []
@@ -122,7 +122,7 @@ def _matmul(call: relax.Call, left: list, right: list) -> list[Pair]:
 
 
 def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
-    """Pair axes with the same letter, except those of length 1, which broadcast."""
+    """Pair axes with the same letter, except axes of length 1, which broadcast."""
     letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
     first: dict[str, Any] = {}
     found = []
@@ -162,7 +162,7 @@ def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> lis
 
 
 def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> list[Pair]:
-    """Pair axes (B, length, heads, D), and those of a bias (B, heads, length of q, of k)."""
+    """Pair axes (B, length, heads, D), and the axes of a bias (B, heads, length of q, of k)."""
     biased = zip(bias, (q[0], q[2], q[1], k[1]), strict=False)
     return [
         *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),

@@ -24,7 +24,7 @@ from sparsetrain.kernels.loops import column_tiles
 
 PARTS = 64  # parts of the table
 _LANES = 32  # rows of a tile
-_ROWS = 8  # positions with scores in registers
+_ROWS = 8  # positions that share a pass: their scores are in registers
 _GROUP = 8  # tiles per update of the largest score
 _POSITIONS = 128  # positions per read of a tile
 _LOW = -3.0e38  # below any score

@@ -91,7 +91,7 @@ def _scaled(tensor: NDArray, weight: float) -> NDArray:
 
 
 def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
-    """Join the entries of an accumulator with those of a gradient times a number."""
+    """Join the entries of an accumulator, and of a gradient times a number."""
     if acc is None:
         values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))

@@ -114,7 +114,7 @@ class _Tile(NamedTuple):
     column: Any
     row: Any  # the first
     lines: Any
-    kind: Any  # flags of the column, to which flags are added
+    kind: Any  # the column's flags; reading adds to them
 
 
 def _require(regular: Any, condition: Any) -> None:

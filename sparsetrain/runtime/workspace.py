@@ -41,7 +41,7 @@ class BufferLifetime(NamedTuple):
 
 
 class Workspace:
-    """Temporary arrays of one program; `lifetimes` maps its arguments to their sizes."""
+    """Temporary arrays of one program; `lifetimes` gives each array's size and lifetime."""
 
     def __init__(self, lifetimes: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
         self._lifetimes = lifetimes

@@ -42,7 +42,7 @@ class Arithmetic:
         Raises
         ------
         DataError
-            If `factor` is anything else, such as an array.
+            If `factor` is neither a number nor a scalar.
         """
         checks.check_factor(factor)
         return eager(algebra.scale, self, factor)

@@ -2,7 +2,7 @@
 """The CPU kernel for a `CoalescePlan`: a radix sort of ids, and the runs of equal ids.
 
 A stable sort from the lowest digit up. Each chunk of the entries counts its digits, then places its
-entries after those of the previous chunks, so any number of chunks gives the same order. Runs are
+entries behind the previous chunks' entries, so any number of chunks gives the same order. Runs are
 counted and written chunk by chunk too; a chunk begins at the start of a run, so each element has
 one writer.
 
@@ -58,8 +58,8 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     no thread is started, and S is 1.
     """
     with kernel() as built:
-        # A static number of chunks removes the loops over chunks, which take half of the time for
-        # 128 ids.
+        # If the number of chunks is static, there are no loops over chunks, which take half of the
+        # time for 128 ids.
         entries, room, chunks = extents(3) if parallel else (*extents(2), 1)
         a = SimpleNamespace(
             ids=buffer("ids", (entries,), index_dtype),
@@ -77,7 +77,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 
 
 def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
-    """Inside a kernel: compute `digits_of`, as int32."""
+    """Inside a kernel: emit `digits_of`; both numbers are int32."""
     # 0 counts as one bit, like 1, because `clz` of 0 is undefined.
     unused = tirx.Cast("int32", tirx.clz(tirx.bitwise_or(num_rows, const(1, "int64"))))
     bits = T.Bind(tirx.min(64 - unused, np.iinfo(index_dtype).bits - 1))
@@ -208,8 +208,8 @@ def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
 def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
     """Write rows and ends of the runs from `begin` to `end`, without branches.
 
-    Every entry writes its row and a run end after itself; the run's last entry overwrites the
-    others.
+    Every entry writes its row and a run end after itself; within a run, later entries overwrite
+    earlier ones.
     """
     run = counter(first)
 

@@ -3,7 +3,7 @@
 
 Instead of the table, a program gets a cache (C rows, with slots), and instead of row numbers,
 places in this cache. Before it runs, the rows of its batch are read into the cache. An update does
-not depend on a row's place, so the bits equal those of a table in memory.
+not depend on a row's place, so the bits are the same as for a table in memory.
 
 A disk reads and writes pages of about 60 rows. So evicted rows are not written in place but
 appended to the log of their range of rows. A full log is merged into its range by sequential reads

@@ -24,7 +24,7 @@ class _Factor(NamedTuple):
 
     @property
     def extents(self) -> dict[str, Any]:
-        """Extents by letter, without those of length 1, which broadcast."""
+        """Extents by letter, except extents of 1, which broadcast."""
         sides = zip(self.letters, self.tensor.ty.shape, strict=True)
         return {letter: n for letter, n in sides if not is_one(n)}
 
