@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from copies of a parameter, which should leave its cotangent row-sparse.
+"""Reads from copies of a parameter, with rules that keep its cotangent row-sparse.
 
 An operator that moves, repeats or joins its arguments computes no new numbers: given a table, it
 returns a copy of the table in a different shape. If whole rows of the copy are read, the cotangent

@@ -152,7 +152,7 @@ class Bins:
         np.maximum(self._highest, other._highest, out=self._highest)
 
     def twice_above(self) -> float:
-        """Return twice the number of pairs with the click higher; a pair inside a bin is a tie."""
+        """Return twice the count of pairs that the click wins; a pair inside a bin is a tie."""
         # Float64, since the number of pairs overflows int64 at four billion rows.
         # Most bins have no row, and add nothing.
         met = np.flatnonzero(self._lowest <= self._highest)
