@@ -40,7 +40,7 @@ KERNEL_PREFIX = "kernel-"  # begins the key of a kernel that is called outside a
 MAX_PROGRAMS = 200  # a few hundred kilobytes each
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
 MAX_OBJECTS = 2000  # file names of kernels linked into programs; 35 kilobytes each on average
-_ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
+_ROOM = 8 << 20  # bytes that must be free; a library has a few hundred kilobytes
 _CLOCK_STEP = 60  # seconds that a file's time may be ahead, for example on a network server
 _METADATA = 'metadata["'
 # The libraries of mathematics, C, and conversions of half floats. A C++ compiler would also link

@@ -39,7 +39,7 @@ _MOST_PLACES = 2**28
 _RANGES = 256  # largest number of ranges; each has a log
 _LEAST = 1 << 14  # rows of a range
 _SPARE = 4  # rows of a range for each record of its log
-_BLOCK = 1 << 20  # rows numbered at a time
+_BLOCK = 1 << 20  # rows per pass when the index is filled
 _MOST_SLOTS = 2**31 - 1
 _find = host_kernel("places of rows", find_kernel)
 
