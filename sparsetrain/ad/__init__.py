@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse-mode differentiation of Relax in which a row-sparse cotangent is a value.
 
-Read `cotangent` (how two are added), `vjp_rules` (where sparsity begins), `reverse` (the walker).
+Start with `cotangent` (how two cotangents are added), `vjp_rules` (which operators create
+row-sparse ones) and `reverse` (the walk over the bindings).
 """
 
 from sparsetrain.ad.check import check_grads as check_grads

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse rule of `take` from an activation: scatter-add the cotangent into a dense tensor.
 
-TVM's scatter ignores the mode of `take`, writes out of bounds for a negative axis, and takes one
-row of ids only. So ids are converted to row numbers, and `scatter_add_rows` adds.
+TVM's scatter ignores the mode of `take`, writes out of bounds for a negative axis, and takes only
+one-dimensional ids. So this module converts ids to row numbers and adds with `scatter_add_rows`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sparsetrain.sparse_tensor.algebra import scatter_add_rows
 def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBuilder) -> relax.Expr:
     """Map `ids` (any shape) to positions on an axis of `extent` elements, static or symbolic.
 
-    The result is int64 where `ids` are narrower than int32, which may not hold `extent`.
+    The result is int64 if `ids` are neither int32 nor int64, since a narrower dtype may not hold
+    `extent`.
     """
     if mode not in PLACES:
         raise ConfigError(f"relax.take: mode {mode!r} has no derivative; use {sorted(PLACES)}")
@@ -39,7 +40,7 @@ def places_read(ids: relax.Expr, extent: Any, mode: str, builder: relax.BlockBui
 
 
 def added_where_read(x: relax.Expr, rows: Rows, cotangent: relax.Expr) -> relax.Expr:
-    """Return zeros in the shape of `x`, with the cotangent added in order to the rows read."""
+    """Return zeros like `x`, with the cotangent added, in order, to the rows that were read."""
     if is_zero(rows.count):  # `reshape` reads a 0 as "copy this extent"
         return op.zeros(x.ty.shape, x.ty.dtype)
     updates = emit(op.reshape(cotangent, [rows.count, rows.width]))

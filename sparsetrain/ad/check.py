@@ -28,11 +28,12 @@ def check_grads(
     Parameters
     ----------
     program : callable
-        ``program(params, inputs) -> (loss, gradients)``, as `sparsetrain.value_and_grad` gives.
+        ``program(params, inputs) -> (loss, gradients)``, such as `sparsetrain.value_and_grad`
+        returns.
     params : mapping of str to float64 array
-        Where to differentiate.
+        The point at which to differentiate.
     inputs : mapping
-        Passed through.
+        All other inputs of the program; passed on unchanged.
     directions : int
         Random directions for each parameter.
     step : float
@@ -43,7 +44,7 @@ def check_grads(
     Raises
     ------
     NumericalError
-        If a directional derivative differs; names the parameter and both numbers.
+        If a directional derivative differs; the message names the parameter and both numbers.
     TypeError
         If a parameter is not float64: central differences in float32 prove little.
     """

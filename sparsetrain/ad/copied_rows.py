@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from copies of a parameter. A dense gradient of one would be as long as the parameter.
+"""Reads from copies of a parameter, with rules that keep its cotangent row-sparse.
 
-An operator that moves, repeats or joins its arguments computes no new numbers, so its result is the
-table in a different shape. A read of its rows has a row-sparse cotangent, which the operators carry
-back; the rules refuse any other read. A slice, or part of a split, may have a dense cotangent if it
-has at least half of the elements, since this takes at most twice its memory.
+An operator that moves, repeats or joins its arguments computes no new numbers: given a table, it
+returns a copy of the table in a different shape. If whole rows of the copy are read, the cotangent
+is row-sparse, and the operators' rules pass it back to the table; any other read is an error. A
+slice, or the used parts of a split, may have a dense cotangent if they have at least half of the
+elements, since the cotangent then takes at most twice their memory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TIMES = frozenset({"relax.multiply", "relax.divide"})
 def copied_parameter(x: relax.Expr, builder: relax.BlockBuilder) -> relax.Var | None:
     """Return the function argument that `x` copies its rows from; `x` itself if it is an argument.
 
-    None for an activation, and for an argument with a single row.
+    Return None for an activation, and for an argument with a single row.
     """
     open_, seen = [x], set()
     while open_:
@@ -79,7 +80,7 @@ def _is_one(x: relax.Expr) -> bool:
 
 
 def is_small_part(part: Any, whole: Any) -> bool:
-    """Whether an extent may be less than half of `whole`; symbolic extents count as small."""
+    """Whether an extent may be less than half of `whole`; unequal symbolic ones count as small."""
     if not isinstance(part, tirx.IntImm):
         return not structural_equal(part, whole)
     return not isinstance(whole, tirx.IntImm) or 0 < 2 * int(part) < int(whole)
@@ -104,7 +105,7 @@ def require_most_read(call: Any, cotangent: Any) -> None:
     Raises
     ------
     ConfigError
-        Names the parameter.
+        If less than half are read; the message names the parameter.
     """
     if name_of(call) != "relax.split" or not isinstance(cotangent, tuple) or None not in cotangent:
         return

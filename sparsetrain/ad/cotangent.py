@@ -3,7 +3,7 @@
 
 A cotangent is a Relax variable (dense), a `RowSparse` of variables, or a tuple of cotangents with
 None for fields without one so far. `join` is the only function that adds two; `make_dense` is the
-only one that leaves the row-sparse form, and it runs only if the caller allows it.
+only one that converts a row-sparse cotangent to dense, and it runs only if the caller allows it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def join(left: Cotangent | None, right: Cotangent | None, where: str, dense: boo
 
 
 def make_dense(cotangent: Cotangent) -> Cotangent:
-    """Convert a cotangent to dense: it is as long as the table, so only callers can request it."""
+    """Convert a cotangent to dense, as long as the table; so only callers may request this."""
     if isinstance(cotangent, tuple):
         return tuple(make_dense(part) for part in cotangent)
     return algebra.to_dense(cotangent) if isinstance(cotangent, RowSparse) else cotangent
@@ -75,8 +75,8 @@ def emit(expr: relax.Expr) -> relax.Expr:
 def bind(builder: relax.BlockBuilder, expr: relax.Expr, name: str = "lv") -> relax.Var:
     """Bind an expression to a variable of its type, with extents in TVM's simplest form.
 
-    Otherwise a Relax type and a kernel's buffer may spell one extent as ``1 + K`` and ``K + 1``,
-    and `FuseTIR` treats them as two different extents.
+    Otherwise a Relax type may have the extent ``1 + K`` and a kernel's buffer ``K + 1``, and
+    `FuseTIR` treats these as two different extents.
     """
     expr = builder.normalize(expr)
     simple = simplified(expr.ty)

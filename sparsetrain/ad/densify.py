@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`densify`: an identity with a dense cotangent, for models that ask for one.
 
-Put it around the argument of a lookup where a row-sparse cotangent cannot go further back, such as
-an activation. The cost is a tensor of the argument's size.
+Put it around a lookup's argument if a row-sparse cotangent cannot pass further back, as for an
+activation. The cost is a tensor of the argument's size.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def densify(x: relax.Expr) -> relax.Expr:
     Parameters
     ----------
     x : tensor of any shape, float
-        Argument of the lookup, such as an activation or the result of an operator that carries no
-        rows.
+        Argument of the lookup, such as an activation or the result of an operator without a
+        row-sparse rule.
 
     Returns
     -------

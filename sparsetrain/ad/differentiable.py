@@ -64,7 +64,7 @@ def shapes_differ(cotangent: Any, target: Any) -> bool:
 
 
 def _packed(ty: Any) -> TableFormat | None:
-    """Return the format of a trainable table with more than numbers in a row, or None."""
+    """Return the format of a trainable table that packs numbers and scales in a row, or None."""
     if not isinstance(ty, relax.TensorType) or ty.ndim != 2:
         return None
     stored = format_of(str(ty.dtype))

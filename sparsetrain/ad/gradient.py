@@ -34,12 +34,12 @@ LOSS_SCALE = "loss_scale"
 
 
 class Unreached(ConfigError):
-    """The result does not depend on some parameters that were to be differentiated.
+    """Error: the result does not depend on some of the parameters to differentiate.
 
     Attributes
     ----------
     names : list of str
-        All of them.
+        The parameters that the result does not depend on.
     """
 
     def __init__(self, names: list[str], fix: str) -> None:
@@ -62,7 +62,7 @@ class GradientModule:
     structure : dict
         Parameter name -> None for a dense gradient, or a traced `RowSparse` as a template.
     others : int
-        Number of results of the primal after its loss.
+        Number of results of the original function after its loss, without new values of buffers.
     """
 
     module: tvm.IRModule
@@ -91,9 +91,10 @@ def gradient(
     scaled: bool = False,
     buffers: Sequence[str] = (),
 ) -> GradientModule:
-    """Differentiate a function of one dataflow block and a scalar floating-point result, its loss.
+    """Differentiate a function that has one dataflow block and returns a scalar loss.
 
-    The result may be a tuple of tensors too, the loss first.
+    The loss is a floating-point number. The function may also return a tuple of tensors, with the
+    loss first.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def gradient(
         Parameters to differentiate; by default all floating-point arguments after the first
         ``num_input`` (the function attribute that ``export_tvm`` sets; 0 without it).
     densify : sequence of str
-        Parameters with a row-sparse gradient that may become dense. Nothing else ever does.
+        Parameters with a row-sparse gradient that may become dense. No other gradient ever does.
     scaled : bool
         Whether the new function has an additional first argument, the number `LOSS_SCALE`. The
         reverse pass begins with it instead of 1. The returned loss is not scaled.
@@ -209,7 +210,7 @@ def _check_buffers(
 
 
 def _results(primal: relax.Function) -> list[relax.Var]:
-    """The loss, and the tensors that the function returns after it."""
+    """Return the loss, and the tensors that the function returns after it."""
     result = primal.body.body
     made = {binding.var: binding.value for binding in primal.body.blocks[0].bindings}
     value = made.get(result, result)
@@ -223,7 +224,7 @@ def _results(primal: relax.Function) -> list[relax.Var]:
 def _function(
     builder: relax.BlockBuilder, name: str, params: list[relax.Var], attrs: dict[str, Any]
 ) -> Iterator[None]:
-    """Build a function; after an error, close its blocks, about which TVM would warn on stderr."""
+    """Build a function; after an error, close its blocks, or else TVM warns on stderr."""
     try:
         with builder.function(name, params, attrs=attrs):
             yield
@@ -236,7 +237,7 @@ def _function(
 def _replay(
     primal: relax.Function, results: list[relax.Var], builder: relax.BlockBuilder
 ) -> tuple[list[relax.Var], list[relax.VarBinding]]:
-    """Emit the bindings the results depend on; return the results and those bindings."""
+    """Emit the bindings that the results depend on; return the new results and bindings."""
     block = primal.body.blocks[0]
     needed, live = set(results), []
     for binding in reversed(block.bindings):
@@ -257,7 +258,7 @@ def _replay(
         ):
             binding = relax.VarBinding(binding.var, value)
             builder.emit_normalized(binding)
-        else:  # an output of the old block is an ordinary variable of the new one
+        else:  # outputs of the old block, and types that simplify, need new variables
             renamed[binding.var] = bind(builder, value, binding.var.name)
             binding = relax.VarBinding(renamed[binding.var], value)
         emitted.append(binding)
@@ -281,7 +282,7 @@ def _rename(value: Any, renamed: dict[relax.Var, relax.Var]) -> Any:
 def _check_reached(
     primal: relax.Function, loss: relax.Var, wanted: dict[relax.Var, str], *, chosen: bool
 ) -> None:
-    """Refuse parameters without a gradient; `chosen` says that the caller named them."""
+    """Raise if a parameter has no gradient; `chosen` says whether the caller named them."""
     ty: Any = getattr(loss, "ty", None)
     if not (is_float_tensor(ty) and ty.ndim == 0):
         raise ConfigError(

@@ -70,7 +70,7 @@ class ReversePass:
         loss: relax.Var,
         start: relax.Var | None = None,
     ) -> None:
-        """Fill in the parameters' `cotangents`, from ``d loss / d loss = 1`` or from `start`."""
+        """Compute the parameters' `cotangents`, from ``d loss / d loss = 1`` or from `start`."""
         self.made_by = {binding.var: binding.value for binding in bindings}
         # A constant, because `ones` would be compiled and run as a kernel.
         self.add(loss, relax.const(1.0, str(loss.ty.dtype)) if start is None else start)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule table: which operators emit a row-sparse cotangent and which carry one.
+"""The rule table: which operators create a row-sparse cotangent and which pass one on.
 
 A rule maps the cotangent of a call's result to cotangents of its arguments::
 
@@ -11,8 +11,9 @@ A rule maps the cotangent of a call's result to cotangents of its arguments::
 A dense cotangent goes to the rule registered with `defvjp(name, rule)`, else to TVM's own rule (the
 operator attribute ``FPrimalGradient``). A row-sparse one goes to the rule registered with
 ``row_sparse=True``; there is no fallback, so nothing becomes dense unnoticed. This module has the
-rules by which TVM's operators create or carry a row-sparse cotangent. `embedding.lookup_operators`
-has the rules of lookups, `dense_rules` the dense ones; each has a case in ``tests/ad/cases.py``.
+rules by which TVM's operators create or pass on a row-sparse cotangent.
+`embedding.lookup_operators` has the rules of lookups, `dense_rules` the dense ones; each has a case
+in ``tests/ad/cases.py``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def defvjp(name: str, rule: VJPRule, *, row_sparse: bool = False) -> None:
         ``rule(output, call, cotangent, builder)``, as this module's docstring explains. The walker
         binds the returned expressions and drops them for arguments without a gradient.
     row_sparse : bool
-        The rule takes a `RowSparse` cotangent instead of a dense one.
+        Whether the rule takes a `RowSparse` cotangent instead of a dense one.
 
     Raises
     ------
@@ -96,8 +97,8 @@ def apply_rule(rule: VJPRule, output: relax.Var, call: Any, cotangent: Any) -> S
     Raises
     ------
     ConfigError
-        For a call that the rule does not support; TVM's rules, and operators that a rule builds,
-        raise errors of any type.
+        If the rule does not support the call. TVM's rules, and operators that a rule builds, raise
+        errors of any type, which this one replaces.
     """
     try:
         return rule(output, call, cotangent, relax.BlockBuilder.current())
@@ -111,7 +112,7 @@ def apply_rule(rule: VJPRule, output: relax.Var, call: Any, cotangent: Any) -> S
         ) from error
 
 
-# --- Where sparsity is born -------------------------------------------------------------------
+# --- Rules that create a row-sparse cotangent -----------------------------------------------------
 
 
 def row_sparse_cotangent(table: relax.Expr, ids: relax.Expr, cotangent: relax.Expr) -> RowSparse:
@@ -139,8 +140,8 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
     """Return a row-sparse cotangent for rows of a table (axis 0, a static number of rows).
 
     Any other `take` from an activation has a dense cotangent. From a parameter it is an error,
-    because the cotangent would be as long as the parameter. So it is for copies of a parameter,
-    except for reads of their rows.
+    because the cotangent would be as long as the parameter. From a copy of a parameter it is also
+    an error, unless it reads whole rows.
     """
     table, ids = call.args
     axis = _axis(call.attrs["axis"], table)
@@ -164,11 +165,11 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 defvjp("relax.take", _take)
 
-# --- Rules that carry it: operators linear in the table -------------------------------------------
+# --- Rules that pass one on: operators linear in the table ----------------------------------------
 
 
 def _scalar(expr: relax.Expr) -> relax.Expr:
-    """The factor of a multiplication, if it has one element; other factors make rows dense."""
+    """Return a factor of one element as a scalar; raise for larger factors."""
     if any(int(extent) != 1 for extent in expr.ty.shape):
         raise ConfigError(
             "a table times a tensor of more than one element has no row-sparse cotangent: multiply "
@@ -211,7 +212,7 @@ def _reshape(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -
 
 
 def _concat(output: relax.Var, call: Any, cotangent: RowSparse, builder: Any) -> list:
-    """Forward: tables on top of each other. Backward: each table's rows; the rest is padding."""
+    """Forward: tables on top of each other. Backward: per table its rows; the rest is padding."""
     if _axis(call.attrs["axis"], output) != 0:
         raise ConfigError(
             f"tables joined by {call.op.name} along any axis but the first have no row-sparse "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of bags in a program's inputs: like `placing`, with one kernel call per feature.
 
-The ids and bag starts of each feature are placed after those of earlier features.
+The features' ids and bag starts are placed one feature after the other.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class BagPlacing:
     ) -> dict[str, runtime.NDArray] | None:
         """Return the result of `EmbeddingBagCollection.locate`: rows, offsets and weights.
 
-        None if an id is outside its table, or if weights are missing or unexpected. `room` is as in
-        `Placing`.
+        Return None if an id is outside its table, or if weights are missing or unexpected. `room`
+        is as in `Placing`.
         """
         bags = _one_each(ids) if isinstance(ids, np.ndarray) else ids
         if any((bag.weights is not None) != (len(self._names) > 2) for bag in bags):
@@ -143,7 +143,7 @@ def column_kernel(dtype: str, arrays: int, parallel: bool = True) -> PrimFunc:
     Arguments: the addresses of ids int64, starts (B + 1,) int64 and weights (N,) float32, the first
     `arrays` of them; as many output arrays; outside (STRIPS + 1,) int32: its last entry becomes
     nonzero if an id is not in [0, rows), and is never reset; count, stride, first, rows, before;
-    and B and place with bags.
+    with bags, also B and place, the number of the feature.
     """
     with kernel() as built:
         total, edges = extents(2)

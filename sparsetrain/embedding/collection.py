@@ -35,9 +35,9 @@ class Table:
     name : str
         Name in parameters and checkpoints.
     rows : int
-        V.
+        Number of rows, V.
     width : int
-        D.
+        Length of a row, D.
     """
 
     name: str
@@ -61,7 +61,7 @@ class EmbeddingBag(Embedding):
         None: one id per result row. Otherwise like `torch.nn.EmbeddingBag` with
         ``include_last_offset=True``.
     features : int
-        Features with consecutive bags in `ids`; see `embedding_bag`.
+        Number of features with consecutive bags in `ids`; see `embedding_bag`.
     dtype : str
         Dtype of the stored table; the result of a half table is float32.
     """
@@ -123,7 +123,7 @@ class Placement:
     starts : dict of str to int
         First row of each table.
     features : tuple of int
-        Numbers of the features with a table in this storage.
+        Positions of the features with a table in this storage.
     first_rows : (F,) int64
         The first row of each of these features' tables.
     rows : int
@@ -147,7 +147,7 @@ class EmbeddingBagCollection(nn.Module):
     Parameters
     ----------
     tables : sequence of Table
-        Unique names.
+        The tables; their names must differ.
     features : sequence of str, optional
         For each feature, the name of its table; by default one feature per table, in order.
     pooling : {None, "sum", "mean"}, or a sequence of F of the last two

@@ -58,8 +58,8 @@ class Embedding(nn.Module):
         Parameters
         ----------
         ids : RaggedTensor
-            With `weights`, rows are multiplied by them; "mean" then divides by their sum, and
-            "sqrtn" by the square root of the sum of their squares.
+            The bags. If they have `weights`, rows are multiplied by these; "mean" then divides by
+            the sum of the weights, and "sqrtn" by the square root of the sum of their squares.
         by : {"sum", "mean", "sqrtn", "max"}
             "sqrtn" is the sum divided by the square root of the number of ids.
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels for embedding lookups, with one id or a bag of ids per output row.
 
-Preconditions (checked where data enters): ids are in [0, V), offsets rise from 0 to N. Ids that a
-model computes cannot be checked there: an id outside the table reads as NaN, never out of bounds,
-and its gradient is refused when rows are coalesced. Row numbers become int64 before they are
-multiplied by a width, because V * D may exceed 2**31. A table may be stored in half precision or in
-rows of int8: an element is converted to float32 in registers when it is read.
+Preconditions (checked where data enters): ids are in [0, V), offsets begin with 0, never decrease,
+and end with N. Ids that a model computes cannot be checked there: an id outside the table reads as
+NaN, never out of bounds, and its gradient is refused when rows are coalesced. Row numbers become
+int64 before they are multiplied by a width, because V * D may exceed 2**31. A table may be stored
+in half precision or in rows of int8: an element is converted to float32 in registers when it is
+read.
 
 Output rows run in parallel, each with one writer that sums ids first to last, so the bits do not
-depend on the number of threads. The columns of a row are vectorised. All kernels but
+depend on the number of threads. The columns of a row are vectorized. All kernels but
 `lookup_kernel` are written with `Loops`, so backends share them.
 
 A bag's number is feature-major, ``bag = f * B + b``, because each feature has its own ids and
@@ -66,14 +67,14 @@ def _prefetch_later_row(table: Any, ids: Any, n: Any) -> None:
 
 
 def _inside(index: Any, rows: Any) -> Any:
-    """Return the index clamped to the table, which differs from an `index` out of range."""
+    """Return `index` clamped to the table; this changes it only if it is out of range."""
     wide = tirx.Cast("int64", index)
     return tirx.max(tirx.min(wide, rows - 1), const(0, "int64"))
 
 
 @cache
 def plain_lookup_kernel(width: int, dtype: str, id_dtype: str, loops: Loops) -> PrimFunc:
-    """`lookup_kernel` without prefetching."""
+    """Return `lookup_kernel` without prefetching, written with `loops`."""
     stored = format_of(dtype)
     computed = stored.computed
     with kernel("lookup") as built:

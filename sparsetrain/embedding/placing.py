@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Placement of a batch in a program's inputs: ids become rows, floats are copied to aligned memory.
 
-A step starts with this on cold caches, where each NumPy call takes ten times its usual time, so one
-kernel does everything in one pass, including the check of ids. The kernel reads the batch's arrays
-in place, by their addresses, and requires only the alignment of their dtype.
+A step begins with the placement, on cold caches, where each NumPy call takes ten times its usual
+time. So one kernel does everything in one pass, including the check of ids. The kernel reads the
+batch's arrays in place, by their addresses, and requires only the alignment of their dtype.
 
 Strips of the batch run in parallel, unless the kernel must use a single thread.
 """
@@ -75,8 +75,8 @@ class Placing:
     ) -> dict[str, runtime.NDArray] | None:
         """Return rows (B, F) for ids (B, F) int64, and aligned copies of float32 arrays.
 
-        With `columns`, ids have more than F columns. None if an id is outside its table. If `room`
-        provides the memory, the calling thread does all the work.
+        With `columns`, ids have more than F columns. Return None if an id is outside its table. If
+        `room` provides the memory, the calling thread does all the work.
         """
         placed: dict[str, runtime.NDArray] = {}
         held, addresses, ranks = [], [], []

@@ -84,7 +84,7 @@ class RaggedTensor:
         return nn.wrap_nested(found, "distances")
 
     def numbers(self, first_row: nn.Tensor) -> nn.Tensor:
-        """Number the tokens by row and place: (N,) int64; `first_row` (1,) numbers row 0.
+        """Number the tokens by row and place: (N,) int64; row 0 has number `first_row` (1,).
 
         The numbers are distinct mod 2^32 if rows times tokens per row are below a billion.
         """
@@ -105,7 +105,7 @@ class RaggedTensor:
         return places.replace(nn.wrap_nested(taken, "taken"))
 
     def _columns(self) -> nn.Tensor:
-        """The tokens as (N, D), from which operators take the length."""
+        """Return the tokens as a matrix (N, D), from which operators take the length N."""
         one = len(self.values.shape) == 1
         return nn.op.reshape(self.values, (self.values.shape[0], 1)) if one else self.values
 

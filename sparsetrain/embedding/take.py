@@ -48,7 +48,7 @@ def _rows_from_end(ids: te.Tensor, count: Any) -> te.Tensor:
 
 
 def _are_checked(table: relax.Expr, ids: relax.Expr) -> bool:
-    """Whether `compiler.arguments` refuses negative ids, as it does if both are arguments."""
+    """Whether `compiler.arguments` refuses negative ids, because table and ids are arguments."""
     arguments = not any(isinstance(given, relax.DataflowVar) for given in (table, ids))
     return arguments and isinstance(ids, relax.Var) and isinstance(table.ty.shape[0], tirx.IntImm)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builder for kernels, from TVMScript or Python functions.
 
-Everything that TVM's builder emits inside the block of `kernel()` belongs to the kernel, also from
+Everything that TVM's builder emits inside a ``with kernel()`` block belongs to the kernel, even in
 called functions. So parts of a kernel can be Python functions, and Python loops are unrolled.
 """
 
@@ -29,7 +29,7 @@ _numbers: ContextVar[Iterator[int]] = ContextVar("numbers")
 
 
 def prim_func(*, s_tir: bool = False, private: bool = False) -> Callable[[Callable], Any]:
-    """`T.prim_func` in half the time, for functions with annotations that name only globals.
+    """Parse a kernel like `T.prim_func`, in half the time, if annotations name only globals.
 
     TVM's version looks up the source line of every caller, twice per kernel, to resolve annotations
     that name locals.
@@ -82,7 +82,7 @@ def scalar(name: str, dtype: str) -> Any:
 
 
 def counter(value: Any = 0) -> Any:
-    """A thread-local int32, initially `value`."""
+    """Declare a thread-local int32, initially `value`."""
     number = T.alloc_local((1,), "int32")
     put(number, tirx.const(value, "int32") if isinstance(value, int) else value)
     return number
@@ -115,7 +115,7 @@ class Prefetch(NamedTuple):
 
 
 def line_length(dtype: Any) -> int:
-    """How many numbers a cache line holds."""
+    """Return how many numbers a cache line holds."""
     return LINE_BYTES // DataType(str(dtype)).itemsize
 
 

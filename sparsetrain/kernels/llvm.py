@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fragments of LLVM IR that kernels import by a pragma and always inline.
 
-Transpose of 16 x 16 numbers in registers: element by element, it costs a load and a store per
-number, which compilers do not improve. In four rounds that swap the off-diagonal quarters of ever
-smaller squares, it costs 64 shuffles. It names no machine instruction, so every CPU can run it.
+`transpose` transposes 16 x 16 numbers in registers. Done element by element, this costs a load and
+a store per number, which compilers do not improve. Done in four rounds, which swap the off-diagonal
+quarters of ever smaller squares, it costs 64 shuffles. The IR names no machine instruction, so
+every CPU can run it.
 
-Choice of one of several arrays at run time: a loop over similar arrays then has one body, and
-compile time does not grow with their number. TVM cannot choose between addresses.
+`one_of` chooses one of several arrays at run time, so that a loop over similar arrays has one body,
+and compile time does not grow with their number. TVM itself cannot choose between addresses.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def rounds(kind: str, name: str = "s") -> list[str]:
 
 
 def _transpose_helper() -> str:
-    """Return the helper; its first row may be elsewhere, and rows past the last repeat it."""
+    """Return the function's IR. Row 0 has its own address; past the end, the last row repeats."""
     lines = ["%s0r0 = load <16 x float>, ptr %first, align 4", "%last = sub i64 %rows, 2"]
     for row in range(1, LANES):
         lines += [
@@ -117,7 +118,7 @@ def each_in_turn(count: int) -> Iterator[Any]:
 
 
 def one_of(arrays: Sequence[Any], number: Any) -> Any:
-    """Return array number `number`; all arrays have the same dtype and number of axes."""
+    """Return ``arrays[number]``; all arrays have the same dtype and number of axes."""
     first = arrays[0]
     extents = zip(*(array.shape for array in arrays), strict=True)
     shape = tuple(_extent(each, number) for each in extents)
@@ -127,9 +128,10 @@ def one_of(arrays: Sequence[Any], number: Any) -> Any:
 
 
 def number_of(values: Sequence[Any], number: Any) -> Any:
-    """Return value number `number`, as int64.
+    """Return ``values[number]`` as int64.
 
-    It is read from memory, because TVM's simplifier took seconds with a choice in every index.
+    The value is read from memory, because TVM's simplifier takes seconds with a choice in every
+    index.
     """
     stored = T.alloc_local((len(values),), "int64")
     for place, value in enumerate(values):

@@ -74,8 +74,8 @@ def _each_row(rows: Any, width: int) -> Iterator[tuple[Any, Columns]]:
 def columns(width: int, do: Callable[[Any], None]) -> None:
     """Call `do` for each of `width` columns, in CPU vectors; the last one may be shorter.
 
-    A vector holds a power of two of numbers, or the rest of fewer than 16: LLVM takes long to split
-    operations on 50 numbers, and its code for them is slow.
+    The length of a vector is a power of two, except for a remainder below 16: LLVM takes long to
+    split operations on 50 numbers, and its code for them is slow.
     """
     lanes = min(max(_LANES, width & -width), MAX_LANES)
     whole = width - width % lanes
@@ -110,7 +110,7 @@ class Number:
 
     @property
     def now(self) -> Any:
-        """Its value."""
+        """The current value."""
         return self._place[0]
 
     def set(self, value: Any) -> None:
@@ -118,5 +118,5 @@ class Number:
         T.buffer_store(self._place, value, [0])
 
     def add(self, value: Any) -> None:
-        """Add to it."""
+        """Add to the value."""
         self.set(self.now + value)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relax operators defined from Python: a name, a type rule and a kernel.
 
-The operator prints as ``R.sparsetrain.<name>`` and legalises like a built-in one. Registering is
-process-wide and happens once, when the module that defines the operator is imported.
+The operator prints as ``R.sparsetrain.<name>`` and legalizes like a built-in operator. Registering
+is process-wide and happens once, when the module that defines the operator is imported.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def find_function(module: tvm.IRModule, name: str) -> relax.Function:
     Raises
     ------
     ConfigError
-        If it is not a module, has no such function, or two arguments have the same name.
+        If `module` is not an IRModule or has no such function, or two arguments have the same name.
     """
     if not isinstance(module, tvm.IRModule):
         raise ConfigError(
@@ -114,5 +114,5 @@ def callees(module: tvm.IRModule) -> dict[tvm.ir.GlobalVar, Any]:
 def call_kernel(
     builder: relax.BlockBuilder, kernel: Any, name: str, arguments: list[relax.Expr], out: Any
 ) -> relax.Expr:
-    """Call a hand-written PrimFunc from a legalisation; `out` is its type or a list of types."""
+    """Call a hand-written PrimFunc from a legalization; `out` is its type or a list of types."""
     return relax.call_tir(builder.add_func(kernel, name), arguments, out)

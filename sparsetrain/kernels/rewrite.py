@@ -36,7 +36,7 @@ class Definitions:
         return self._values.get(value) if isinstance(value, relax.Var) else value
 
     def users(self, value: relax.Expr) -> Any:
-        """Variables of the first block that are computed from it."""
+        """Return the variables of the first block that are computed from `value`."""
         return self._uses.get(value, ())
 
     def readers(self, value: relax.Expr) -> int:
@@ -49,7 +49,7 @@ class Definitions:
 
 
 class Rewriter(PyExprMutator):
-    """Base of a rule that is applied to each function of a module and has its `definitions`."""
+    """Base class of a rewrite rule; `definitions` has the bindings of the current function."""
 
     definitions: Definitions
 

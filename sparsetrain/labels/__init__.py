@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kinds of labels as values, one file each: check, loss, prediction, scores, output names.
 
-- `Binary`, `Real`, `Classes`, `Count`, `Quantiles`: the kinds; `Label`: the base class for yours
-- `Labels`: a model's labels by name; `LabelMetrics`: their scores, `watched_names`: for all kinds
+- `Binary`, `Real`, `Classes`, `Count`, `Quantiles`: the kinds; `Label`: the base class for your own
+- `Labels`: a model's labels by name; `LabelMetrics`: their scores; `watched_names`: scores of all
+  kinds
 """
 
 from sparsetrain.labels.binary import Binary as Binary

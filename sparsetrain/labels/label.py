@@ -83,7 +83,7 @@ class Label(ABC):
         Raises
         ------
         ValueError
-            If they are invalid.
+            If the arguments are invalid.
         """
         if arguments:
             raise ValueError(f"{cls.word} has no arguments")

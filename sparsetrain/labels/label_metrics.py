@@ -106,9 +106,9 @@ class LabelMetrics:
         Returns
         -------
         dict
-            The scores of a single label. For several labels ``NAME.SCORE`` for each, `rows`, and
-            `loss`: the weighted sum over labels of their mean losses, where a missing label counts
-            as a row with loss 0.
+            The scores of a single label. With several labels, ``NAME.SCORE`` for each label's
+            scores, `rows`, and `loss`: the weighted sum over labels of their mean losses, where a
+            missing label counts as a row with loss 0.
         """
         found = {name: metrics.result() for name, metrics in self._each.items()}
         for name, of_groups in self._grouped.items():
@@ -132,7 +132,7 @@ def gains() -> dict[str, Callable[[float], float]]:
 
 
 def watched_names() -> list[str]:
-    """Return the names of all scores that can be monitored; of rankings as ``ndcg@K``."""
+    """Return the names of all scores that can be monitored; scores of rankings end in ``@K``."""
     ranked = {base_name(name) for name in score_names(Labels({})) if "@" in name}
     names = sorted(gains(), key=ranked.__contains__)  # scores of rankings last
     return [f"{name}@K" if name in ranked else name for name in names]

@@ -112,7 +112,8 @@ class Labels(Mapping[str, Label]):
         Raises
         ------
         DataError
-            Names the expected labels, or the first row with an invalid label.
+            If their number or a value is wrong; the message names the expected labels, or the first
+            row with an invalid label.
         """
         count = labels.shape[1] if labels.ndim == 2 else 1
         if count != len(self):
@@ -144,7 +145,7 @@ class Labels(Mapping[str, Label]):
         return [f"{name}{suffix}" for name, label in labels for suffix in label.suffixes]
 
     def check_weights(self, weights: Mapping[str, Any]) -> None:
-        """Refuse weights of labels' losses that name no label."""
+        """Refuse loss weights that name no label."""
         for name in weights:
             if name not in self:
                 raise ConfigError(

@@ -77,8 +77,9 @@ class Quantiles(Label):
 
     Notes
     -----
-    As a plain kind, ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt independently (Koenker and
-    Bassett 1978, https://doi.org/10.2307/1913643), so the quantiles of a row may cross.
+    The plain kind is a text such as ``"quantiles:0.1,0.5,0.9"``. Quantiles are learnt independently
+    (Koenker and Bassett 1978, https://doi.org/10.2307/1913643), so the quantiles of a row may
+    cross.
     """
 
     levels: tuple[float, ...]

@@ -5,8 +5,8 @@ Up to 2^22 rows are kept (5 bytes each, 13 with weights) and sorted when `auc` i
 ns a row. More rows are counted in two histograms (clicks, non-clicks) over 2^20 bins of the logit,
 24 MB and 20 ns a row. A bin holds the float32 numbers with equal top 20 bits, so bins are narrow
 where floats are dense and no range is assumed. Pairs of rows in different bins are counted exactly;
-pairs inside a bin count half, and `bound` limits the error. The number of rows alone decides
-between the two, so neither batches nor the order of merging change a digit.
+pairs inside a bin count half, and `bound` limits the error. Only the number of rows decides whether
+rows are kept or counted, so neither the batches nor the order of merging changes a digit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ClickOrder:
         self.clicks += other.clicks
 
     def auc(self) -> float | None:
-        """Return the share of pairs that score the click above; None with one class only.
+        """Return the share of pairs in which the click scores higher; None with one class only.
 
         Ties count half. Above 2^22 rows, pairs inside a bin count as ties.
         """
@@ -152,7 +152,7 @@ class Bins:
         np.maximum(self._highest, other._highest, out=self._highest)
 
     def twice_above(self) -> float:
-        """Return twice the number of pairs with the click above; a pair inside a bin is a tie."""
+        """Return twice the count of pairs that the click wins; a pair inside a bin is a tie."""
         # Float64, since the number of pairs overflows int64 at four billion rows.
         # Most bins have no row, and add nothing.
         met = np.flatnonzero(self._lowest <= self._highest)

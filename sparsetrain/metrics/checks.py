@@ -11,7 +11,7 @@ from sparsetrain.errors import ConfigError, DataError, NumericalError
 def check_finite(
     predictions: np.ndarray, labels: np.ndarray, before: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return both as float64; refuse values that are not finite. Rows count from `before`."""
+    """Return both as float64; refuse values that are not finite, counting rows from `before`."""
     wide = predictions.astype(np.float64), labels.astype(np.float64)
     for name, array, error in (
         ("label", wide[1], DataError),

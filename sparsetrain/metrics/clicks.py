@@ -87,7 +87,7 @@ class ClickMetrics:
 
             `logloss` : mean cross-entropy in nats; infinite if an infinite logit was wrong.
 
-            `ne` : normalised entropy, `logloss / constant_logloss`; below 1 is better than a
+            `ne` : normalized entropy, `logloss / constant_logloss`; below 1 is better than a
             constant.
 
             `calibration` : mean prediction divided by the click rate; 1 is best.

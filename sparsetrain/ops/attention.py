@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as matrix products and a softmax, which have schedules.
+"""Attention as matrix products and a softmax, for which there are schedules.
 
 Programs (`schedule.lower_attention`) and the derivative (`ad.dense_rules.attention`) share this
 definition. TVM's own kernel is an unscheduled loop nest. Cost: the weights (B, heads, length of q,
@@ -48,7 +48,7 @@ def attention(call: relax.Call, emit: Emit) -> relax.Expr:
 
 
 def given_to(call: relax.Call, emit: Emit) -> Given:
-    """Return the arguments of a call; lengths that it assumes to be equal get one symbol."""
+    """Return the arguments of a call; lengths that attention assumes to be equal get one symbol."""
     q, k, v, *biases = call.args
     batch, queries, heads, width = q.ty.shape
     keys = k.ty.shape[1]
@@ -98,7 +98,7 @@ def attention_scale(call: relax.Call) -> relax.Constant:
 
 
 def _seen(call: relax.Call, scores: relax.Var, emit: Emit) -> relax.Var:
-    """Return the mask of visible keys: none after the query, counted from the start or the end."""
+    """Return the mask of keys up to the query, with positions counted from the start or the end."""
     queries, keys = list(scores.ty.shape)[2:]
     ahead: Any = 0 if str(call.attrs["causal_mask"]) == "TopLeft" else tirx.abs(queries - keys)
     ones = emit(op.ones(relax.ShapeExpr([queries, keys]), "float32"))
@@ -114,5 +114,5 @@ def heads_first(tensor: relax.Expr, emit: Emit) -> relax.Var:
 
 
 def turned(matrices: relax.Expr, emit: Emit) -> relax.Var:
-    """Each matrix transposed."""
+    """Return each matrix transposed."""
     return emit(op.permute_dims(matrices, [0, 1, 3, 2]))

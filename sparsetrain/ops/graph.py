@@ -23,7 +23,7 @@ from sparsetrain.kernels.relax_op import call_kernel, define_op
 from sparsetrain.ops.ragged.row_kernels import first_of, put
 
 _ARGUMENTS = ("dense", "columns", "ends", "transposed_columns", "transposed_ends")
-_STRIDE = 64  # neighbouring rows go to different threads: the first are often the longest
+_STRIDE = 64  # neighbouring rows go to different threads: the first rows are often the longest
 
 
 @cache

@@ -14,7 +14,7 @@ _TVM_LAYER_NORM = tvm.ir.Op.get("relax.nn.layer_norm").get_attr("FLegalize")
 
 
 def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """Keep NaN, as PyTorch does; TVM's maximum returns 0, which hides a diverged model."""
+    """Lower ReLU, keeping NaN as PyTorch does; TVM returns 0, which hides a diverged model."""
 
     def relu(x: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, x.dtype)
@@ -24,7 +24,7 @@ def _relu(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
-    """Supports float64 too, which TVM's kernel refuses, but only over the last axis."""
+    """Lower layer norm over the last axis in float64 too, which TVM's kernel refuses."""
     x, gamma, beta = call.args
     axes = [int(axis) % len(x.ty.shape) for axis in call.attrs["axes"]]
     if str(x.ty.dtype) != "float64" or axes != [len(x.ty.shape) - 1]:

@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 
 def required_pairs(call: relax.Expr) -> list[Pair]:
-    """Return the pairs that a call's operator assumes; none if a shape is unknown."""
+    """Return the pairs of extents that an operator relates; none if a shape is unknown."""
     rule = _PAIRS.get(name_of(call))
     if rule is None or None in (shapes := [shape_of(operand) for operand in operands(call)]):
         return []
@@ -48,12 +48,12 @@ def describe_call(call: relax.Expr) -> str:
 
 
 def require_shapes(bindings: Iterable[Any]) -> None:
-    """Refuse a result of unknown shape if all operands have known ones.
+    """Refuse a result of unknown shape if all operands have known shapes.
 
     Raises
     ------
     ConfigError
-        Names the operator and the shapes of its operands.
+        If there is one; the message names the operator and the shapes of its operands.
     """
     for binding in bindings:
         if isinstance(binding.value, relax.Call) and _has_lost_shape(binding):
@@ -69,7 +69,7 @@ def require_plain_shapes(bindings: Iterable[Any]) -> None:
     Raises
     ------
     ConfigError
-        Names the operator and the fix.
+        If there is one; the message names the operator and the fix.
     """
     for binding in bindings:
         shape = shape_of(binding.var) if isinstance(binding.var.ty, relax.TensorType) else None
@@ -122,7 +122,7 @@ def _matmul(call: relax.Call, left: list, right: list) -> list[Pair]:
 
 
 def _einsum(call: relax.Call, *shapes: list) -> list[Pair]:
-    """Pair axes with the same letter, except those of length 1, which broadcast."""
+    """Pair axes with the same letter, except axes of length 1, which broadcast."""
     letters = str(call.attrs["subscripts"]).replace(" ", "").partition("->")[0].split(",")
     first: dict[str, Any] = {}
     found = []
@@ -162,7 +162,7 @@ def _embedding_bag(call: relax.Call, table: list, ids: list, *more: list) -> lis
 
 
 def _attention(call: relax.Call, q: list, k: list, v: list, bias: Any = ()) -> list[Pair]:
-    """Pair axes (B, length, heads, D), and those of a bias (B, heads, length of q, of k)."""
+    """Pair axes (B, length, heads, D), and the axes of a bias (B, heads, length of q, of k)."""
     biased = zip(bias, (q[0], q[2], q[1], k[1]), strict=False)
     return [
         *(Pair(other[axis], q[axis]) for other in (k, v) for axis in (0, 2)),
@@ -187,7 +187,7 @@ def _squeeze(call: relax.Call, x: list) -> list[Pair]:
 
 
 def _split(call: relax.Call, x: list) -> list[Pair]:
-    """Bound the split positions, or all parts but the last together, by the length."""
+    """Require that split positions, or all parts but the last together, fit into the length."""
     places, extent = call.attrs["indices_or_sections"], x[int(call.attrs["axis"])]
     if isinstance(places, tirx.IntImm):
         parts = int(places)
@@ -214,7 +214,7 @@ def _strided_slice(call: relax.Call, x: list) -> list[Pair]:
 
 
 def simplified(ty: relax.Type) -> relax.Type:
-    """Return a type with its extents in TVM's simplest form; the same object if they were."""
+    """Return a type with extents in TVM's simplest form; the same object if they already are."""
     if isinstance(ty, relax.TupleType):
         fields = [simplified(field) for field in ty.fields]
         same = all(new is old for new, old in zip(fields, ty.fields, strict=True))

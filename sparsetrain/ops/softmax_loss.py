@@ -26,7 +26,7 @@ def softmax_loss_kernel(
     """Compute ``loss[n] = log sum_v exp(s[n, v]) - s[n, y[n]]``; s becomes its derivative.
 
     The derivative is ``softmax(s) - one_hot(y)``. Rows run in parallel; each is summed per vector
-    lane, then over the lanes in order. Without a `width`, rows are as long as the scores of a call.
+    lane, then over the lanes in order. If `width` is None, the length of a row is symbolic.
     """
 
     def number(value: float) -> Any:
@@ -80,7 +80,7 @@ def softmax_loss_kernel(
 
 @cache
 def scale_rows_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> tirx.PrimFunc:
-    """``weights[n, v] *= factors[n]``."""
+    """Compute ``weights[n, v] *= factors[n]``."""
     with kernel("scale_rows") as built:
         (rows,) = extents(1)
         weights, factors = buffer("weights", (rows, width), dtype), buffer("f", (rows,), dtype)

@@ -6,7 +6,7 @@ carried from tile to tile (Milakov and Gimelshein 2018, https://arxiv.org/abs/18
 reverse pass computes the scores again.
 
 A fixed number of parts of the table run in parallel. Their sums are added in order, so results do
-not depend on the number of threads. The rows of a tile are vectorized and, for dx, the columns.
+not depend on the number of threads. Vectorized: the rows of a tile and, for dx, the columns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tvm.tirx import PrimFunc
 from sparsetrain.kernels.builder import buffer, extents, kernel
 from sparsetrain.kernels.loops import column_tiles
 
-PARTS = 64  # of the table
+PARTS = 64  # parts of the table
 _LANES = 32  # rows of a tile
-_ROWS = 8  # positions with scores in registers
-_GROUP = 8  # tiles per lookup of the largest score
-_POSITIONS = 128  # positions for which a tile is read once
+_ROWS = 8  # positions that share a pass: their scores are in registers
+_GROUP = 8  # tiles per update of the largest score
+_POSITIONS = 128  # positions per read of a tile
 _LOW = -3.0e38  # below any score
 
 
@@ -45,7 +45,7 @@ class _Loss:
         self.items = buffer("items", (self.positions,), id_dtype)
 
     def number(self, value: float) -> Any:
-        """A constant."""
+        """Return a constant."""
         return tirx.const(value, self.dtype)
 
     def local(self, *shape: int) -> Any:
@@ -61,14 +61,14 @@ class _Loss:
             do(T.Bind((first + number) * size))
 
     def transpose_(self, start: Any, count: int, into: Any) -> None:
-        """Copy rows of the table from `start` on; past the end, the last row."""
+        """Copy rows of the table from `start` on as columns; past the end, copy the last row."""
         with T.serial(0, _wide(count)) as j:
             row = T.Bind(tirx.min(start + j, self.rows - 1))
             with T.serial(0, _wide(self.width)) as d:
                 T.buffer_store(into, self.table[row, d], [d, j])
 
     def at(self, first: Any, r: int) -> Any:
-        """The number of a position, clamped to the last."""
+        """Return the number of a position, clamped to the last."""
         return tirx.min(first + r, self.positions - 1)
 
     def scores_(self, first: Any, tile: Any, column: Any, into: Any) -> None:
@@ -230,7 +230,7 @@ def _add_parts_(of: _Loss, sums: Any, dx: Any) -> None:
 
 @cache
 def tiled_cotangent_kernel(width: int, dtype: str, id_dtype: str) -> PrimFunc:
-    """Compute the cotangents of x and of the table, writing every row of the latter.
+    """Compute the cotangents of x and of the table, both dense.
 
     Arguments: x (N, D), table (V, D), y (N,), logarithms (N,), cotangent (N,), dx (N, D), dtable
     (V, D), and as scratch (PARTS, N, D) each part's share of dx.

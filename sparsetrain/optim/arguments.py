@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options shared by all constructors, checks of arguments, and conversion to plain values.
 
-A custom formula, or a learning rate that is a custom function, is only marked as such: the caller
-must then pass the optimizer when loading the run.
+A saved run only records that its formula or learning rate is custom: the caller must then pass the
+optimizer when loading the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
 
 
 class WithoutDecay(TypedDict, total=False):
-    """See `Optimizer`: the options of formulas with their own weight decay."""
+    """Options of formulas that have their own weight decay; see `Optimizer`."""
 
     mode: Mode
     max_replayed_steps: int | None
@@ -40,7 +40,7 @@ class WithoutDecay(TypedDict, total=False):
 
 
 class Options(WithoutDecay, total=False):
-    """See `Optimizer`."""
+    """Options of formulas without a weight decay of their own; see `Optimizer`."""
 
     weight_decay: float
     decoupled: bool
@@ -52,7 +52,7 @@ def optimizer_of(given: Any, lr: float = 0.02, **options: Any) -> Optimizer:
     Raises
     ------
     ConfigError
-        If `given` is neither.
+        If `given` is neither an `Optimizer` nor such a name.
     """
     known = _constructors()
     if isinstance(given, str) and given in known:
@@ -101,7 +101,7 @@ def make_optimizer(
     Raises
     ------
     ConfigError
-        If the formula does not have an option; names the formula and its options.
+        If the formula does not have an option; the message names the formula and its options.
     """
     for name in options:
         if name not in shared.__annotations__:

@@ -21,7 +21,7 @@ from sparsetrain.system.argument_checks import is_number, require_int
 from sparsetrain.tables.formula import Formula, RowMean, Slot
 from sparsetrain.tables.multiply_add import fuse_multiply_adds
 
-AVERAGE = "average"  # name of the slot, and of the number in `h` that keeps the earlier average
+AVERAGE = "average"  # name of the slot, and of the earlier average's factor in `h`
 
 
 class Average(NamedTuple):
@@ -120,7 +120,7 @@ def averaged(formula: Formula) -> Formula:
         *own, apart = slots
         new, kept = formula.step(w, g, tuple(own), h)
         new = T.Bind(fuse_multiply_adds(new))  # so that w - (w - x) is not simplified
-        before = w / h.keep if hasattr(h, "keep") else w  # without decoupled decay
+        before = w / h.keep if hasattr(h, "keep") else w  # undoes decoupled decay
         # The sum comes last: LLVM would fuse a product with the sum of the next step if it saw
         # both.
         return new, (*kept, h.average * apart + h.average * (before - new))
@@ -142,9 +142,9 @@ def _without_average(mean: RowMean) -> Any:
 def averages(
     params: Mapping[str, NDArray], slots: Mapping[str, Mapping[str, NDArray]]
 ) -> dict[str, NDArray]:
-    """Return the averages of parameters with up-to-date rows; others are returned unchanged.
+    """Return the averages of parameters; a parameter without an average is returned unchanged.
 
-    Cost: the memory of all parameters, and a pass over them.
+    Precondition: the rows are up to date. Cost: the memory of all parameters, and a pass over them.
     """
     return {
         name: _average(param, slots[name][AVERAGE]) if AVERAGE in slots.get(name, {}) else param

@@ -52,7 +52,7 @@ def accumulate_(
     acc : dict
         The accumulator, which is changed. Start with ``{}``.
     weight : float
-        Factor.
+        Factor of the gradients.
     coalesce : bool
         Sum duplicates of row-sparse gradients now, so that the accumulator has one row for each
         touched row. Otherwise it keeps the entries of all micro-batches for the optimizer to sum,
@@ -91,7 +91,7 @@ def _scaled(tensor: NDArray, weight: float) -> NDArray:
 
 
 def _joined(acc: Gradient | None, gradient: RowSparse, weight: float) -> RowSparse:
-    """Join the entries of an accumulator with those of a gradient times a number."""
+    """Join the entries of an accumulator, and of a gradient times a number."""
     if acc is None:
         values = _scaled(gradient.values, weight)
         return gradient.with_leaves((gradient.indices, values, *gradient.leaves[2:]))
@@ -119,7 +119,7 @@ def nonfinite(loss: NDArray | None, gradients: Mapping[str, Gradient]) -> str | 
     Cost: one pass, one launch.
     """
     values = [*map(_values, gradients.values())]
-    if loss is not None:  # a sum over parts of a batch is on the host
+    if loss is not None:  # the summed loss of a split batch is on the host
         values.insert(0, to_device(loss, values[0].device) if values else loss)
     places = which_nonfinite(values)
     return problem_of(places[0], loss, gradients) if places else None

@@ -54,7 +54,7 @@ class Optimizer(RowOptions):
     Parameters
     ----------
     formula : Formula
-        The rule.
+        The update of one element.
     hyper : mapping of str to float, Schedule or function of the step
         Its hyper-parameters, which are arguments of the kernels: changing one does not recompile.
         Steps count from 1.
@@ -64,12 +64,12 @@ class Optimizer(RowOptions):
         optimizer; closed replaces a replay of many steps by one product, for formulas that have
         one; dense makes the gradient dense and updates every row.
     max_replayed_steps : int, optional
-        In exact and closed mode, the most steps to replay for a row; see docs/optimizers.md for the
-        error. The default in closed mode is 8.
+        In exact and closed mode, the most steps to replay for a row; docs/optimizers.md describes
+        the resulting error. The default in closed mode is 8.
     weight_decay : float
         Coupled: added to the gradient as ``weight_decay * w``.
     decoupled : bool
-        Instead, multiply the weight by ``1 - lr * weight_decay`` before the step.
+        Decouple the weight decay: multiply the weight by ``1 - lr * weight_decay`` before the step.
     clip_value : float, optional
         Limit each element of the gradient, duplicates summed, to [-clip_value, clip_value].
     clip_norm : float, optional
@@ -154,7 +154,7 @@ class Optimizer(RowOptions):
         return self.formula if self.average is None else averaged(self.formula)
 
     def number(self, name: str, step: int) -> float | None:
-        """Return a number such as ``"lr"`` in a step, without groups; None if it does not exist."""
+        """Return a hyper-parameter such as ``"lr"`` in a step, ignoring groups; None if unknown."""
         return value_at(self.hyper[name], step) if name in self.hyper else None
 
     @property
@@ -181,10 +181,10 @@ class Optimizer(RowOptions):
         params : mapping of str to Tensor
             All parameters that will be updated.
         tables : mapping, optional
-            Storage -> its tables by name, as slices of its rows. Only storages may have row-sparse
-            gradients; by default, any matrix may.
+            Storage -> its tables by name, as slices of its rows. Only these storages may have
+            row-sparse gradients; by default, any matrix may.
         fill : bool
-            False leaves slots uninitialised, if they are about to be loaded.
+            Whether to initialize the slots; False if they are about to be loaded.
         seed : int
             Seed of the random bits that round half-precision tables.
         scaled : bool
@@ -199,7 +199,7 @@ class Optimizer(RowOptions):
         ConfigError
             If a group matches nothing.
         ResourceError
-            If there is no memory for a slot; names the parameter and the bytes.
+            If there is no memory for a slot; the message names the parameter and the bytes.
         """
         require_mapping("optimizer: params", params)
         if not isinstance(tables or {}, Mapping):
@@ -262,10 +262,10 @@ class Optimizer(RowOptions):
         Parameters
         ----------
         params : mapping of str to Tensor
-            Written, like the slots in `state`.
+            The parameters, which are written, like the slots in `state`.
         rows : mapping of str to integer array
-            The rows to be read from each table; any shape, duplicates allowed. Their plan is kept
-            for the next `apply_`.
+            The rows to be read from each table; any shape, duplicates allowed. The plan of these
+            ids is kept for the next `apply_`.
 
         Returns
         -------
@@ -306,13 +306,13 @@ class Optimizer(RowOptions):
     ) -> None:
         """Save the parameters and state of a custom loop to a folder, for `load_`.
 
-        After a kill at any moment, the previous save or this one is complete. Exact mode first
-        brings all rows up to date, see `flush_`.
+        If the process is killed at any moment, either the previous save or this one is complete.
+        Exact mode first brings all rows up to date, see `flush_`.
 
         Parameters
         ----------
         folder : path
-            A folder for this alone; its parents are created.
+            A folder for this checkpoint alone; its parents are created.
         params : mapping of str to Tensor
             All parameters of the steps, including those without a gradient.
         state : State
@@ -341,17 +341,17 @@ class Optimizer(RowOptions):
     def load_(
         self, folder: str | PathLike[str], params: Mapping[str, NDArray], state: State
     ) -> dict[str, Any]:
-        """Load a `save`, to continue with the bits of an uninterrupted loop.
+        """Load a checkpoint from `save`; the loop then continues, bit for bit, as if uninterrupted.
 
         Parameters
         ----------
         folder : path
             The saved folder.
         params : mapping of str to Tensor
-            Written; they need the saved names, shapes and dtypes.
+            The parameters, which are overwritten; they need the saved names, shapes and dtypes.
         state : State
-            Written; from `init` with the same arguments as the saved state. Hyperparameters, such
-            as the learning rate, are this optimizer's, not the saved ones.
+            The state, which is overwritten; from `init` with the same arguments as the saved state.
+            Hyperparameters, such as the learning rate, are this optimizer's, not the saved ones.
 
         Returns
         -------
@@ -372,7 +372,7 @@ class Optimizer(RowOptions):
         return extra
 
     def describe(self, state: State) -> list[str]:
-        """Say which rows of each table are updated, and why; equal neighbours share a line."""
+        """Say which rows of each table are updated, and why; equal adjacent tables share a line."""
         return describe_tables(state)
 
     def summarize(self, state: State) -> str:

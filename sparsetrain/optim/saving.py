@@ -37,7 +37,7 @@ def save(
     state: State,
     extra: Mapping[str, Any],
 ) -> None:
-    """Save the state of a formula by name; rows must be up to date. See `Optimizer.save`."""
+    """Save parameters, state and formula name; rows must be up to date. See `Optimizer.save`."""
     arrays = named_arrays(weights_of(params), state, {})
     require_finite(arrays, state.step)
     manifest = {
@@ -108,7 +108,8 @@ def require_tensors(params: Mapping[str, NDArray], state: State) -> None:
     Raises
     ------
     ConfigError
-        If there is one; names the parameter.
+        If `state` is not a `State`, or a parameter is missing or not a tensor; the message names
+        it.
     """
     if not isinstance(state, State):
         raise ConfigError("optimizer: use the state from this optimizer's init")

@@ -50,7 +50,7 @@ from sparsetrain.system.locks import with_builder_lock
 TEXT, HEX, EIGHT, DECIMAL = 1, 2, 4, 8
 _NEWLINE, _RETURN, _QUOTE, _MINUS = 10, 13, 34, 45
 _WORD = 64  # bytes that are searched together
-_LIKELY = 16  # field ends among these bytes, in most texts
+_LIKELY = 16  # at most this many field ends in a word, in most texts
 _TILE_FIELDS, _TILE_LINES = 2560, 64  # a tile has at least this many of both
 
 
@@ -114,7 +114,7 @@ class _Tile(NamedTuple):
     column: Any
     row: Any  # the first
     lines: Any
-    kind: Any  # flags of the column, to which flags are added
+    kind: Any  # the column's flags; reading adds to them
 
 
 def _require(regular: Any, condition: Any) -> None:
@@ -155,7 +155,7 @@ def _find_ends(a: _Arguments, begin: Any, wanted: Any, regular: Any) -> Any:
 
 
 def _where(bytes_: Any, byte: Any) -> Any:
-    """Return a bit for each of 64 bytes, set if it equals `byte`; the first is the lowest."""
+    """Return a bit for each of 64 bytes, set if the byte equals `byte`; the first is the lowest."""
     same = bytes_ == tirx.Broadcast(tirx.Cast("uint8", byte), _WORD)
     return T.reinterpret("uint64", tirx.Cast(f"uint1x{_WORD}", same))
 
@@ -189,7 +189,7 @@ def _gather(a: _Arguments, tile: _Tile) -> None:
         begin = T.Bind(a.ends[place] + 1)
         first = T.Bind(tirx.min(begin, last))
         chars = T.reinterpret("uint64", a.data[tirx.Ramp(tirx.Cast("int64", first), 1, 8)])
-        before = tirx.Cast("uint64", 8 * (begin - first))  # not 0 only at the end of the data
+        before = tirx.Cast("uint64", 8 * (begin - first))  # above 0 only at the end of the data
         T.buffer_store(a.heads, chars >> before, [line])
         T.buffer_store(a.sizes, tirx.Cast("int64", a.ends[place + 1] - begin), [line])
     none = constant(0, "int64", LANES)
@@ -308,8 +308,8 @@ def read_fields(
 ) -> Fields | None:
     """Read the fields of text (N,) uint8, N < 2**31, with `lines` lines and a final newline.
 
-    None if a line does not have as many fields as `is_key` (F,) bool, or contains a carriage return
-    or, if fields may be `quoted`, a quote; or if there are fewer than 8 bytes.
+    Return None if a line does not have as many fields as `is_key` (F,) bool, or contains a carriage
+    return or, if fields may be `quoted`, a quote; or if there are fewer than 8 bytes.
     """
     if len(data) < 8:
         return None

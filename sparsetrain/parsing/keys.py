@@ -58,9 +58,9 @@ class _Tables(NamedTuple):
     """Hash tables. The first slot of each is empty, for columns without such keys."""
 
     columns: Any  # (C, FIELDS) int64
-    short: Any  # (S,) uint64: a key above its id, 32 bits each
+    short: Any  # (S,) uint64: a key (upper 32 bits) and its id
     long: Any  # (L, 2) int64: a key, its id
-    text: Any  # (M, 2) int64: position of the text in the pool; its hash above its id
+    text: Any  # (M, 2) int64: position of the text in the pool; its hash (upper bits) and id
     pool: Any  # (P,) uint8: 4 bytes of length before each text
 
 

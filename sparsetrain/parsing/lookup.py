@@ -2,8 +2,8 @@
 """`Lookup`: the hash tables of several columns, and calls of the key kernel on NumPy arrays.
 
 Tables are at most half full, small ones at most a quarter, which halves the time of a miss. Cost:
-16 to 32 bytes per key, twice as much plus its bytes per text; 4 ns per number and 10 ns per text of
-8 characters if the table is in cache.
+16 to 32 bytes per number; per text, twice as much and its own bytes; 4 ns per number and 10 ns per
+text of 8 characters if the table is in cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparsetrain.system.locks import with_builder_lock
 from sparsetrain.system.memory import aligned_empty
 
 _SMALL = 1 << 20  # keys
-_FEW = 1 << 12  # bytes of an argument that is as small as in a request
+_FEW = 1 << 12  # bytes; the arguments of a request are this small
 _NUMBERS = ("int32", "uint32", "int64")  # the rest are converted
 
 _keys = cache(with_builder_lock(host_kernel("keys of texts", keys.keys_kernel)))

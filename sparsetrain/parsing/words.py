@@ -54,7 +54,7 @@ def cast(dtype: str, value: Any, lanes: int) -> Any:
 
 
 def bind_lanes(value: Any, dtype: str, lanes: int = LANES) -> Any:
-    """Bind a value; several lanes are stored in a local, as TVM's analyzer refuses `T.Bind`."""
+    """Bind a value; a vector is stored in a local array, as TVM's analyzer refuses `T.Bind`."""
     if lanes == 1:
         return T.Bind(value)
     variable = T.alloc_local((lanes,), dtype)

@@ -83,7 +83,7 @@ def target_kernel(name: str, make: Callable[..., tvm.tirx.PrimFunc]) -> Callable
 
 
 def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callable[..., Kernel]:
-    """Like `target_kernel`, with the backend's maker for that name; see `Backend.kernel`."""
+    """Like `target_kernel`, with the backend's kernel for that name; see `Backend.kernel`."""
 
     @cache
     def compiled(target: tvm.target.Target, *variant: Any) -> Kernel:
@@ -94,7 +94,7 @@ def backend_kernel(name: str, host: Callable[..., tvm.tirx.PrimFunc]) -> Callabl
 
 
 def _load_or_compile(module: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Return a kernel's library, from disk if it was compiled before; a run needs about seven."""
+    """Return a kernel's library, from disk if compiled before; a run calls about seven kernels."""
     backend = backend_of(target)
     folder = library_cache.cache_folder() if backend.caches else None
     if folder is None:

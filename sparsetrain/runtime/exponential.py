@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectorised exp of float32 on a CPU, as inline arithmetic; sigmoid and tanh use it.
+"""Vectorized exp of float32 on a CPU, as inline arithmetic; sigmoid and tanh use it.
 
-TVM calls the C library for every number: 3 ns, in which a core could compute eight. Here
-``exp(x) = 2^n exp(r)`` with integer n and ``|r| <= ln(2) / 2``; a polynomial of degree 6 gives
-``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, NaN, overflow and
-underflow give the results of the C library.
+TVM calls the C library for every number, which takes 3 ns; a core could compute eight numbers in
+that time. Here ``exp(x) = 2^n exp(r)`` with integer n and ``|r| <= ln(2) / 2``; a polynomial of
+degree 6 gives ``exp(r)`` to 3e-9. The relative error of the result is below 2^-23; infinities, NaN,
+overflow and underflow give the results of the C library.
 
 Invariant: vectors and remainders use one formula with explicit fused multiply-adds, so an element's
 bits do not depend on its position.

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The target of this machine's CPU, its features that select kernels, and CPU levels.
 
-LLVM names a CPU by its model number, and TVM assumes the instructions of that name. In a virtual
-machine both can be wrong: a hypervisor may report an older model, or hide instructions. Linux lists
-the real ones, so missing instructions are added to the target (``+avx512bf16``), and wrongly
-implied ones removed (``-avx512f``).
+LLVM names a CPU by its model number, and TVM assumes that the CPU has all instructions of the named
+model. In a virtual machine both can be wrong: a hypervisor may report an older model, or hide
+instructions. Linux lists the real ones, so missing instructions are added to the target
+(``+avx512bf16``), and wrongly implied ones removed (``-avx512f``).
 
 AMX tiles also need the kernel's permission, once per process, before the first use; without it
-there is no AMX. With it, signal stacks of 8 KB are too small, so it is requested only where the CPU
-has tiles.
+there is no AMX. With the permission, signal stacks of 8 KB are too small, so it is requested only
+if the CPU has tiles.
 
 A level is an instruction set for programs that run on other machines: its name in LLVM, and the
 Linux flags of a CPU that supports it. No level includes AMX.

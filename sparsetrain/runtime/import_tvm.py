@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import of TVM without slow searches for its optional parts, and with working interrupts.
 
-TVM imports PyTorch if it is installed, although it is optional: most of the import time, and 200
-MB. Its wheels lack disco, and its device backends probe for operators. TVM ignores these errors,
-but at the first one C++ reads all debug information to name the callers: 0.2 s and 30 MB. So disco
-is hidden, and backends are loaded by their users (`tvm.backend.load`), unless the environment has
-TVM_DEVICE_BACKEND_AUTOLOAD=1. Packages import this module before anything else of TVM. Modules
-that are already imported stay, and hidden modules can be imported later.
+TVM imports PyTorch if it is installed, although it does not need it; this takes most of the import
+time, and 200 MB. TVM's wheels lack disco, and its device backends look for operators that may be
+missing. TVM ignores these errors, but at the first one C++ reads all debug information to name the
+callers, which takes 0.2 s and 30 MB. So disco is hidden, and backends are loaded by their users
+(`tvm.backend.load`), unless the environment has TVM_DEVICE_BACKEND_AUTOLOAD=1.
+`sparsetrain.runtime` imports this module before anything else of TVM. Modules that are already
+imported stay, and hidden modules can be imported later.
 
 A signal may arrive while TVM calls Python, as its passes do. TVM passes on only exception types it
 knows; the rest, even Ctrl-C, would become ``RuntimeError('')``.

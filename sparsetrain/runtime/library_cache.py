@@ -40,14 +40,14 @@ KERNEL_PREFIX = "kernel-"  # begins the key of a kernel that is called outside a
 MAX_PROGRAMS = 200  # a few hundred kilobytes each
 MAX_KERNELS = 1000  # called outside programs; 30 kilobytes on average
 MAX_OBJECTS = 2000  # file names of kernels linked into programs; 35 kilobytes each on average
-_ROOM = 8 << 20  # bytes; a library has a few hundred kilobytes
+_ROOM = 8 << 20  # bytes that must be free; a library has a few hundred kilobytes
 _CLOCK_STEP = 60  # seconds that a file's time may be ahead, for example on a network server
 _METADATA = 'metadata["'
-# Mathematics, C, and conversions of half floats. A C++ compiler would link the C++ library too,
-# which takes most of the time.
+# The libraries of mathematics, C, and conversions of half floats. A C++ compiler would also link
+# the C++ library, which takes most of the link time.
 _C_LIBRARIES = ("-lm", "-lc", "-lgcc")
 _NO_CPP = ("-nodefaultlibs",)
-# Two processes may have stored the same kernel in two files, with different neighbours.
+# Two processes may have stored the same kernel in two files, together with different kernels.
 _FIRST_OF_EQUALS = ("-Wl,--allow-multiple-definition",)
 
 
@@ -108,7 +108,7 @@ def digest(*parts: str) -> str:
 def kernel_text(kernel: tirx.PrimFunc | tvm.IRModule) -> str:
     """Return everything that determines a kernel's code: its script, and the LLVM IR it imports.
 
-    The script holds that IR as metadata, which it does not print. Printing metadata crashes the
+    The printed script omits this IR, because it is metadata, and printing metadata crashes the
     process for some modules.
     """
     script = str(kernel.script())
@@ -208,8 +208,8 @@ def can_link() -> bool:
 def write_file(folder: Path, key: str, suffix: str, write: Callable[[str], Any]) -> Path:
     """Store the file that `write` fills under `key`; raise OSError if it cannot be written.
 
-    It is filled in the system's temporary folder, and only if there is room: on a full disk LLVM
-    ends the process.
+    The file is filled in the system's temporary folder, and only if there is room: on a full disk
+    LLVM ends the process.
     """
     with (
         tempfile.TemporaryDirectory() as system,
@@ -270,5 +270,5 @@ def _private(status: os.stat_result, kind: Callable[[int], bool]) -> bool:
 
 
 def _is_scope_warning(line: bytes) -> bool:
-    """Recognise the empty "Scope" warnings that TVM writes on every save and load."""
+    """Recognize the empty "Scope" warnings that TVM writes on every save and load."""
     return b"executable.cc" in line and b": Warning: Scope " in line

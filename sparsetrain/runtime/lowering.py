@@ -6,7 +6,7 @@ exp of float32 is inline arithmetic (`exponential`).
 
 TVM 0.27 allocates a local array from a heap of workspaces, by a runtime call each time the array
 comes into scope, unless it is "global" and shorter than 1024 bytes. A named scalar of TVMScript
-(``row = ...``) is such an array too. In a loop over rows these calls serialise cache misses: a
+(``row = ...``) is such an array too. In a loop over rows these calls serialize cache misses: a
 gather took twelve times as long. So all arrays that registers could hold are placed on the stack.
 Larger arrays stay on the heap: allocate them once per task, not once per row.
 """

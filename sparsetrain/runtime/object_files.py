@@ -40,7 +40,7 @@ class CrossKernelCallError(Exception):
     """A kernel calls another function of its module."""
 
 
-TOGETHER = 4  # kernels per module; with 16, LLVM takes a few percent less on fewer cores
+TOGETHER = 4  # kernels per module; 16 would save LLVM a few percent, but use fewer cores
 
 
 def compile_objects(
@@ -83,7 +83,7 @@ def compile_objects(
         library_cache.link_under(others, file)
         return file.name, _load_static(file, *(var.name_hint for var in group))
 
-    # The LLVM IR of two kernels may define the same names, so each of these has its own file.
+    # Two kernels that import LLVM IR may define the same names, so each has its own file.
     own = [var for var in missing if library_cache.imported_llvm(kernels[var])]
     groups = [[var] for var in own]
     groups += _groups([var for var in missing if var not in own], together)
@@ -93,7 +93,7 @@ def compile_objects(
 
 
 def _groups(kernels: list[Any], size: int) -> list[list[Any]]:
-    """Deal kernels into groups of at most this size and nearly equal length."""
+    """Divide kernels into groups of nearly equal length, at most `size`."""
     count = -(-len(kernels) // size)
     return [kernels[first::count] for first in range(count)]
 
@@ -103,7 +103,7 @@ def _compile_each(
 ) -> list[Any]:
     """Compile groups of kernels on all cores.
 
-    The first group is compiled alone, since it initialises LLVM. A target with options for LLVM's
+    The first group is compiled alone, since it initializes LLVM. A target with options for LLVM's
     command line uses one thread, since these are global.
     """
     first = [compile_(group) for group in groups[:1]]
@@ -164,7 +164,7 @@ def run_parallel(tasks: Sequence[Callable[[], Result]], most: int = MAX_THREADS)
 
 
 def _submit(pool: ThreadPoolExecutor, task: Callable[[], Result]) -> Callable[[], Result]:
-    """Start a task and return a function that waits for its result; the task if that fails."""
+    """Start a task; return a function that waits for its result, or the task if it cannot start."""
     try:
         return pool.submit(copy_context().run, task).result
     except RuntimeError:  # the interpreter shuts down, or there are too many threads

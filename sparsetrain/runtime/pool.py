@@ -12,7 +12,7 @@ from sparsetrain.runtime.tensors import NDArray
 
 
 def scratch_tensor(shape: tuple[int, ...], dtype: str, like: NDArray) -> NDArray:
-    """Allocate uninitialised memory on the device of `like`, valid during one step."""
+    """Allocate uninitialized memory on the device of `like`, valid during one step."""
     scratch: NDArray = backend_at(like).scratch(shape, dtype)
     return scratch
 

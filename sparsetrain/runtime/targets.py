@@ -25,7 +25,7 @@ def resolve_target(target: str | tvm.target.Target = "auto") -> tvm.target.Targe
     Raises
     ------
     ConfigError
-        If it is none of these, or ``"cuda"`` cannot be used.
+        If `target` is none of these, or ``"cuda"`` cannot be used.
     """
     if isinstance(target, str) and target in _NAMED_TARGETS:
         return _NAMED_TARGETS[target]()

@@ -144,7 +144,7 @@ def empty(
     what: str = "an array",
     device: tvm.runtime.Device | None = None,
 ) -> NDArray:
-    """Allocate an uninitialised tensor, on the CPU by default.
+    """Allocate an uninitialized tensor, on the CPU by default.
 
     Raises
     ------

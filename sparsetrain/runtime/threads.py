@@ -37,7 +37,7 @@ def _share() -> int:
 
 # By default TVM uses half the cores, and pins threads from core 0 up, so that two jobs on one
 # machine share a core. Both must be set before the pool starts; the user's values are kept. Our
-# number is hidden from `os.environ`: workers of joblib would take it for the user's.
+# number is hidden from `os.environ`: workers of joblib would mistake it for the user's number.
 if named := os.environ.get("TVM_NUM_THREADS"):
     _require_number(named)
 else:
@@ -101,7 +101,7 @@ def mark_pool_started() -> None:
 
 
 def _after_fork() -> None:
-    """Run kernels on the only thread of a forked process: TVM would wait for the parent's."""
+    """After a fork, run kernels on the only thread; TVM would wait for the parent's threads."""
     global _forked
     if _started:
         _forked = True

@@ -19,8 +19,9 @@ import tvm_ffi
 from sparsetrain.runtime.tensors import NDArray, as_numpy, as_shape, empty
 
 PAGE = 4096  # bytes; sizes are rounded up to it, as in TVM's pool
-# Number of input sizes to keep buffers for. Batches of lists have about a hundred different sizes,
-# and creating views took 5 % to 25 % of their steps. A size takes some kilobytes.
+# Number of input sizes for which views are kept. Batches of lists have about a hundred different
+# sizes, and creating their views took 5 % to 25 % of a step. The views of a size take a few
+# kilobytes.
 MAX_LAYOUTS = 256
 
 
@@ -40,7 +41,7 @@ class BufferLifetime(NamedTuple):
 
 
 class Workspace:
-    """Temporary arrays of one program; `lifetimes` computes them from the program's arguments."""
+    """Temporary arrays of one program; `lifetimes` gives each array's size and lifetime."""
 
     def __init__(self, lifetimes: Callable[[Sequence[NDArray]], Sequence[BufferLifetime]]) -> None:
         self._lifetimes = lifetimes

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row-sparse tensors: the type, its algebra, coalescing, SciPy exchange.
 
-`row_sparse` (the type) with its operators in `arithmetic`, `algebra` (operators independent of the
-values, for traces and tensors), `coalesce` (the rows and their order: `CoalescePlan`), with the
-kernels of a CPU in `segment_kernels` and `plan_kernel`.
+Start with `row_sparse` (the type; its operators are in `arithmetic`), `algebra` (operators on both
+traced and computed tensors) and `coalesce` (`CoalescePlan`: the unique rows and the order of their
+entries). The CPU kernels are in `segment_kernels` and `plan_kernel`.
 """
 
 from sparsetrain.sparse_tensor.coalesce import CoalescePlan as CoalescePlan

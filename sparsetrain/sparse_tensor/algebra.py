@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on row-sparse tensors that do not depend on their values.
+"""Operators on row-sparse tensors with result shapes that do not depend on data.
 
 Every function takes and returns a `RowSparse` of Relax variables, and binds its results in the
-current `BlockBuilder`. Nothing here coalesces, so duplicates remain. Operators on the leaves come
-first.
+current `BlockBuilder`. Nothing here coalesces, so duplicates remain. The operators on single leaves
+come first.
 
-The same code runs on tensors through `eager`: it traces a rule over variables of the same dtypes
-and widths with symbolic lengths, compiles and caches it. The second call takes a few microseconds.
-Numbers become scalar inputs.
+`eager` runs the same code on tensors: it traces a function over variables with the tensors' dtypes
+and widths and with symbolic lengths, then compiles and caches it. A later call takes a few
+microseconds. Numbers become scalar inputs.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def reshape(tensor: Rows, shape: tuple[int, ...]) -> Rows:
 def slice_rows(tensor: Rows, start: int, shape: tuple[int, ...]) -> Rows:
     """Return rows ``[start, start + shape[0])``; entries outside become padding.
 
-    N does not change, so no shape depends on data.
+    The number of entries N does not change, so no shape depends on data.
     """
     rows = shape[0]
     shifted = _emit(op.subtract(tensor.indices, _like(start, tensor.indices)))
@@ -228,7 +228,7 @@ def _compile(
             output = builder.emit_output(relax.Tuple(leaves) if sparse else leaves[0])
         builder.emit_func_output(output)
     machine = build_relax(builder.get(), target)
-    return machine["rule"], result if sparse else None  # holds variables, so it takes little memory
+    return machine["rule"], result if sparse else None  # `result` holds no data
 
 
 def _variables(argument: Any, name: str) -> Any:

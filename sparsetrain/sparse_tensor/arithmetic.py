@@ -42,7 +42,7 @@ class Arithmetic:
         Raises
         ------
         DataError
-            If `factor` is anything else, such as an array.
+            If `factor` is neither a number nor a scalar.
         """
         checks.check_factor(factor)
         return eager(algebra.scale, self, factor)
@@ -53,7 +53,7 @@ class Arithmetic:
         return eager(algebra.cast, self, dtype)
 
     def concat(self, other: Self) -> Self:
-        """Return the sum of two tensors of one shape and dtype as joined entries, not coalesced.
+        """Return the sum of tensors of equal shape and dtype: all entries of both, not coalesced.
 
         Raises
         ------

@@ -47,7 +47,7 @@ def whole_rows(num_rows: Any) -> int:
     Raises
     ------
     DataError
-        If it is not an integer of 0 or more.
+        If `num_rows` is not an integer of 0 or more.
     """
     try:
         return require_int("RowSparse: num_rows", num_rows, 0)

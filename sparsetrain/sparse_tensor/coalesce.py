@@ -16,8 +16,9 @@ from sparsetrain.backend import backend_at
 from sparsetrain.runtime import NDArray
 from sparsetrain.runtime.tensors import leading_rows
 
-# From this many ids on, all threads sort digit by digit and read each other's results. On Zen 3
-# with a million rows, one thread sorts 16,384 ids in 162 us, two in 287; 53,248 in 640 and 567.
+# From this many ids on, all threads share one sort, and read each other's results after every
+# digit. On Zen 3, with a million rows, one thread sorts 16,384 ids in 162 us and two threads in 287
+# us; for 53,248 ids these are 640 and 567 us.
 SHARED_FROM = 32_768
 
 
@@ -32,7 +33,7 @@ class CoalescePlan:
     rows : (U,) int32 or int64
         Unique row numbers in ascending order.
     order : (N,) int32
-        Entry numbers, sorted by row; equal rows keep their order.
+        Entry numbers, sorted by row; entries of one row keep their order.
     offsets : (U + 1,) int32
         Beginning of each run in `order`.
     num_unique : int, optional
@@ -105,7 +106,7 @@ def make_plan(indices: NDArray, num_rows: int, *, parallel: bool = True) -> Coal
 
 
 def chunks_for(count: int) -> int:
-    """Number of threads that sort this many ids."""
+    """Return the number of threads that sort this many ids."""
     return runtime.num_threads() if count >= SHARED_FROM else 1
 
 
@@ -116,7 +117,7 @@ def segment_sum(plan: CoalescePlan, values: NDArray, source: NDArray | None) -> 
 
 
 def rows_below(plan: CoalescePlan, edges: Sequence[int]) -> list[int]:
-    """The number of a plan's rows below each edge (a row number)."""
+    """Return the number of the plan's rows below each row number in `edges`."""
     found: list[int] = backend_at(plan.order).coalescing.rows_below(plan, edges)
     return found
 

@@ -2,9 +2,9 @@
 """The CPU kernel for a `CoalescePlan`: a radix sort of ids, and the runs of equal ids.
 
 A stable sort from the lowest digit up. Each chunk of the entries counts its digits, then places its
-entries after those of the previous chunks, so any number of chunks gives the same order. Runs are
-counted and written chunk by chunk too; a chunk begins where a run does, so each element has one
-writer.
+entries behind the previous chunks' entries, so any number of chunks gives the same order. Runs are
+counted and written chunk by chunk too; a chunk begins at the start of a run, so each element has
+one writer.
 
 Chunks run in parallel; their number is an extent of an argument. Cost: N entries times the digits
 of the number of rows (not of the dtype), and two passes over the sorted ids.
@@ -27,9 +27,9 @@ from sparsetrain.kernels.builder import buffer, counter, extents, kernel, put, s
 
 DIGIT_BITS = 11  # at most this many: 2048 counters of 4 bytes stay in the first-level cache
 DIGITS = 1 << DIGIT_BITS
-# Further numbers of a chunk, after its counters, which end at a cache line.
+# Positions of further numbers in a chunk's notes, after the counters, which end at a cache line.
 PADDING, OUTSIDE, BEGIN, RUNS = range(DIGITS, DIGITS + 4)
-CHUNK_NOTES = DIGITS + 16  # numbers of a chunk
+CHUNK_NOTES = DIGITS + 16  # length of a chunk's notes
 
 Chunks = Callable[[int, Any], AbstractContextManager[Any]]  # a loop: parallel, or not
 Entries = Callable[[Any], tuple[Any, Any]]  # position -> id and number of the entry there
@@ -37,7 +37,7 @@ Entries = Callable[[Any], tuple[Any, Any]]  # position -> id and number of the e
 
 @cache
 def digits_of(num_rows: int, index_dtype: str, most: int = DIGIT_BITS) -> tuple[int, int]:
-    """Passes, and bits of each, at most `most`: the fewest passes, then the fewest counters."""
+    """Return the fewest passes of at most `most` bits, and the fewest bits for these passes."""
     # Not more bits than an index has: a shift past its width is undefined.
     bits = max(1, min(int(num_rows).bit_length(), np.iinfo(index_dtype).bits - 1))
     passes = -(-bits // most)
@@ -58,7 +58,8 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
     no thread is started, and S is 1.
     """
     with kernel() as built:
-        # A known number removes the loops over chunks, which take half of the time for 128 ids.
+        # If the number of chunks is static, there are no loops over chunks, which take half of the
+        # time for 128 ids.
         entries, room, chunks = extents(3) if parallel else (*extents(2), 1)
         a = SimpleNamespace(
             ids=buffer("ids", (entries,), index_dtype),
@@ -76,7 +77,7 @@ def plan_kernel(index_dtype: str, parallel: bool = True) -> PrimFunc:
 
 
 def _digits_of(num_rows: Any, index_dtype: str) -> tuple[Any, Any]:
-    """Inside a kernel: `digits_of`, int32."""
+    """Inside a kernel: emit `digits_of`; both numbers are int32."""
     # 0 counts as one bit, like 1, because `clz` of 0 is undefined.
     unused = tirx.Cast("int32", tirx.clz(tirx.bitwise_or(num_rows, const(1, "int64"))))
     bits = T.Bind(tirx.min(64 - unused, np.iinfo(index_dtype).bits - 1))
@@ -97,7 +98,7 @@ def _radix_sort(a: SimpleNamespace, over: Chunks) -> None:
     with T.serial(0, a.passes - 1) as after:
         half = T.Bind(
             (a.passes + 1 + after) % 2
-        )  # TVM 0.27 breaks a falling index (`FlattenBuffer`)
+        )  # `FlattenBuffer` of TVM 0.27 breaks a falling index
         _sort_digit(a, over, after + 1, lambda n: (a.keys[half * entries + n], a.order[half, n]))
     padding, outside = counter(), counter()
     with T.serial(0, a.notes.shape[0]) as s:
@@ -194,7 +195,7 @@ def _find_runs(a: SimpleNamespace, over: Chunks, entries: Any) -> None:
 
 
 def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
-    """The first position from `place` on at which a run starts, or the end."""
+    """Return the first position from `place` on at which a run starts, or the end."""
     found = counter(tirx.Cast("int32", place))
     n = tirx.Cast("int64", found[0])
     inside = tirx.And(n > 0, n < entries)
@@ -207,8 +208,8 @@ def _next_run(starts: Callable[[Any], Any], place: Any, entries: Any) -> Any:
 def _write_runs(a: SimpleNamespace, begin: Any, end: Any, starts: Any, first: Any) -> None:
     """Write rows and ends of the runs from `begin` to `end`, without branches.
 
-    Every entry writes its row and a run end after itself; the run's last entry overwrites the
-    others.
+    Every entry writes its row and a run end after itself; within a run, later entries overwrite
+    earlier ones.
     """
     run = counter(first)
 

@@ -55,7 +55,7 @@ class RowSparse(Arithmetic):
         Shape of the dense tensor if it is not (num_rows, D), with the same elements in the same
         order: (num_rows,) for a vector, or leading axes with product num_rows.
     coalesced : bool
-        Indices are known to be unique, sorted and free of padding, and `source` is None.
+        Whether indices are known to be unique, sorted and free of padding, and `source` is None.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class RowSparse(Arithmetic):
         Raises
         ------
         DataError
-            As `validate`.
+            As in `validate`.
         """
         indices = np.asarray(indices)
         wide = "int32" if indices.dtype.name == "int32" else "int64"  # in any byte order

@@ -6,7 +6,7 @@ Preconditions (checked by `RowSparse.validate`, not here): indices are in [0, nu
 the number of threads. Row numbers become int64 before they are multiplied by a width.
 
 Output rows run in parallel (`segment_sum`, `row_squares`, the zero fill of `scatter_add`). The
-scatter is serial. The columns of a row are vectorised.
+scatter is serial. The columns of a row are vectorized.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of a cache of rows: from row numbers to places in the cache, and transfers to a file.
 
-A full cache evicts by a clock: the first place that this batch does not read and that was used
-least often. Transfers run in parallel, record by record. Cost of a lookup: a cache line per row.
+A full cache evicts by the clock algorithm: the hand passes over rows that this batch reads, cools
+all other rows that it meets, and takes the place of the first cold row. Transfers run in parallel,
+record by record. Cost of a lookup: a cache line per row.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def find_kernel(dtype: str) -> PrimFunc:
     that holds it; owner, home and used_in (C,): a place's row, its record, and the last batch that
     read it; heat and dirty (C,) int8; notes (4,); missing and evicted (N,): places to fill from the
     file, and the rows to write from there first, -1 for none; now, the batch's number.
-    `notes[FULL]` is 1 if one batch fills the cache; the remaining ids are unchanged. Numbers are
-    int32.
+    `notes[FULL]` is 1 if the batch has more rows than the cache; the remaining ids are then
+    unchanged. Numbers are int32.
     """
     with kernel() as built:
         rows, places, room = extents(3)
@@ -104,7 +105,7 @@ def _bring_in(a: SimpleNamespace, place: Any, row: Any) -> None:
 
 
 def _evict(a: SimpleNamespace, place: Any) -> None:
-    """Find a place to evict; its row is then in its record again."""
+    """Free a place; the evicted row is then in its record again."""
     tries, places = counter(), tirx.Cast("int32", a.owner.shape[0])
     with T.While(tirx.And(place[0] < 0, tries[0] < places * (_HOTTEST + 2))):
         hand = T.Bind(a.notes[HAND])

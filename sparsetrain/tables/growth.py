@@ -62,6 +62,6 @@ def copy_grown_(
 
 
 def last_step(arrays: Mapping[str, np.ndarray]) -> int:
-    """The step up to which touched rows are current; 0 if no slot records it."""
+    """Return the step up to which touched rows are current; 0 if no slot records it."""
     steps = (int(a.max(initial=0)) for name, a in arrays.items() if name.endswith(f":{LAST}"))
     return max(steps, default=0)

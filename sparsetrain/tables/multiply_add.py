@@ -2,10 +2,10 @@
 """Explicit fused multiply-adds in a formula's expressions, so that LLVM does not choose.
 
 ``a * b + c`` is rounded twice, or once as one instruction. LLVM 22 decides by context: in ``a * b +
-c * d`` it may fuse either product, or neither if its vectoriser packs them. Then the last elements
-of a row can differ from the first, and kernels from each other, depending on the CPU. So every sum
-with a product is written as `fma`, with the left product if there are two; a CPU without such an
-instruction always rounds twice.
+c * d`` it may fuse either product, or neither if its vectorizer packs them. Then the last elements
+of a row can be rounded differently from the first, and two kernels can differ, depending on the
+CPU. So every sum with a product is written as `fma`, with the left product if there are two; a CPU
+without such an instruction always rounds twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _multiply_add = _register()
 
 
 def define_multiply_add(kind: str, meaning: Callable[[Any, Any, Any], Any]) -> None:
-    """Choose the form of ``x * y + z`` on a kind of target."""
+    """Define how ``x * y + z`` is computed on a kind of target."""
     tirx.register_intrin_lowering(_OPERATOR, kind, f=lambda call: meaning(*call.args))
 
 
@@ -43,12 +43,12 @@ define_multiply_add("llvm", fma)
 
 
 def multiply_add(x: Any, y: Any, z: Any) -> Any:
-    """``x * y + z``, one operation."""
+    """Return ``x * y + z`` as one operation."""
     return tvm.ir.Call(_multiply_add, [x, y, z], ret_ty=x.ty)
 
 
 def fuse_multiply_adds(value: Any) -> Any:
-    """Return the expression with every sum of a product as one call.
+    """Return the expression with multiply-adds in place of sums that have a product.
 
     Parameters
     ----------

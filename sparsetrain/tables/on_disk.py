@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`OnDisk`: tables larger than memory, with rows and slots in a file and the hot ones in memory.
 
-A program gets a cache instead of the table, a tensor of C rows and slots, and places in the cache
-instead of row numbers. Before it runs, the rows of its batch are read into the cache. An update
-does not depend on a row's place, so the bits equal those of a table in memory.
+Instead of the table, a program gets a cache (C rows, with slots), and instead of row numbers,
+places in this cache. Before it runs, the rows of its batch are read into the cache. An update does
+not depend on a row's place, so the bits are the same as for a table in memory.
 
 A disk reads and writes pages of about 60 rows. So evicted rows are not written in place but
 appended to the log of their range of rows. A full log is merged into its range by sequential reads
@@ -39,7 +39,7 @@ _MOST_PLACES = 2**28
 _RANGES = 256  # largest number of ranges; each has a log
 _LEAST = 1 << 14  # rows of a range
 _SPARE = 4  # rows of a range for each record of its log
-_BLOCK = 1 << 20  # rows numbered at a time
+_BLOCK = 1 << 20  # rows per pass when the index is filled
 _MOST_SLOTS = 2**31 - 1
 _find = host_kernel("places of rows", find_kernel)
 
@@ -55,7 +55,7 @@ class OnDisk:
         which is free again when the process ends, however it ends.
     cache_rows : int
         C, the rows of each storage that are in memory: at least the unique rows of a batch,
-        including batches of `evaluate` and `predict`, which have 4,096 rows by default.
+        including batches of `evaluate` and `predict`, which have 4,096 examples by default.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class _Map:
 
 
 class DiskTable(Table):
-    """A table whose `weight` (C, D) and `slots` are a cache of rows in a file.
+    """A table with its rows in a file; `weight` (C, D) and `slots` are a cache of these rows.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class DiskTable(Table):
 
     @property
     def lags(self) -> bool:
-        """Whether rows must be requested before they are read: always."""
+        """Whether rows must be brought in before they are read: always True here."""
         return True
 
     @property
@@ -170,7 +170,7 @@ class DiskTable(Table):
         return 4 * self._rows * self._columns[-1].stop
 
     def catch_up(self, ids: Any) -> int:
-        """Bring rows into the cache, and write their places over their numbers. Returns 0.
+        """Bring rows into the cache, and replace the row numbers by places; return 0.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class DiskTable(Table):
         return 0
 
     def flush(self, missed: int = 0) -> int:
-        """Write all changes and put records in order; rows stay in the cache. Returns 0."""
+        """Write all changes and put records in order; rows stay in the cache. Return 0."""
         self._file.require_whole()
         places = np.flatnonzero(self._map.dirty[: self._map.notes[USED]])
         rows = self._map.owner[places]
@@ -219,7 +219,7 @@ class DiskTable(Table):
         return runtime.as_tensor(self.stored()[0])
 
     def stored(self, writing: bool = False) -> tuple[Any, Mapping[str, Any]]:
-        """See `Table.stored`; arrays that are mapped from the file."""
+        """As `Table.stored`; the arrays are mapped from the file."""
         self.flush()
         if writing:
             self._map.clear()
@@ -237,14 +237,14 @@ class DiskTable(Table):
         self._map.dirty[self._located] = 1
 
     def fill_(self, part: str, blocks: Iterable[tuple[int, np.ndarray]]) -> None:
-        """Write the rows of one of its tables, with the slots of untouched rows.
+        """Write the rows of one of the storage's tables, with the slots of untouched rows.
 
         Parameters
         ----------
         part : str
             Name of the table.
         blocks : iterable of (int, array (N, D) float32)
-            First row, and consecutive rows.
+            The number of a first row, and the rows from there on.
         """
         formula = self.ranges[0].rule.spec.formula
         initial = {slot.name: slot.initial for slot in formula.slots}
@@ -316,7 +316,7 @@ class DiskTable(Table):
         self._map.home[at[~out]] = slots[~out]
 
     def _records(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Records (N, W) of the rows in places."""
+        """Return records (N, W) of the rows in these places of the cache."""
         records = np.empty((len(rows), self._width), np.float32)
         for tensor, columns in zip(self._tensors(), self._columns, strict=True):
             values = runtime.as_numpy(tensor)[places]

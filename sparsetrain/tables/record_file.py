@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""File of records without a name, which disappears when its process ends.
+"""Unnamed file of records, which disappears when its process ends.
 
-All space is allocated at the start, so a full disk is an error then, not later. It is read and
-written through the system's file cache, which uses free memory.
+All space is allocated at the start, so a full disk is an error then, not later. The file is read
+and written through the system's file cache, which uses free memory.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RecordFile:
 
     @cached_property
     def array(self) -> np.ndarray:
-        """All records, mapped, for sequential reads and writes."""
+        """All records, mapped into memory, for sequential reads and writes."""
         memory = mmap.mmap(self._descriptor, self._shape[0] * self._bytes)
         return np.frombuffer(memory, np.float32).reshape(self._shape)
 

@@ -12,8 +12,8 @@ training, without its memory traffic. `max_replayed_steps` limits the steps per 
 ones become one multiplication of each slot, without their effect on the weight.
 
 Each step of an element depends on the previous one. So the rows of a block are replayed one by one
-up to the step of the most recent row, and from there as one long row with independent elements. If
-listed rows miss many steps, they are sorted by these (`sorts`).
+up to the step of the most recent row, and from there as one long row with independent elements.
+Listed rows that may have missed many steps are sorted by the number of missed steps (`sorts`).
 
 Parallel: strips of interleaved blocks of rows, because the missed steps of rows differ widely and
 each thread gets a fixed share.
@@ -46,7 +46,7 @@ STRIPS = 64
 
 
 def tasks_of(_rows: int) -> int:
-    """Number of tasks for this number of rows."""
+    """Return the number of tasks for this number of rows."""
     return STRIPS
 
 
@@ -112,7 +112,7 @@ def catch_up_kernel(
 
 
 def sorts(spec: KernelSpec) -> bool:
-    """Whether sorting listed rows by their steps pays: if all missed steps must be replayed."""
+    """Whether sorting listed rows by missed steps pays: only if all of these are replayed."""
     return spec.noop_on_zero_grad == "never" and not spec.closed
 
 
@@ -122,8 +122,8 @@ def replay_row(
 ) -> Iterator[Any]:
     """Replay a row's missed steps, if any, and mark it current.
 
-    `until` is the step and `max_steps` or None. Yields the number of steps, in the branch of rows
-    that are behind.
+    `until` is (current step, `max_steps` or None). The ``with`` block belongs to the branch of rows
+    that are behind, and gets the number of replayed steps.
     """
     since = T.Bind(last[row])
     with T.If(_behind(parameter.spec, since, until[0])), T.Then():
@@ -133,7 +133,7 @@ def replay_row(
 
 
 class _Block:
-    """Rows `row_at(i)` that may be replayed as one; `until` is as in `replay_row`."""
+    """Rows `row_at(i)` that may be replayed as one row; `until` is as in `replay_row`."""
 
     def __init__(
         self,
@@ -205,17 +205,17 @@ def _can_join(parameter: Parameter, rows: int) -> bool:
 
 
 def columns(spec: KernelSpec, dtype: str) -> int:
-    """Columns K of a history: a step's numbers, then accumulated logs of `decay_numbers`.
+    """Return K, the columns of a history: a step's numbers, then summed logs of `decay_numbers`.
 
-    In closed mode, instead of the logarithms, the product of all `transition` matrices so far. For
-    a half-precision `dtype` the two keys of the step's random bits come last.
+    In closed mode, the product of the `transition` matrices of all later steps replaces the
+    logarithms. For a half-precision `dtype` the two keys of the step's random bits come last.
     """
     beyond = spec.order**2 if spec.closed else len(decay_numbers(spec))
     return len(spec.numbers) + beyond + 2 * format_of(dtype).rounded
 
 
 def decay_numbers(spec: KernelSpec) -> tuple[str, ...]:
-    """Names of the numbers that decay the weight and the slots, for `max_replayed_steps`."""
+    """Return the names of the numbers that decay weight and slots, for `max_replayed_steps`."""
     weight = ("keep",) if spec.decay == "decoupled" else ()
     return weight + tuple(name for name in spec.formula.slot_decay if name is not None)
 
@@ -227,7 +227,7 @@ class PastSteps:
         self.array, self.base, self.spec, self.dtype = array, base, spec, dtype
 
     def numbers(self, step: Any) -> SimpleNamespace:
-        """The numbers of a step, rounded like scalar arguments."""
+        """Return the numbers of a step, rounded like scalar arguments."""
         row = T.Bind(tirx.Cast("int64", step - self.base))
         values = {
             name: T.Bind(tirx.Cast(format_of(self.dtype).computed, self.array[row, column]))
@@ -243,12 +243,12 @@ class PastSteps:
         return {"keys": [T.Bind(tirx.Cast("int64", self.array[row, at])) for at in places]}
 
     def transition(self, since: Any, i: int, j: int) -> Any:
-        """Coefficient of number j of an element after step `since` in number i now."""
+        """Return entry (i, j) of the product of all `transition` matrices after step `since`."""
         column = len(self.spec.numbers) + i * self.spec.order + j
         return self.array[tirx.Cast("int64", since - self.base), column]
 
     def product(self, column: int, since: Any, until: Any) -> Any:
-        """Product of a decay number over the steps (since, until]."""
+        """Return the product of a decay number over the steps (since, until]."""
         place = len(self.spec.numbers) + column
         begin, end = (tirx.Cast("int64", step - self.base) for step in (since, until))
         logarithm = self.array[end, place] - self.array[begin, place]
@@ -256,7 +256,7 @@ class PastSteps:
 
 
 def _behind(spec: KernelSpec, since: Any, now: Any) -> Any:
-    """Whether a row has missed steps. -1 marks an untouched row, which may have none to replay."""
+    """Whether a row has missed steps; for some formulas, an untouched row (-1) has none."""
     behind = since < now
     return tirx.And(since >= 0, behind) if spec.noop_on_zero_grad == "untouched" else behind
 
@@ -269,9 +269,9 @@ def _replay_limited(
     until: tuple[Any, Any],
     zero: Any,
 ) -> Any:
-    """Replay the steps from `since` on, those beyond a limit by powers; return the number replayed.
+    """Replay the steps after `since`; beyond a limit, only decay; return the number replayed.
 
-    In closed mode, if there are more than the limit, none is replayed.
+    In closed mode, if there are more steps than the limit, one product replaces them all.
     """
     now, max_steps = until
     count = T.Bind(now - since if max_steps is None else tirx.min(now - since, max_steps))
@@ -306,7 +306,7 @@ def _replay(
 def _multiply(
     parameter: Parameter, place: tuple[Any, Any], past: PastSteps, since: Any, now: Any
 ) -> None:
-    """Make a row current by the product of the steps (since, now], summed in float64."""
+    """Make a row current: apply the matrix product of the steps (since, now], in float64."""
     (row, start), order = place, parameter.spec.order
     product = [[T.Bind(past.transition(since, i, j)) for j in range(order)] for i in range(order)]
     weights = parameter.open(row, past.numbers(now))
@@ -351,15 +351,15 @@ def _decay_by_powers(
 class History:
     """Numbers of the steps ``base + 1 .. now``.
 
-    Row t of `tensor` holds the numbers of step ``base + t``; at row 0 all rows are current. Cost: K
-    float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
+    Row t of `tensor` holds the numbers of step ``base + t``; at step `base` all table rows are
+    current. Cost: K float64 a step until `restart`, which a flush calls: 80 bytes a step for Adam.
 
     Parameters
     ----------
     spec : KernelSpec
-        Decides the columns of a row.
+        Determines the columns.
     now : int
-        Steps before the first recorded one.
+        Number of steps before the first recorded one.
     dtype : str
         Dtype of the parameter.
     """
@@ -400,11 +400,11 @@ class History:
         return self.now - self.base
 
     def saved(self) -> np.ndarray:
-        """A copy of the rows of `tensor` so far, from which `go_on_` continues."""
+        """Return a copy of the rows of `tensor` so far, from which `go_on_` continues."""
         return self._view()[: self.missed + 1].copy()
 
     def go_on_(self, base: int, saved: np.ndarray) -> None:
-        """Continue from a saved history with its `base`; copies it.
+        """Continue from a copy of a saved history and its `base`.
 
         Raises
         ------

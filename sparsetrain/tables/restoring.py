@@ -29,7 +29,7 @@ class Missed(NamedTuple):
 
 
 def missed_of(manifest: Mapping[str, Any]) -> list[Any]:
-    """The manifest's entry about histories; older versions saved all rows current."""
+    """Return the manifest's list of histories; older ones have none, as all rows were current."""
     return list(manifest.get(MISSED) or ())
 
 
@@ -38,7 +38,7 @@ def missed_in(
     read: Callable[[str], np.ndarray],
     rule_then: Callable[[str], Rule],
 ) -> list[Missed]:
-    """The histories of a checkpoint.
+    """Return the histories of a checkpoint.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def restored_(
 ) -> None:
     """Continue from loaded arrays.
 
-    Rows that follow the rule by which they lagged continue to lag. Other rows are made current, and
-    new histories begin. If `last` was not kept for rows that are current, it is set: in tables that
-    lag only from now on, and for untouched rows that had nothing to catch up with before.
+    Rows continue to lag if their rule is still the saved one. All other rows are made current, and
+    new histories begin. For current rows, `last` is set if it was not recorded: in tables that did
+    not lag before, and for untouched rows that had nothing to replay before.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def require_current(table: Table, arrays: Mapping[str, np.ndarray]) -> None:
     Raises
     ------
     CheckpointError
-        If a row is not.
+        If a row is not current.
     """
     begins = {name: rows.start for name, rows in table.named.items()}
     for number in table.histories:
@@ -136,7 +136,7 @@ def _goes_on_(table: Table, history: History, part: Range, then: Sequence[Missed
 
 
 def _lag_again_(table: Table, history: History, then: Missed, rows: slice) -> None:
-    """Restore a history, if these rows have missed no further steps."""
+    """Restore a history; refuse rows that have missed steps outside it."""
     history.go_on_(then.base, then.steps)
     last = runtime.as_numpy(table.slots[LAST])[rows]
     known = (last >= history.base) & (last <= history.now)
@@ -149,7 +149,7 @@ def _lag_again_(table: Table, history: History, then: Missed, rows: slice) -> No
 def _note_current_(
     table: Table, part: Range, pieces: Mapping[str, slice], recorded: Collection[str]
 ) -> int:
-    """Set `last` for a range whose rows are all current; tables `recorded` have it already."""
+    """Set `last` in a range of current rows, except in the tables `recorded`; return the step."""
     last = runtime.as_numpy(table.slots[LAST])
     now = _step_of(table, [last[pieces[name]] for name in recorded])
     unrecorded = [rows for name, rows in pieces.items() if name not in recorded]
@@ -164,7 +164,7 @@ def _note_current_(
 
 
 def _step_of(table: Table, pieces: Sequence[np.ndarray]) -> int:
-    """The step up to which all touched rows are current."""
+    """Return the step up to which all touched rows are current."""
     now = max((int(last.max(initial=0)) for last in pieces), default=0)
     if not all(((last == now) | (last == UNTOUCHED)).all() for last in pieces):
         raise CheckpointError(f"rows of {table.name!r} are saved at different steps")

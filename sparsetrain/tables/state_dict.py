@@ -32,7 +32,7 @@ def require_own_names(model: str, params: Iterable[str], tables: Parts) -> None:
     Raises
     ------
     ConfigError
-        Names the first; `model` is the class of the model.
+        If there is one; the message names it and `model`, the model's class.
     """
     names = [name for name in params if name not in tables]
     of_tables = [table for named in named_tables(tables).values() for table in named]
@@ -53,7 +53,7 @@ def named_arrays(
     count: runtime.NDArray | None = None,
     view: Callable[[runtime.NDArray], np.ndarray] = runtime.as_numpy,
 ) -> dict[str, np.ndarray]:
-    """Views of parameters and slots by logical name.
+    """Return views of parameters and slots by logical name.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def writable_arrays(
     tables: Parts,
     count: runtime.NDArray | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Writable `named_arrays`; copied to a device when the block ends without an error."""
+    """Yield writable `named_arrays`; copied back to a device if the block ends without an error."""
     with ExitStack() as stack:
 
         def editable(stored: Any) -> np.ndarray:
@@ -107,7 +107,7 @@ def writable_arrays(
 
 
 def named_tables(tables: Parts) -> dict[str, dict[str, slice]]:
-    """For each storage, the rows of its tables by logical name, such as ``embeddings.C1.weight``.
+    """Return the rows of each storage's tables by name, such as ``embeddings.C1.weight``.
 
     A storage with a single table of the same name keeps its name: ``item.weight``.
     """
@@ -150,7 +150,7 @@ def require_finite(arrays: Mapping[str, np.ndarray], steps: int) -> None:
     Raises
     ------
     NumericalError
-        Names the first slot or parameter that is not finite.
+        If there are any; the message names the first such slot or parameter.
     """
     found = describe_nonfinite(arrays)
     if found is not None:
@@ -163,7 +163,7 @@ def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
     Raises
     ------
     CheckpointError
-        If there is one.
+        If an array has NaN or infinity.
     """
     finite = Finite()
     for name, array in arrays.items():
@@ -182,7 +182,7 @@ class Finite:
         self._found = self._found or describe_nonfinite({name: part})
 
     def require(self) -> None:
-        """As `check_finite`, for the checked arrays."""
+        """Raise as `check_finite` does, for the parts that `look` has seen."""
         if self._found is not None:
             raise CheckpointError(
                 f"{self._found}: take another checkpoint, and train with a lower lr"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense reverse rules that TVM 0.27 lacks, gets wrong, or has in a form models cannot use.
 
-They are registered with `defvjp`, as a user's rules are. `tests/ad` checks each against central
+They are registered with `defvjp`, like a user's rules. `tests/ad` checks each against central
 differences.
 """
 

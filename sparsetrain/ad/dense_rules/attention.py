@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention: averages of values, weighted by the softmax of products of queries and keys.
 
-The weights come from the forward pass, so a program computes them once.
+The rule builds the weights from the same expressions as the forward pass, so that a program
+computes them once.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from sparsetrain.ops.indexing.reads import read_of, rows_read
 def _read(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Return a row-sparse cotangent where ids name rows of a parameter.
 
-    The cotangent of an activation is dense. Reads of single elements of a parameter of known shape,
-    or of its copies, are an error: their cotangent would be as long as the parameter.
+    The cotangent of an activation is dense. Reading single elements of a parameter of known shape,
+    or of its copies, is an error: the cotangent would be as long as the parameter.
     """
     x, shape = call.args[0], list(call.args[0].ty.shape)
     rows = rows_read(builder, x, read_of(builder, call))

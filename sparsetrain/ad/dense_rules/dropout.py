@@ -2,7 +2,7 @@
 """Dropout with a mask computed from a key and the position of an element.
 
 No mask is stored: the reverse pass computes it again. The mask does not depend on threads, the
-device, or how a batch is split into parts, since rows are numbered through the whole batch.
+device, or how a batch is split into parts, since a row's number is its position in the whole batch.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def _kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
         return te.compute(x.shape, element, "dropout")
 
     words = _columns(builder, x.ty.shape[-1] if x.ty.ndim > 1 else 1, layer)
-    # Marked elementwise, it fuses behind a matrix product as the addition of a bias does.
+    # Marked elementwise, so that it fuses with the matrix product before it, like a bias.
     kind = {"op_pattern": _ELEMENTWISE}
     return builder.call_te(dropout, *call.args, words, primfunc_attrs=kind)
 
 
 def _columns(builder: relax.BlockBuilder, width: Any, layer: int) -> relax.Expr:
-    """A word for each column: a constant where the width is one, since computing it is expensive.
+    """Return a 32-bit word per column: a constant if the width is static, to save run time.
 
-    TVM would fold it, but compiles a kernel for that.
+    TVM could fold the computation itself, but it would compile a kernel to do so.
     """
     if isinstance(width, tirx.IntImm | int):
         numbers = np.arange(int(width), dtype=np.uint32)
@@ -103,7 +103,8 @@ def dropout(
     layer : int
         A different number for each use of one key.
     relu : bool
-        Apply ReLU as well. The reverse pass then needs no mask: a positive result was kept.
+        Apply ReLU as well. The reverse pass then needs no mask: an element was kept where the
+        result is positive.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def dropout(
     Raises
     ------
     ConfigError
-        If the rate is not at least 0 and below 1.
+        If `rate` is outside [0, 1).
     """
     if not 0 <= rate < 1:
         raise ConfigError(f"dropout: rate is {rate!r}; it must be at least 0 and below 1")

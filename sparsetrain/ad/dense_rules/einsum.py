@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`einsum`; its derivative is an einsum too."""
+"""Reverse rule of `einsum`; the derivative is an einsum too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Factor(NamedTuple):
 
     @property
     def extents(self) -> dict[str, Any]:
-        """Extents by letter, without those of length 1, which broadcast."""
+        """Extents by letter, except extents of 1, which broadcast."""
         sides = zip(self.letters, self.tensor.ty.shape, strict=True)
         return {letter: n for letter, n in sides if not is_one(n)}
 
@@ -48,8 +48,9 @@ def _einsum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -
 def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> relax.Expr:
     """Return the cotangent of one argument.
 
-    Letters found only in this argument are summed in the result, so a factor of ones is added for
-    them. A broadcast axis is summed; for letters written twice only the diagonal was read.
+    The forward einsum sums over letters found only in this argument, so a factor of ones is added
+    for them. A broadcast axis is summed. If a letter is repeated, as in ``ii``, only the diagonal
+    was read, so the cotangent is zero elsewhere.
     """
     known = {letter for factor in others for letter in factor.extents}
     alone = {letter: n for letter, n in own.extents.items() if letter not in known}
@@ -70,7 +71,7 @@ def _part(own: _Factor, others: list[_Factor], builder: relax.BlockBuilder) -> r
 
 
 def _product(factors: list[_Factor], result: str) -> relax.Expr:
-    """An einsum of tensors and scalars; TVM's takes no scalars."""
+    """Return the einsum of tensors and scalars; TVM's `einsum` takes no scalars."""
     tensors = [factor for factor in factors if factor.letters]
     subscripts = f"{','.join(factor.letters for factor in tensors)}->{result}"
     total = emit(op.einsum([factor.tensor for factor in tensors], subscripts))
@@ -80,7 +81,7 @@ def _product(factors: list[_Factor], result: str) -> relax.Expr:
 
 
 def _on_diagonal(part: te.Tensor, like: te.Tensor, places: list[int]) -> te.Tensor:
-    """Zero except where axes with the same letter have equal indices."""
+    """Return `part` where axes with the same letter have equal indices, and zero elsewhere."""
 
     def element(*index: Any) -> Any:
         first = [index[places.index(n)] for n in range(len(part.shape))]

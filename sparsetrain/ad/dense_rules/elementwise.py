@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations and other functions of one or two elements.
 
-Where possible, a rule tests the output instead of the argument: then nothing else needs the
-argument, and the product before it, its bias and the activation can be one kernel. If one of two
+Where possible, a rule tests the output instead of the argument: then only the forward pass reads
+the argument, and the matrix product, its bias and the activation can be one kernel. If one of two
 arguments is broadcast, its cotangent is summed.
 """
 
@@ -23,15 +23,15 @@ from sparsetrain.ad.vjp_rules import VJPRule
 def _relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
     """Backward: ``where(y <= 0, 0, cotangent)``.
 
-    Tests the output, so that matmul, bias and ReLU can be one kernel; 0 at 0, and the cotangent at
-    NaN, as in PyTorch.
+    The rule tests the output, so that matmul, bias and ReLU can be one kernel. As in PyTorch, the
+    result is 0 where y is 0, and the cotangent where y is NaN.
     """
     zero = constant(0, output)
     return [op.where(op.less_equal(output, zero), zero, cotangent)]
 
 
 def _leaky_relu(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the same factors."""
+    """Forward: ``x`` above 0, ``alpha x`` elsewhere. Backward: the cotangent, scaled likewise."""
     alpha = float(call.attrs["alpha"])
     sign = output if alpha > 0 else call.args[0]  # then both have the same sign
     small = op.multiply(constant(alpha, output), cotangent)
@@ -151,7 +151,8 @@ def _where(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 def _power(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
     """Backward: ``y x**(y - 1) cotangent`` and ``z log(x) cotangent`` for ``z = x**y``.
 
-    0 for x where y is 0, and for y where x is 0, as in PyTorch; elsewhere these would be NaN.
+    As in PyTorch, the cotangent of x is 0 where y is 0, and the cotangent of y is 0 where x is 0;
+    these formulas might give NaN there.
     """
     x, y = call.args
     zero, one = constant(0, output), constant(1, output)

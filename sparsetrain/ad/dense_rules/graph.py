@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operator on a graph."""
+"""Reverse rule of a graph's sparse matrix times a dense one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropies of logits of clicks, of classes, and of products with all rows of a table.
+"""Cross-entropies: of click logits, of classes, and of scores for all rows of a table.
 
-The last is one array of (N, V) numbers, or tiles of it (`tiled_cross_entropy`). The forward pass
-overwrites its scores s with ``softmax(s) - one_hot(y)``, and the reverse pass multiplies these by
-the cotangent in place.
+The last computes all (N, V) scores s at once (`linear_cross_entropy`) or in tiles
+(`tiled_cross_entropy`). If all are computed at once, the forward pass overwrites s with
+``softmax(s) - one_hot(y)``, and the reverse pass multiplies this by the cotangent in place.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def _bce(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> l
 
 
 def _cross_entropy(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: ``-sum(x y)``, over the first extent if there are more than one.
+    """Forward: ``-sum(x y)``, divided by the first extent if there are several.
 
-    Backward: ``-y`` and ``-x`` times the cotangent, over that extent, which may be symbolic.
+    Backward: ``-y`` and ``-x`` times the cotangent, divided by that extent, which may be symbolic.
     """
     x, y = call.args
     rank = len(x.ty.shape)
@@ -116,7 +116,7 @@ def _loss_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
 
 
 def _length(matrix: Any) -> int | None:
-    """Length of the rows; None if it is the batch's."""
+    """Return the number of columns; None if it is symbolic, such as the batch size."""
     return int(matrix.shape[1]) if isinstance(matrix.shape[1], tirx.IntImm) else None
 
 
@@ -150,7 +150,7 @@ def linear_cross_entropy(x: relax.Expr, table: relax.Expr, items: relax.Expr) ->
     Raises
     ------
     ConfigError
-        If a shape differs.
+        If an argument has the wrong number of axes.
     """
     _require_matrices("linear_cross_entropy", x, table, items)
     return cross_entropy_(emit(op.matmul(x, emit(op.permute_dims(table)))), items)
@@ -226,7 +226,8 @@ def _tiled_softmax(output: relax.Var, call: Any, cotangent: Any, builder: Any) -
 def _softmax_cross_entropy(output: relax.Var, call: Any, cotangent: Any, builder: Any) -> list:
     """Backward: each row of ``softmax(s) - one_hot(y)`` times its cotangent.
 
-    Scores with each other's rows are few: their product is fused with its readers.
+    A batch scored against its own rows has few scores: the product is then an ordinary operator,
+    which TVM fuses with its readers.
     """
     weights = emit(relax.TupleGetItem(output, 1))
     of_loss = emit(relax.TupleGetItem(emit(cotangent), 0))

@@ -13,7 +13,7 @@ from sparsetrain.ops.ragged import operators as ragged
 
 
 def _sum(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: each token's row of the cotangent."""
+    """Backward: each token gets its row of the cotangent."""
     tokens, ends = call.args
     return [ragged.ragged_expand(cotangent, ends, tokens), None]
 
@@ -45,7 +45,10 @@ def _take(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> 
 
 
 def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: of weights p, ``dv = (f p)' c``, ``ds = p (f c v' - c . out)``, ``dq = s ds k``."""
+    """Backward, with weights p, factors f and the cotangent c of the output.
+
+    ``dv = (f p)' c``, ``ds = p (f c v' - c . out)`` for the scores s, and ``dq = scale ds k``.
+    """
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
     of, given = _ATTENTION[call.op.name.removeprefix(_NAME)]
     before, factors = call.args[:given], call.args[given:]
@@ -54,7 +57,7 @@ def _attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any
 
 
 def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Backward: of scores s and weights silu(s), ``ds = (c v') silu'(s)``, then as a product."""
+    """Backward: ``ds = (c v') silu'(s)`` for scores s; then dq, dk, dv as for matrix products."""
     attrs = {name: call.attrs[name] for name in ("heads", "causal", "scale")}
     chosen = call.op.name == f"{_NAME}silu_attention_at"
     of = ragged.silu_attention_at_cotangent if chosen else ragged.silu_attention_cotangent
@@ -63,7 +66,8 @@ def _silu_attention(output: relax.Var, call: Any, cotangent: relax.Expr, builder
 
 
 _NAME = "relax.sparsetrain.ragged_"
-# The operator of the cotangents, and the number of arguments before the factors.
+# Operator -> the operator that computes its cotangents, and the number of arguments before the
+# factors.
 _ATTENTION = {
     "attention": (ragged.attention_cotangent, 4),
     "scaled_attention": (ragged.scaled_attention_cotangent, 4),

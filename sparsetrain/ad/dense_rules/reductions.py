@@ -14,13 +14,13 @@ from sparsetrain.kernels.relax_op import define_op
 
 
 def axes_of(call: Any) -> list[int]:
-    """The axes that a call reduces, as sorted non-negative numbers; all axes if none is given."""
+    """Return the axes that a call reduces, sorted and non-negative; all axes if none is given."""
     rank, given = len(call.args[0].ty.shape), call.attrs["axis"]
     return sorted(range(rank) if given is None else (int(axis) % rank for axis in given))
 
 
 def with_axes(call: Any, *reduced: relax.Expr) -> list[relax.Expr]:
-    """Reshape tensors in the shape of a call's result, keeping reduced axes with extent 1."""
+    """Reshape tensors that have a call's result shape: insert the reduced axes with extent 1."""
     if int(call.attrs["keepdims"]):
         return list(reduced)
     return [emit(op.expand_dims(y, axes_of(call))) for y in reduced]
@@ -44,7 +44,8 @@ def _mean_kernel(builder: relax.BlockBuilder, call: Any) -> relax.Expr:
     return builder.call_te(spread, *call.args)
 
 
-# Cotangent of a mean and its argument -> the cotangent spread over the argument, divided by count.
+# Cotangent of a mean, and the mean's argument x -> the cotangent divided by the count, for each
+# element of x.
 mean_cotangent = define_op(
     "mean_cotangent", ("cotangent", "x"), lambda call: call.args[1].ty, _mean_kernel
 )

@@ -19,7 +19,7 @@ from sparsetrain.kernels.relax_op import define_op
 
 
 def _same_elements(output: relax.Var, call: Any, cotangent: relax.Expr, builder: Any) -> list:
-    """Forward: a reshape. Backward: a reshape to the old shape."""
+    """Forward: a reshape. Backward: a reshape to the argument's shape."""
     return [op.reshape(cotangent, call.args[0].ty.shape)]
 
 
@@ -46,7 +46,8 @@ def _placed(cotangent: te.Tensor, shape: Sequence[Any], cuts: Sequence[Any]) -> 
     return te.compute(shape, element, "slice_cotangent")
 
 
-# Cotangent of a strided slice and its argument -> zeros with the cotangent in the slice's place.
+# Cotangent of a strided slice, and the slice's argument x -> zeros like x, with the cotangent at
+# the slice's place.
 slice_cotangent = define_op(
     "slice_cotangent", ("cotangent", "x"), lambda call: call.args[1].ty, _slice_kernel
 )
@@ -60,7 +61,7 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
     x = call.args[0]
     try:
         axes, begin, *rest = (numbers(call.args[n]) for n in (1, 2, *range(4, len(call.args))))
-    except TypeError:  # symbolic; the end may be, since the cotangent's shape has it
+    except TypeError:  # symbolic; only the end may be: the cotangent's shape shows it
         raise ConfigError(
             "relax.strided_slice: no derivative for a symbolic begin or stride: use static numbers"
         ) from None
@@ -91,7 +92,7 @@ def _strided_slice(output: relax.Var, call: Any, cotangent: relax.Expr, builder:
 
 
 def _is_part(output: relax.Expr, x: relax.Expr, source: relax.Var, axes: Sequence[int]) -> bool:
-    """Whether less than half of the rows are read, or a symbolic number; columns do not count."""
+    """Whether less than half of an axis, or a symbolic part, is read; columns are ignored."""
     last = len(x.ty.shape) - 1
     columns = {last} if structural_equal(x.ty.shape[last], source.ty.shape[-1]) else set()
     return any(is_small_part(output.ty.shape[n], x.ty.shape[n]) for n in axes if n not in columns)
@@ -180,12 +181,12 @@ def _fill(cotangent: Any, value: Any) -> Any:
 
 
 def _full(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: the sum of the cotangent, for the value."""
+    """Backward: the value gets the sum of the cotangent."""
     return [None, _fill(cotangent, call.args[1])]
 
 
 def _full_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """Backward: the sum of the cotangent, for the value; the first argument is only a shape."""
+    """Backward: the value gets the sum of the cotangent; the first argument gives the shape."""
     return [op.grad.no_grad(call.args[0]), _fill(cotangent, call.args[1])]
 
 
@@ -219,7 +220,7 @@ def _collapse(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
 
 
 def _collapse_like(output: Any, call: Any, cotangent: Any, builder: Any) -> list:
-    """The same; the second argument only gives the shape."""
+    """Forward and backward as in `_collapse`; the second argument only gives the shape."""
     return [
         op.broadcast_to(cotangent, call.args[0].ty.shape),
         op.grad.no_grad(call.args[1]),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage formats of tables: plain, half and int8 with stochastic rounding, and bytes.
 
-A new one is a file that defines a `TableFormat`, and an entry in `FORMATS`.
+A new format is a file that defines a `TableFormat`, and an entry in `FORMATS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_table_dtype(dtype: object, place: str) -> None:
     Raises
     ------
     ConfigError
-        Names the place, the value and the supported dtypes.
+        If there is no such format; the message names the place, the value and the supported dtypes.
     """
     if dtype not in tuple(FORMATS):
         known = ", ".join(repr(form.dtype) for form in FORMATS.values() if form.trainable)

@@ -64,12 +64,12 @@ class TableFormat:
 
     @classmethod
     def plain(cls, dtype: str) -> TableFormat:
-        """Rows are stored in the dtype of computations."""
+        """Return the format that stores rows in the dtype of computations."""
         return cls(dtype, np.dtype(dtype), dtype, dtype)
 
     @property
     def trains_packed(self) -> bool:
-        """Whether rows are trainable and store more than numbers; int8 matrices are then tables."""
+        """Whether rows are trainable and also hold a scale; an int8 matrix may then be a table."""
         return self.trainable and self.beside > 0
 
     def width(self, extent: int) -> int:
@@ -98,7 +98,7 @@ class TableFormat:
         Raises
         ------
         ConfigError
-            Names the alternatives.
+            If they are read-only; the message names the alternatives.
         """
         if not self.trainable:
             raise ConfigError(
@@ -112,7 +112,7 @@ class TableFormat:
         Raises
         ------
         ConfigError
-            Names both, and the fix.
+            If there are none; the message names target, dtype and fix.
         """
         backend = backend_of(target)
         if self.dtype not in backend.row_formats:
@@ -127,7 +127,7 @@ class TableFormat:
         Raises
         ------
         ConfigError
-            Names the parameter and the fix.
+            If so; the message names the parameter and the fix.
         """
         if self.rounded:
             raise ConfigError(

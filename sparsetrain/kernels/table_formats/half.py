@@ -5,10 +5,11 @@ Kernels convert the numbers as 16-bit integers, to the same bits on every target
 
 `narrowed` adds random bits below the last bit that is kept and truncates: a number becomes one of
 its two neighbours, the nearer one more often, so that the mean is the number. Numbers that the
-format can hold never change. The upper of the 32 random bits are used; the constant ``2**31``
-rounds to nearest. Numbers beyond the largest finite one become infinity, never at random; NaN stays
-NaN, made quiet. Below its smallest normal number float16 has even steps, and 20 random bits decide.
-Everything is integer arithmetic except two multiplications by a power of two.
+format can hold never change. Of 32 random bits, only the upper ones are used; ``2**31`` in their
+place rounds to nearest. Numbers beyond the largest finite one become infinity, never at random; NaN
+stays NaN, and becomes quiet. Below its smallest normal number, float16 has steps of one size, and
+20 random bits decide. Everything is integer arithmetic except two multiplications by a power of
+two.
 """
 
 from __future__ import annotations

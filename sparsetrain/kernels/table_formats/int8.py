@@ -28,7 +28,7 @@ SCALE = 4  # bytes of a row's scale
 LEAST, QUIET_NAN = (
     7 << 23,
     0x7FC0_0000,
-)  # exponent of the smallest scale, 2**-126, plus 6; exponent of NaN
+)  # exponent bits of the smallest scale, 2**-126, times 2**6; bits of NaN
 CARRY = 0x1_FFFF  # carries into the exponent if a mantissa is above 127 / 64
 FRACTION = 23  # fraction bits that decide the rounding
 
@@ -41,7 +41,7 @@ def scale_bits(largest: Any) -> Any:
 
 
 def inverse_bits(scale: Any) -> Any:
-    """Return the bits of ``1 / scale``; of 0 for NaN."""
+    """Return the bits of ``1 / scale``; the bits of 0 if the scale is NaN."""
     return T.Bind(tirx.Select(scale == uint(QUIET_NAN), uint(0), uint(254 << 23) - scale))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random bits by counter: a pure function of (seed, parameter, step, row, column), in 32-bit words.
+"""Counter-based random bits: a pure function of seed, parameter, step, row and column.
 
 There is no state, so the bits of an element are the same on every thread, in every path of an
 update, and after a resume. The host hashes the step into two keys; a kernel mixes them with the row
@@ -22,7 +22,7 @@ Hold = Callable[[Any], Any]
 
 
 def uint(number: int) -> Any:
-    """A constant."""
+    """Return a uint32 constant."""
     return tirx.const(number, "uint32")
 
 

@@ -2,7 +2,7 @@
 """A row of a table inside a kernel that updates it.
 
 A kernel opens a row and reads its weights, then calls `begin` before the first write and `end`
-after the last. Each format defines a class beside its arithmetic.
+after the last. Each format's file defines its row class.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Stored(Protocol):
 class PlainRow:
     """A row in the dtype of the arithmetic.
 
-    `h` has the keys of random bits. With `numbers`, row i has the number ``numbers[0] + numbers[1]
-    i``.
+    `h.keys` are the keys of the random bits. If `h` has `numbers`, row i draws the bits of row
+    ``numbers[0] + numbers[1] i``.
     """
 
     def __init__(self, parameter: Stored, row: Any, h: SimpleNamespace) -> None:

@@ -2,9 +2,9 @@
 """Rows of uint8 for prediction only: D bytes, then a float32 scale and a float32 offset.
 
 ``w = scale * byte + offset``, with 256 steps from the row's smallest number (byte 0) to its largest
-(255); the error is at most half a step, 1/510 of the row's range. The rule and the layout are those
-of FBGEMM's row-wise quantisation, https://github.com/pytorch/FBGEMM. Cost: one pass, in blocks of
-`BLOCK` rows.
+(255); the error is at most half a step, 1/510 of the row's range. The rule and the layout are the
+same as in FBGEMM's row-wise quantization, https://github.com/pytorch/FBGEMM. Cost: one pass, in
+blocks of `BLOCK` rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def quantize_rows_(out: np.ndarray, table: np.ndarray) -> NoScale | None:
     Parameters
     ----------
     out : (V, D + 8) uint8
-        Written.
+        The result, which is written.
     table : (V, D) float32, bfloat16 or float16
     """
     for first in range(0, len(table), BLOCK):

@@ -37,7 +37,7 @@ class Limit(NamedTuple):
 
 
 def limits(call: relax.Expr) -> list[Limit]:
-    """Return the limits of a call's ids; none if it reads without ids."""
+    """Return the limits of a call's ids; an empty list if the call uses no ids."""
     name = name_of(call)
     if name not in _OF_TABLES | READS.keys() or shape_of(call.args[0]) is None:
         return []
@@ -55,7 +55,7 @@ def require_inside(ids: np.ndarray, name: str, extents: Sequence[Any], limit: Li
     Raises
     ------
     DataError
-        Names the first such id, its position and the length of the axis.
+        If there are any; the message names the first one, its position and the length of the axis.
     """
     sizes = np.array(extents, "int64")
     rows = ids.reshape(-1, len(sizes))  # the ids may have a different shape, in the same order

@@ -2,8 +2,8 @@
 """Operators that read by ids: the meaning of an id, the kernel, and the rows that are read.
 
 All have the form ``y[index, rest] = x[places, rest]``: ids choose a place along the leading axes of
-x for each index. The kernel is one pass over the result, which schedules and fuses like any map.
-`take` of float rows is a lookup (`embedding`); all other forms of it are here.
+x for each index. The kernel is one pass over the result, so TVM schedules and fuses it like an
+elementwise one. `take` of float rows is a lookup (`embedding`); all other forms of `take` are here.
 
 As in NumPy a negative id counts from the end. An id that is still out of range reads as NaN, as
 `False` for booleans, and as the lowest integer (the highest for unsigned ones): such a number, used
@@ -34,7 +34,7 @@ def _sure(index: Any) -> Place:
 
 
 def from_end(index: Any, extent: Any) -> Any:
-    """The place of an index along an axis; a negative index counts from the end."""
+    """Return the place of an index along an axis; a negative index counts from the end."""
     return tirx.Select(index < 0, index + extent, index)
 
 
@@ -46,7 +46,7 @@ def _wrap(index: Any, extent: Any) -> Any:
     return tirx.floormod(index, tirx.max(extent, 1))  # 0 for an axis without rows, as in `_clip`
 
 
-# Mode of `take` -> index of an id along the axis.
+# Mode of `take` -> function from an id and the axis length to an index.
 PLACES = {"fast": from_end, "clip": _clip, "wrap": _wrap}
 
 
@@ -72,7 +72,7 @@ class Read(NamedTuple):
     axes : int
         Number of leading axes of the tensor that ids index.
     extents : callable
-        Shapes of the tensor and the ids -> extents of the index.
+        Shapes of the tensor and the ids -> extents of the index into the result.
     places : callable
         Shape of the tensor, ids and an index -> a place for each of the axes.
     """
@@ -85,9 +85,9 @@ class Read(NamedTuple):
 
 
 def read_of(builder: relax.BlockBuilder | None, call: Any) -> Read:
-    """How a call of an operator of `READS` reads by ids.
+    """Return how a call of an operator in `READS` reads by ids.
 
-    Without a builder, a tuple variable counts as having no fields.
+    Without a builder, a variable that holds a tuple of ids counts as an empty tuple.
     """
     return READS[call.op.name](builder, call)
 
@@ -143,7 +143,7 @@ def along_axis(x: relax.Expr, ids: relax.Expr, axis: int, mode: str = "fast") ->
 
 
 def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """The broadcast shape: for each axis, the extent that is not 1."""
+    """Return the broadcast shape: for each axis, the extent that is not 1."""
     rank = max(map(len, shapes))
     axes = [[shape[n] for shape in shapes if -n <= len(shape)] for n in range(-rank, 0)]
     return [next((n for n in axis if not is_one(n)), axis[0]) for axis in axes]
@@ -156,7 +156,7 @@ def broadcast_index(index: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 
 
 def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.Expr]:
-    """An operator's tensors of ids: one tensor, a tuple, or a variable that holds a tuple."""
+    """Return the tensors of ids, given as one tensor, a tuple, or a variable that holds a tuple."""
     if isinstance(ids.ty, relax.TensorType):
         return [ids]
     if isinstance(ids, relax.Tuple):
@@ -167,15 +167,15 @@ def _fields(builder: relax.BlockBuilder | None, ids: relax.Expr) -> list[relax.E
 
 
 def _front(axis: Any, x: relax.Expr) -> int:
-    """A non-negative axis; None for the only axis."""
+    """Return an axis as a non-negative number; None means the only axis."""
     return int(axis or 0) % len(x.ty.shape)
 
 
 class Rows(NamedTuple):
-    """A tensor as rows (height, width), and the row of each id (count,); `height` if invalid.
+    """A tensor viewed as rows (height, width), and the row of each id (count,).
 
-    A row covers the axes that are not indexed if their lengths are static; otherwise each element
-    is a row.
+    An invalid id has the row number `height`. A row covers the axes that are not indexed if their
+    lengths are static; otherwise each element is a row.
     """
 
     height: Any
@@ -185,7 +185,7 @@ class Rows(NamedTuple):
 
 
 def extents_of(x: relax.Expr, read: Read) -> list[Any]:
-    """Return the extents of the index of a read of `x`."""
+    """Return the extents of the leading result axes of a read of `x`, those that `places` maps."""
     return read.extents([*x.ty.shape], [[*ids.ty.shape] for ids in read.ids])
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that write by ids; TVM's kernels write out of bounds if an id is out of range.
 
-Each writes where an operator of `reads` with the same ids would read. The kernel takes rows and the
-row of each id: it copies, then writes in the order of the ids, so the last of equal ids wins. A
-negative id counts from the end; one still out of range is skipped.
+Each operator writes to the places that an operator of `reads` with the same ids would read. The
+kernel gets x as rows, and the row number of each id. It copies x, then writes in the order of the
+ids, so the last of equal ids wins. A negative id counts from the end; an id that is still out of
+range is skipped.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _reshaped(builder: relax.BlockBuilder, x: relax.Expr, shape: Any) -> relax.E
 
 
 def _repeated(builder: relax.BlockBuilder, new: relax.Expr, shape: list[Any]) -> relax.Expr:
-    """New values in the shape of the values they replace."""
+    """Return the new values, broadcast to the shape of the values that they replace."""
     if len(new.ty.shape) == len(shape) and not any(map(is_one, new.ty.shape)):
         return new
 

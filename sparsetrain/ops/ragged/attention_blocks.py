@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of keys, over which kernels of attention within ragged rows loop.
+"""Blocks of keys, and the loops over them in the kernels of attention within ragged rows.
 
 A block's keys are transposed into a local array, so that the products of a query and a block form a
 vector.
@@ -22,7 +22,7 @@ BLOCK = 8  # tokens
 
 
 class Attention(NamedTuple):
-    """Attention of tokens (N, width), with the columns divided between the heads."""
+    """Attention of tokens (N, width), with the columns divided among the heads."""
 
     width: int
     heads: int
@@ -36,7 +36,7 @@ class Attention(NamedTuple):
         return self.width // self.heads
 
     def number(self, value: float) -> Any:
-        """A constant."""
+        """Return a constant."""
         return tirx.const(value, self.dtype)
 
     def local(self, *shape: int) -> Any:
@@ -93,7 +93,7 @@ class Arguments(NamedTuple):
 
     @contextmanager
     def rows(self) -> Iterator[Row]:
-        """Each row, in parallel."""
+        """Loop over the rows, in parallel."""
         with each_row(self.ends) as (b, first, count):
             if self.places is None:
                 yield Row(first, count, first, count)
@@ -227,12 +227,12 @@ def _copy_(of: Attention, block: Block, source: Any, target: Any, j: Any) -> Non
 
 
 def _token(block: Block, j: int) -> Any:
-    """Index of a key among all tokens; beyond the row's end the last key is used, with weight 0."""
+    """Return a key's index among all tokens; past the row's end, the last key's, with weight 0."""
     return block.first + tirx.min(block.start + j, block.count - 1)
 
 
 def each_column(of: Attention, h: Any, do: Callable[[Any, Any], None]) -> None:
-    """Loop over the columns of a head in vectors, with their numbers within the head."""
+    """Call `do` for each column of a head, vectorized, with its numbers overall and in the head."""
     columns(of.size, lambda d: do(h * of.size + d, d))
 
 

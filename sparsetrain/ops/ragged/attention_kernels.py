@@ -3,7 +3,7 @@
 
 The largest score and the sum of exponentials are updated from one block of keys to the next
 (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867). The reverse pass recomputes the
-scores, so no array is longer than the tokens.
+scores, so no array grows with the square of a row's length.
 
 Rows run in parallel; blocks and sums are serial.
 """
@@ -77,7 +77,7 @@ def attention_kernel(of: Attention, places: int | None = None, chosen: bool = Fa
 def attention_cotangent_kernel(
     of: Attention, places: int | None = None, chosen: bool = False
 ) -> PrimFunc:
-    """Cotangents of q, k and v; see `attention_kernel`.
+    """Compute the cotangents of q, k and v; see `attention_kernel`.
 
     Arguments: q, k, v (N, width), ends (B,), factors, out, cotangent (N, width), dq, dk, dv (N,
     width), stats (N, 2 heads) as scratch. With selected queries, out, cotangent, dq and stats have
@@ -221,7 +221,7 @@ def _dot(of: Attention, h: Any, left: Any, right: Any, n: Any) -> Any:
 
 
 def _pairs(combine: Callable[[Any, Any], Any], numbers: Any) -> Any:
-    """Combine all numbers of a block in pairs."""
+    """Combine all numbers of a block pairwise."""
     parts = [numbers[j] for j in range(BLOCK)]
     while len(parts) > 1:
         parts = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]

@@ -34,7 +34,7 @@ def _width(expr: relax.Expr) -> int:
 
 
 def _like(like: int, length: int) -> Callable[[Any], relax.Type]:
-    """Return the type with the columns of one argument and the length of a second."""
+    """Return a type rule: the result has the columns of one argument and the length of a second."""
 
     def infer(call: Any) -> relax.Type:
         name = call.op.name.rpartition(".")[-1]
@@ -62,7 +62,7 @@ def _called(builder: relax.BlockBuilder, call: Any, *variant: Any) -> relax.Expr
     return call_kernel(builder, made, name, list(call.args), call.ty)
 
 
-# Tokens (N, D) and ends (B,) -> (B, D), 0 for a row without any.
+# Tokens (N, D) and ends (B,) -> (B, D), 0 for a row without tokens.
 ragged_sum = define_op("ragged_sum", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_max = define_op("ragged_max", ("tokens", "ends"), _like(0, 1), _legalize)
 ragged_last = define_op("ragged_last", ("tokens", "ends"), _like(0, 1), _legalize)
@@ -123,7 +123,7 @@ _AT = "_at"  # suffix of operators with selected queries
 
 
 def _given(call: Any) -> int:
-    """Number of leading arguments: q, k, v, ends, and for chosen queries places and their ends."""
+    """Return the number of arguments up to `ends` or, with selected queries, `place_ends`."""
     return 6 if call.op.name.removesuffix("_cotangent").endswith(_AT) else 4
 
 
@@ -149,7 +149,7 @@ def _attention_type(call: Any) -> relax.Type:
 
 
 def _places(call: Any, factors: int) -> int | None:
-    """Places of the factors, if the call has factors after this many arguments."""
+    """Return the places of the factors; None if the call has only this many arguments."""
     if len(call.args) <= factors:
         return None
     return _width(call.args[factors]) // int(call.attrs["heads"])
@@ -212,12 +212,12 @@ def ragged_attention(
     q, k, v : (N, D) float
         Head h has the columns from ``h D / heads`` on.
     ends : (B,) int64
-        Where each row ends.
+        For each row, the index after its last token.
     factors : (N, heads places) float, optional
         f, such as a dropout mask; j is the position within the row, and positions past the last
-        place use the last. They get no gradient.
+        place use the last factor. Factors get no gradient.
     heads : int
-        Divides D.
+        Number of heads, a divisor of D.
     causal : bool
         A token attends only to itself and to tokens before it.
 
@@ -313,9 +313,9 @@ def ragged_silu_attention(
     bias : (N, distances) float
         Shared by all heads; larger distances use the last column.
     ends : (B,) int64
-        Where each row ends.
+        For each row, the index after its last token.
     heads : int
-        Divides D.
+        Number of heads, a divisor of D.
     scale : float
         Above 0.
 

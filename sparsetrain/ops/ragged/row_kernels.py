@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels over ragged sequences: N tokens in B rows, where row b ends before token ``ends[b]``.
 
-Preconditions (checked where data enters): `ends` rises, and its last entry is N. There is no
-padding.
+Preconditions (checked where data enters): `ends` never decreases, and its last entry is N. There is
+no padding.
 
-Rows run in parallel, on a device their columns too. Every element has one writer, and sums run from
-the first token to the last, so the bits do not depend on the number of threads. The columns of a
-token are vectorised.
+Rows run in parallel; on a device, so do their columns. Every element has one writer, and sums run
+from the first token to the last, so the bits do not depend on the number of threads. The columns of
+a token are vectorized.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def max_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> PrimFunc:
         out = buffer("out", (ends.shape[0], width), dtype)
 
         def larger(value: Any, top: Any) -> Any:
-            """The larger number; NaN if either is NaN."""
+            """Return the larger number; NaN if either is NaN."""
             return tirx.Select(value <= top, top, tirx.Select(top == top, value, top))
 
         with _each_row_of(values, ends, loops) as (b, first, count, columns):
@@ -184,7 +184,7 @@ def last_cotangent_kernel(width: int, dtype: str, loops: Loops = HOST_LOOPS) -> 
 
 @contextmanager
 def _each_place(places: Any, place_ends: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    """For each place of a row, its number and the place."""
+    """Loop over the places of a row; yields a place's number among all places, and the place."""
     begin = first_of(place_ends, b)
     with T.serial(0, place_ends[b] - begin) as m:
         number = T.Bind(begin + m)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CPU kernels for causal attention with SiLU instead of a softmax, and its derivative.
 
-A token's `bias` has a column for each distance to a key; larger distances use the last. Rows run in
-parallel; blocks of keys, heads and sums are serial.
+A token's `bias` has a column for each distance to a key; larger distances use the last column. Rows
+run in parallel; blocks of keys, heads and sums are serial.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sparsetrain.ops.ragged.row_kernels import put
 
 @cache
 def silu_attention_kernel(of: Attention, distances: int, chosen: bool = False) -> PrimFunc:
-    """``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]``.
+    """Compute ``out[i] = sum over j <= i of scale silu(q[i] . k[j] + bias[i, i - j]) v[j]``.
 
     Arguments: q, k, v (N, width), bias (N, distances), ends (B,) int64, out (N, width). With
     selected queries, q, bias and out have M rows, and `ends` is followed by the queries' places
@@ -64,7 +64,7 @@ def silu_attention_kernel(of: Attention, distances: int, chosen: bool = False) -
 def silu_attention_cotangent_kernel(
     of: Attention, distances: int, chosen: bool = False
 ) -> PrimFunc:
-    """Cotangents of q, k, v and bias; see `silu_attention_kernel`.
+    """Compute the cotangents of q, k, v and bias; see `silu_attention_kernel`.
 
     Arguments: q, k, v (N, width), bias (N, distances), ends (B,), cotangent (N, width), dq, dk, dv
     (N, width), dbias (N, distances). For chosen queries, cotangent, dq and dbias have length M.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Optimizer.apply_`: a step with computed gradients, from the checks to the result.
 
-The update is a `Step` of the gradients' backend, cached in the state by their names and kinds.
+The update is a `Step` of the gradients' backend, cached in the state by the gradients' names and
+kinds.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def apply_(
     require_mapping("optimizer: gradients", gradients)
     params = weights_of(params)
     key = _kinds_of(gradients, loss)
-    step: Step | None = None  # reused from the last step with such gradients and rules
+    step: Step | None = None  # reused from a step with equal kinds and rules
     if isinstance(state, State) and state.owner is optimizer:
         step = state.update_steps.get(key)
     if step is None:
@@ -88,7 +89,7 @@ def apply_(
 
 
 def _kinds_of(gradients: Mapping[str, Gradient], loss: NDArray | None) -> tuple[Any, ...]:
-    """Return the names and kinds of gradients that determine the program, mostly without shapes."""
+    """Return a step's key: names and kinds of its gradients, with the shapes of row-sparse ones."""
     kinds = [
         (name, gradient.shape, gradient.indices.dtype, gradient.source is None)
         if isinstance(gradient, RowSparse)

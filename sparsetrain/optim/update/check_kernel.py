@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finiteness check: a search for NaN and infinity in many arrays, and the verdict on a step.
+"""Kernels of the finiteness check: a search for NaN and infinity, and the verdict on a step.
 
 NaN and infinity are the floats with all exponent bits set, so the search takes the maximum of the
-exponent fields; compilers that assume no NaN leave these integers alone. Cost: one pass over the
-arrays at memory bandwidth.
+exponent fields; a compiler that assumes that floats are never NaN cannot remove this test of
+integers. Cost: one pass over the arrays at memory bandwidth.
 
 What is parallel: chunks of each array. What is vectorized: the elements of a chunk.
 """
@@ -48,10 +48,10 @@ def which_nonfinite(arrays: Sequence[NDArray]) -> list[int]:
 
 
 def nonfinite_kernel(kinds: Sequence[Kind], search: Body | None = None) -> PrimFunc:
-    """Build the search.
+    """Build the search for NaN and infinity.
 
     Arguments: the arrays, then found (K, CHUNKS) int32, nonzero if a chunk is not finite. `search`
-    emits the search in arrays viewed as (1, n); by default the CPU's.
+    emits the search in arrays viewed as (1, n); the default is the CPU's search.
     """
     with kernel() as built:
         shapes = [extents(rank) for _, rank in kinds]
@@ -103,7 +103,7 @@ def _search(values: Any, chunk: Any, wrong: Any, place: Any) -> None:
 
 
 def verdict_kernel(arrays: int, tables: int) -> PrimFunc:
-    """Build the verdict, which all updates read.
+    """Build the kernel of the verdict, which all updates read.
 
     Arguments: found (K, CHUNKS), from the search; counts (2,) of each plan; report
     (1 + K + tables,) int64: whether anything is wrong, whether array k is not finite, the number of

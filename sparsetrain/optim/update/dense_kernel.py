@@ -33,7 +33,7 @@ from sparsetrain.tables.kernel_parts import (
 
 BLOCK = 1024  # elements of a parameter that one task updates
 CHUNKS = 32  # parts of the work; more than threads, to balance them
-MOST = 32  # most parameters of one kernel, which selects among them
+MOST = 32  # most parameters per kernel: it selects among them at run time
 
 
 def dense_kernel(
