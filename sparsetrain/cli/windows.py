@@ -2,8 +2,8 @@
 """Progressive validation: each window of time is scored, and then trained on.
 
 Blum, Kalai and Langford 1999, https://doi.org/10.1145/307400.307439. A window is scored before
-tables get rows for its new values, so scores use only past knowledge. Each window's run has a
-subfolder of the files' folder with the window's name.
+tables get rows for its new values, so scores use only past knowledge. Each window's run is saved in
+a subfolder of `files.out` with the window's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """Rows of a window for training, and the same rows for scoring first."""
+    """Rows of a window to train on, and the same rows to score before that."""
 
     name: str
     data: Rows

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sparsetrain.errors import DataError
 
-_VALUES = 2_000_000, 20  # most values in a request; or this many times the limit of rows
+_VALUES = 2_000_000, 20  # most values in a request, or per row of the limit, if that is more
 
 
 class TooLarge(DataError):
@@ -23,7 +23,7 @@ class Most(NamedTuple):
     rows : int
     values : int
         Values of all columns, including each element of a list; also numbers in the answer.
-        bytes : int
+    bytes : int
         Bytes after decompression, with dictionary texts written out for each row.
     """
 
@@ -53,11 +53,11 @@ class Limits:
     ----------
     body : int
         Bytes of a request, both compressed and decompressed.
-        seconds : float
+    seconds : float
         Time for a request and its answer, and until an idle connection is closed.
-        connections : int
+    connections : int
         Simultaneous connections; further ones get status 503.
-        rows : int
+    rows : int
         Rows of a request. A request, and its answer, may have 20 times as many values, but at least
         2,000,000.
     """

@@ -58,7 +58,7 @@ def read(folder: Path) -> tuple[list[list[str]], str]:
 
 
 def parse(text: bytes, folder: Path) -> list[list[str]]:
-    """Return the records that `dump` wrote; `folder` is for messages.
+    """Return the records that `dump` wrote; messages name `folder`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
 
 
 def times(records: Iterable[list[str]]) -> frozenset[str]:
-    """Return the columns that only quotients and remainders read, such as a time for its hour."""
+    """Return the columns read only for quotients and remainders, such as a time for its hour."""
     columns: list[str] = []
     derived: set[str] = set()
     plain: set[str] = set()

@@ -71,7 +71,7 @@ def serve(
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; print the address first.
 
-    `absent` is an argument of `Model`, `log` of `ServerLog`.
+    `absent` is passed to `Model`, `log` to `ServerLog`.
 
     Raises
     ------

@@ -80,10 +80,10 @@ class _Estimator(Trained, ABC):
         As in `Trainer.fit`. "auto" is 128. With few rows it is smaller, for 32 steps per epoch, but
         at least 8; from 51,200 rows on it is larger, for 400 steps per epoch, but at most 512.
     schema : Schema or path, optional
-        Roles of the columns; by default inferred. Its label does not count.
+        Roles of the columns; inferred by default. A label in the schema is ignored.
     numbers : str or None
-        Use of numbers, as `numbers` of `data.with_buckets`; by default "binned", and "scaled" with
-        a model of one's own or a schema that has buckets. `partial_fit` learns the boundaries of
+        How numbers are used, as in `data.with_buckets`; by default "binned", or "scaled" for a
+        model class of your own or a schema that has buckets. `partial_fit` learns the boundaries of
         bins from the rows of its first call.
     min_count : int
         Values with fewer training rows than this share a row of the table.
@@ -96,8 +96,8 @@ class _Estimator(Trained, ABC):
         Share of rows to hold out at random if `patience` is set without an `eval_set`.
     warm_start : bool
         Whether `fit` continues from the weights and the encoding of the last fit.
-        random_state : int, RandomState or None
-            Seed of the initial weights and of the order of rows.
+    random_state : int, RandomState or None
+        Seed of the initial weights and of the order of rows.
     target : str
         As in `Trainer`.
     verbose : bool
@@ -218,7 +218,7 @@ class _Estimator(Trained, ABC):
 
     @classmethod
     def load(cls, folder: str | Path, **params: Any) -> Any:
-        """Read a folder written by `save`; `params` are the constructor's.
+        """Read a folder written by `save`; `params` are arguments of the constructor.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class _Estimator(Trained, ABC):
                 self._load(folder)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
-        """Return rows to train on; `new` ones decide the schema."""
+        """Return rows to train on; if `new`, the schema is inferred from them."""
         self._model()  # a wrong name raises before data are read
         columns = self._columns(X, reset=new)
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)

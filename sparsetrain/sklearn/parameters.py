@@ -59,7 +59,7 @@ class Trained(BaseEstimator):
         return optimizer_of(self.optimizer, **{"lr": self.lr, **(self.optimizer_options or {})})
 
     def _seed(self) -> int:
-        """Return a seed by scikit-learn's rules."""
+        """Return a seed drawn from `random_state`, by scikit-learn's rules."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _trainer(self, model: Any, encoder: Encoder) -> Trainer:

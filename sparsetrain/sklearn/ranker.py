@@ -51,8 +51,8 @@ class Ranker(Trained):
     time : str, optional
         Column of times; by default "time" or "timestamp" if there is one, else the order of the
         rows.
-        random_state : int, RandomState or None
-            Seed of the initial weights and of the order of rows.
+    random_state : int, RandomState or None
+        Seed of the initial weights and of the order of rows.
     target : str
         As in `Trainer`.
     verbose : bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocols of rankings on the command line: the split of a log, and the candidates."""
+"""Protocols for evaluating rankings on the command line: how a log is split, and candidates."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
 
 
 def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
-    """Return rows with histories unchanged; for a log, return the last item of each user."""
+    """Return rows with histories unchanged; from a log, make a row for each user's last item."""
     import sparsetrain as st
 
     with suppress(DataError):  # text files without column names
