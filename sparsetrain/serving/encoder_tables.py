@@ -29,7 +29,7 @@ def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
 
 
 def signature(rules: Rules, read: ModelInputs) -> Record:
-    """Return a program's arguments and their data; see `native/internal.h`."""
+    """Return fields of the record "program": kinds and sizes of inputs; see `native/internal.h`."""
     has_ends = read.takes_features or any(record[1] == "offsets" for record in read.records)
     flags = sum(column.has_flag for column in read.dense)
     width = sum(len(column.inputs) for column in read.dense)

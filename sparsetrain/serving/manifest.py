@@ -18,7 +18,7 @@ from sparsetrain.system.regular_files import read_regular_file
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # vectors of all items, for a retrieval model
 FORMAT = 4
-_MOST_BYTES = 1 << 26  # a column needs about a hundred
+_MOST_BYTES = 1 << 26  # most bytes of a manifest; a column needs about a hundred
 Record = tuple[str | int, ...]
 
 

@@ -20,9 +20,9 @@ class Client:
     ----------
     held : ExitStack
         Releases the memory.
-        last : float
+    last : float
         Time of its last progress; infinite while the server works on its request.
-        let_go : function
+    let_go : function
         Ends its request, to free the memory.
     """
 

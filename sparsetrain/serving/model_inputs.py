@@ -141,7 +141,7 @@ def _alone(encoder: Encoder, name: str, place: int) -> Column:
 
 
 def _of_fields(fields: Fields, columns: Columns) -> tuple[dict[str, Record], list[ReadFeature]]:
-    """Return each argument's record, and the columns, grouped by width."""
+    """Return the record of each argument, and how columns are read, grouped by width."""
     records: dict[str, Record] = {}
     features: list[ReadFeature] = []
     for _, placement, arguments in fields.parts:

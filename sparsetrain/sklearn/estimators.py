@@ -74,8 +74,9 @@ class _Estimator(Trained, ABC):
     optimizer_options : dict, optional
         Further arguments of the optimizer.
     epochs : int or "auto"
-        As in `Trainer.fit`. "auto" is 1; it is 3 for fewer than 4,096 rows, or if all categories
-        together have at most one value per hundred rows; with `patience` it is at most 20.
+        As in `Trainer.fit`. "auto" is 1, or 3 for fewer than 4,096 rows or if all categories
+        together have at most one value per hundred rows. With `patience`, "auto" allows up to 20
+        epochs.
     batch_size : int or "auto"
         As in `Trainer.fit`. "auto" is 128. With few rows it is smaller, for 32 steps per epoch, but
         at least 8; from 51,200 rows on it is larger, for 400 steps per epoch, but at most 512.
@@ -272,7 +273,7 @@ class _Estimator(Trained, ABC):
         return self._table(columns, labels, np.ones(len(labels)))
 
     def _columns(self, X: Any, *, reset: bool, least: int = 1) -> dict[str, Any]:
-        """Return the columns by name, after scikit-learn's checks; they need `least` rows."""
+        """Return the columns by name, after scikit-learn's checks, with at least `least` rows."""
         if (named := named_columns(X)) is not None:
             frame, columns = named
             validate_data(self, frame, skip_check_array=True, reset=reset)

@@ -96,7 +96,7 @@ _FEW_ROWS, _ROWS_OF_A_VALUE = 4096, 100
 
 
 def epochs_of(given: Any, rows: int, values: int, patience: int | None) -> Any:
-    """Return the number of epochs, from the number of rows and of values of all categories.
+    """Return the number of epochs for these numbers of rows and of values in all categories.
 
     A second epoch overfits values that occur in few rows.
     """

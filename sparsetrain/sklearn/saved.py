@@ -22,7 +22,7 @@ from sparsetrain.errors import CheckpointError
 from sparsetrain.labels import Label
 from sparsetrain.training.run import Run
 
-ESTIMATOR = "estimator"  # entry of a saved folder
+ESTIMATOR = "estimator"  # key of this state in the manifest
 _MOST = 1 << 62
 
 

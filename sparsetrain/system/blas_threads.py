@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Limit NumPy's BLAS to one thread during the block; for a loop around `Trainer.step`."""
+    """Limit NumPy's BLAS to one thread during the block, such as a loop of `Trainer.step`."""
     try:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:

@@ -91,7 +91,7 @@ def private_descriptor(path: Path) -> int:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its parents, writable only by this user, for any umask."""
+    """Make a folder and its parents, writable only by this user whatever the umask is."""
     for each in [*reversed(folder.parents), folder]:
         if not each.exists():
             each.mkdir(mode=0o755, exist_ok=True)

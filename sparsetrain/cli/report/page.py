@@ -287,7 +287,7 @@ def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of nested settings that have a value, by names with dots."""
+    """Return the text of nested settings that have a value, by their dotted names."""
     found = {}
     for name, value in flat(values).items():
         if value not in (None, [], {}):
@@ -297,7 +297,7 @@ def _set(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _bar(share: float | None, text: str | None = None) -> Markup:
-    """Return a cell with a share, and a bar of this length."""
+    """Return a table cell with a share as text, on a bar of proportional length."""
     if share is None:
         return Markup("-")
     width = f"{100 * min(max(share, 0), 1):.1f}"

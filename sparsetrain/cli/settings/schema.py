@@ -297,7 +297,7 @@ class ModelSettings(Section):
         return made(sizes, **options)
 
     def _columns(self) -> dict[str, str]:
-        """Return the arguments that name columns, which are all text arguments."""
+        """Return the values of all text arguments of the model; these name columns."""
         import sparsetrain as st
 
         options = st.models.options_of(model_class(self.name))

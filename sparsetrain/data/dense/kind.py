@@ -41,7 +41,7 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class Dense:
-    """A column; its inputs begin at position `place` of a batch's dense inputs.
+    """A column with dense inputs, which begin at position `place` of a batch's dense inputs.
 
     Attributes
     ----------

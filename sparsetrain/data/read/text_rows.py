@@ -203,9 +203,8 @@ def text_parts(file: str, schema: Schema) -> list[Part]:
     return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]
 
 
-LEAST_BYTES = (
-    1 << 24
-)  # bytes of a file's first block; for less, the import of TVM costs more than it saves
+# Bytes of a file's first block for which the import of TVM saves more time than it takes.
+LEAST_BYTES = 1 << 24
 
 
 def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> dict[str, Any]:
