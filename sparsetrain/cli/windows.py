@@ -186,7 +186,7 @@ def _windows(settings: Settings, files: Files) -> Iterator[Window]:
         log, how = read_interactions(settings, files)
         for name, split in log.split_windows(unit, **how):
             train: Any = st.data.open_source(split.train)
-            train = replace(train, files=log.files)  # a resumed run detects changed files by these
+            train = replace(train, files=log.files)  # a resumed run checks these files for changes
             rows = Rows(train, {}, paths, len(log.files), split.schema, split.whole)
             yield Window(name, rows, split.test, own(name))
         return

@@ -134,7 +134,7 @@ class Model:
         )
 
     def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
-        """Predict like `predict`, from columns by names that the model knows."""
+        """Predict like `predict`, from `Column`s; the model must know each name."""
         if not columns:
             raise DataError(f"column {shown(self.columns[0])} is missing")
         rows = {name: column.rows for name, column in columns.items()}

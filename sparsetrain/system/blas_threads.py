@@ -3,8 +3,9 @@
 
 A spinning thread takes a core from a kernel, which waits for all its threads. With a NumPy product
 of 0.3 ms before every step of 2.3 ms on 2 cores, the median step took 2.8 ms and the 90th
-percentile 3 to 100 ms in four runs; with BLAS on one thread, 2.3 and 2.4 ms. So `Trainer.fit`
-limits BLAS to one thread. Without threadpoolctl (the extra ``threads``), this has no effect.
+percentile was 3 to 100 ms in four runs; with BLAS on one thread, these were 2.3 and 2.4 ms. So
+`Trainer.fit` limits BLAS to one thread. Without threadpoolctl (the extra ``threads``), this has no
+effect.
 """
 
 from __future__ import annotations

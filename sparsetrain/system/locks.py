@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks: one for TVM's global BlockBuilder, one per object, and safety across ``fork()``.
 
-A child process inherits locked locks, but not the threads that would release them. So a fork first
-acquires every lock made by `new_lock`; both processes then release them.
+A child process inherits locks that are held, but not the threads that would release them. So a fork
+first acquires every lock made by `new_lock`; both processes then release them.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
     train: Any = st.data.open_source(split.train)
     read = (*log.files, *(file for each in given.values() for file in each.files))
-    train = replace(train, files=read)  # a resumed run detects changed files by these
+    train = replace(train, files=read)  # a resumed run checks these files for changes
     rows = split.train.num_rows
     return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
 

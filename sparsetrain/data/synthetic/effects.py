@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted effects on clicks, scaled to a wanted click rate and best possible AUC.
+"""Planted effects on clicks, scaled to a given click rate and best possible AUC.
 
 The logit is a sum of effects of the integers, weights of the ids, and effects of pairs of ids; the
 three are kept apart so that calibration can give each its share of the variance. A pair of columns
