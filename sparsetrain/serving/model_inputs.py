@@ -61,7 +61,7 @@ class ModelInputs(NamedTuple):
         read together with it; -1 for all features.
     features : list of ReadFeature
     dense : list of Dense
-        Dense columns, with their places among the program's inputs.
+        Dense columns, with their positions among the program's dense inputs.
     takes_features : bool
         Whether each feature's ids are a separate input.
     """

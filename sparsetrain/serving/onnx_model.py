@@ -180,7 +180,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
 
 
 def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function) -> None:
-    """Name inputs, and add parameters as constants."""
+    """Name the inputs of the graph, and add the parameters as constants."""
     count = int(function.attrs["num_input"])
     inputs = [param.name for param in function.params[:count]]
     parts = trained.model.all_fields.parts if trained.model.all_fields else ()

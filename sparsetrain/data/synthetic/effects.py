@@ -3,7 +3,7 @@
 
 The logit is a sum of effects of the integers, weights of the ids, and effects of pairs of ids; the
 three are kept apart so that calibration can give each its share of the variance. A pair of columns
-contributes the dot product of two vectors, one per id, centred on the ids' frequencies, so a model
+contributes the dot product of two vectors, one per id, centered by the ids' frequencies, so a model
 that only adds up columns captures almost none of it. Weights and vectors shrink with an id's rank
 by frequency, and all ids beyond `LAST_RANK` share one of each, so a frequency threshold loses
 little. A row costs about 0.4 us.
