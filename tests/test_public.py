@@ -7,6 +7,7 @@ import pydoc
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from inspect import isclass, isfunction, signature
 from pathlib import Path
@@ -141,6 +142,28 @@ def test_documented_parameters_are_in_the_signature():
                 taken = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
                 if unknown := {*documented(ast.get_docstring(node) or "")} - taken:
                     wrong[f"{path.name}:{node.lineno} {node.name}"] = unknown
+    assert not wrong
+
+
+def misplaced(text: str) -> Iterator[str]:
+    """Yield entries that are indented like the description before them, or hold their own."""
+    section, lines = "", text.split("\n")
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if re.fullmatch(r"-{4,}", below):
+            section = line
+        elif section in ("Parameters", "Attributes", "Raises"):
+            entry = r"    (\*{0,2}[a-z]\w*(, \w+)* : \S.*|\*{1,2}\w+|[A-Z]\w+(Error|Warning))"
+            if re.fullmatch(entry, line) or re.fullmatch(r"\w.*\.", line):
+                yield line
+
+
+def test_lists_of_docstrings_are_well_formed():
+    wrong = {}
+    for path in sorted(Path(st.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                for line in misplaced(ast.get_docstring(node) or ""):
+                    wrong[f"{path.name}: {line}"] = getattr(node, "name", "")
     assert not wrong
 
 

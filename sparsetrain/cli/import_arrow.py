@@ -14,7 +14,7 @@ from sparsetrain.system.hidden_modules import hidden
 
 
 def import_arrow() -> None:
-    """Import Arrow before any other import does; until then, Ctrl-C ends the process silently."""
+    """Import Arrow before any other import does; Ctrl-C during it ends the process silently."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:

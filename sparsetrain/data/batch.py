@@ -32,7 +32,8 @@ class Position(NamedTuple):
     Attributes
     ----------
     epoch : int
-    row : int Rows of the epoch before this position, in the epoch's order.
+    row : int
+        Rows of the epoch before this position, in the epoch's order.
     batch : int
         Batches before this position; the only counter for a user's own batches.
 

@@ -54,7 +54,8 @@ class CategoryProfile(NamedTuple):
     Attributes
     ----------
     column : str
-    ids : int Values read, including missing ones.
+    ids : int
+        Values read, including missing ones.
     missing, distinct, once : int
         Number of missing values, of distinct values, and of values that occur once.
     rare : int or None

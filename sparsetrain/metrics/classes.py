@@ -54,7 +54,7 @@ class ClassMetrics:
             If the shapes do not fit.
         DataError
             If a label is not a class, or a weight is negative or not finite.
-            NumericalError
+        NumericalError
             If a logit is NaN. Messages count rows from the first row that was added.
         """
         z, wanted = self._checked(logits, labels)

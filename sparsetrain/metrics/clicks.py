@@ -56,7 +56,7 @@ class ClickMetrics:
             If the shapes do not fit.
         DataError
             If a label is neither 0 nor 1, or a weight is negative or not finite.
-            NumericalError
+        NumericalError
             If a logit is NaN. Messages count rows from the first row that was added.
         """
         z, clicks = self._checked(np.asarray(logits), np.asarray(labels))

@@ -67,7 +67,7 @@ def from_arrow(body: bytes, names: Sequence[str], most: Most) -> dict[str, Colum
     ------
     TooLarge
         If it exceeds `most`.
-        DataError
+    DataError
         If it is damaged, or a column has a type that an encoder does not support.
     """
     import pyarrow as pa

@@ -149,7 +149,7 @@ def test_splits_that_cannot_be_are_refused(tmp_path):
     log = Interactions.read({"user": [1, 1, 1], "item": [1, 2, 3]})
     with pytest.raises(ConfigError, match="needs times"):
         log.split_time(1)
-    with pytest.raises(ConfigError, match="from 0 to below 1"):
+    with pytest.raises(ConfigError, match="at least 0 and below 1"):
         log.split_random(1)
     with pytest.raises(ConfigError, match="'event' or 'user' or 'pair'"):
         log.leave_one_out("row")

@@ -214,7 +214,7 @@ def test_each_feature_has_a_pooling_of_its_own_in_one_storage():
 @pytest.mark.parametrize(
     ("pooling", "message"),
     [
-        (["sum", "max", "sum", "sum"], "EmbeddingBagCollection: pooling is .*, not 'max'"),
+        (["sum", "max", "sum", "sum"], "EmbeddingBagCollection: pooling must be .*, not 'max'"),
         (["sum", None, "sum", "sum"], r"not \('sum', None, 'sum', 'sum'\)"),
         (["sum"], "EmbeddingBagCollection: 1 poolings for 4 features"),
     ],

@@ -44,8 +44,10 @@ class Number(Dense):
     Attributes
     ----------
     name : str
-    place : int Position of its input among all inputs.
-    flag : int or None Position of the 0/1 input that flags missing values.
+    place : int
+        Position of its input among all inputs.
+    flag : int or None
+        Position of the 0/1 input that flags missing values.
     linear : Linear or None
         Replaces the logarithm; `fill` is then unused.
     fill : float

@@ -65,7 +65,8 @@ class PermutedRows(NamedTuple):
     Attributes
     ----------
     window : Rows
-    order : (n,) int64 Distinct row numbers in the window.
+    order : (n,) int64
+        Distinct row numbers in the window.
     """
 
     window: Rows

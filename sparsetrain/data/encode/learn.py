@@ -64,9 +64,12 @@ def learn(
         made = replace(made, schema=learn_derived(made.schema, opened.parts))
     parts = bind(made, opened.parts, require_label=False)
     parts[0][1].warn_of_floor(parts[0][0])
-    bins = Sampling(made.schema.bins_to_learn)
-    features = _learnt(made, parts, sizes, bins)
-    return replace(made, features=features, schema=bins.learnt(made.schema, first.location.name))
+    rules = made.schema.bins_to_learn
+    bins = Sampling(rules) if rules else None
+    made = replace(made, features=_learnt(made, parts, sizes, bins))
+    if bins is None:
+        return made
+    return replace(made, schema=bins.learnt(made.schema, first.location.name))
 
 
 def read_converted(part: Part) -> Rules | None:
@@ -87,9 +90,10 @@ def blank_encoder(
         treat_as=settings.treat_as,
         described=schema,
     )
-    if first.encoded and numbers == "best":
-        numbers = "scaled"
-    bucketed = with_buckets(schema, numbers, first.dense, first.categories)
+    if numbers == "scaled" or (numbers == "best" and first.encoded):
+        bucketed = schema
+    else:
+        bucketed = with_buckets(schema, numbers, first.dense, first.categories)
     if bucketed is not schema:
         flags = settings.missing_flags or len(bucketed.bins) > len(schema.bins)
         return blank_encoder(stored, replace(settings, missing_flags=flags), bucketed)
@@ -102,7 +106,7 @@ def blank_encoder(
 
 
 def _learnt(
-    blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling
+    blank: Rules, parts: Bound, sizes: Sizes | None, bins: Sampling | None
 ) -> tuple[Category, ...]:
     """Fit new columns and `bins` to the training data, and return the columns."""
     features, settings = blank.features, blank.settings

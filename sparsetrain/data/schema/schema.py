@@ -35,7 +35,8 @@ class ColumnRule:
 
     Attributes
     ----------
-    min_count, max_rows : int or None As the encoder's settings with these names.
+    min_count, max_rows : int or None
+        As the encoder's settings with these names.
     max_length : int or None
         For a list column: the most ids to keep per row.
     keep : {"first", "last"}
@@ -201,6 +202,8 @@ class Schema(
     @cached_property
     def made(self) -> dict[str, Derived]:
         """The derived columns that are computed for rows: all but those of `bins`."""
+        if not self.derived:
+            return {}
         named = {*(self.categories or ()), *self.dense, *self.all_labels, self.time, self.weights}
         bins = {n for n, r in self.derived.items() if r.quantiles or r.boundaries is not None}
         return {n: r for n, r in self.derived.items() if n in named or n not in bins}

@@ -266,7 +266,7 @@ def profile(trainer: Any, batch: Batch, *, steps: int = RECORDED) -> StepProfile
     ----------
     batch : Batch
         A batch with labels.
-        steps : int
+    steps : int
         Number of steps to record after a warm-up, at least 2.
 
     Returns

@@ -70,7 +70,7 @@ def checkpoint_in(
         A run's folder, or a checkpoint's.
     checkpoint : {"latest", "best"}
         The checkpoint of a run to return.
-        missing_ok : bool
+    missing_ok : bool
         Return None if the run has no such checkpoint.
 
     Raises

@@ -26,7 +26,7 @@ class RunState:
         Where the next batch begins.
     rows, loss_sum, seconds : numbers
         Sums over the epoch so far; `loss_sum` weighs each batch's loss by its rows.
-        epochs : list of dict
+    epochs : list of dict
         Completed epochs: rows, seconds, loss and, if validated, `valid`.
     log_lines, log_step, log_rows, log_loss_sum, log_seconds : numbers
         Lines of the log, step of its last training line, and sums since then.
@@ -38,7 +38,7 @@ class RunState:
         Step and value of the best validation.
     since_best : int
         Number of validations since the best.
-        lr_scale : float
+    lr_scale : float
         Factor of the learning rate, lowered if validations do not improve.
     ended : bool
         Whether early stopping ended the run.
