@@ -4,9 +4,10 @@
 Results go to stdout, everything else to stderr. Each command imports its modules when it runs, so
 that `sparsetrain --help` answers without TVM, Arrow or NumPy.
 
-`app` lists the commands and the exit codes of errors. `train` uses `options` and `settings` (the
-values in effect), `resume` (an earlier run's values), `train_files`, `trainers` and `run_training`,
-which `demo` also uses. `predict`, `quantize` and `inspect` load models with `saved_model`.
+`app` lists the commands and the exit codes of errors. For `train`, `options` and `settings` find
+the values in effect, and `resume` those of an earlier run; `train_files`, `trainers` and
+`run_training`, which `demo` also uses, do the work. `predict`, `quantize` and `inspect` load models
+with `saved_model`.
 """
 
 import signal as _signal

@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         several = processes_started() > 1
         if several and command not in ("train", "doctor"):
             raise ConfigError("only `train` and `doctor` run in several processes: start one")
-            # Before anything can fail: MPI_Init waits for every process, even one that has ended.
+        # Join before anything can fail: MPI_Init waits for every process, even one that has ended.
         joins = several and command == "train"
         with joined().comm.guard(Exception) if joins else nullcontext(), data_warnings_as_notes():
             code = app(texts, prog_name="sparsetrain", standalone_mode=False) or 0
@@ -145,8 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_and_exit() -> NoReturn:
     """Run the command of `sys.argv`, and end the process.
 
-    C's exit would wait for TVM's threads until they have yielded 300,000 times, which takes an hour
-    on a machine with many busy processes.
+    It ends by `os._exit`, since C's `exit` would wait for TVM's threads until they have yielded
+    300,000 times, which takes an hour on a machine with many busy processes.
     """
     if sys.argv[1:] and sys.argv[1] not in _WITHOUT_DATA and "--help" not in sys.argv:
         import_arrow()
@@ -178,7 +178,7 @@ def explain(error: BaseException) -> tuple[int, str]:
     return 1, f"error: a bug in this package, please report it: {type(error).__name__}: {text}"
 
 
-# Arguments of the library -> options of commands.
+# In messages, arguments of the library are replaced by options of commands.
 _OPTIONS = (
     (re.compile(r"load\(\.\.\., model=THE_CLASS\)"), "--model MODULE:CLASS"),
     (re.compile(r"\b(nan|treat_as)='(\w+)'"), r"--set data.\1=\2"),

@@ -102,7 +102,7 @@ def _parse_rows(text: str) -> dict[str, int]:
 
 
 def _measure(planned: Sequence[tuple[Any, Any]], arms: Sequence[str], out: Path) -> Measurements:
-    """Measure all cases; print each case first, and write the results after it."""
+    """Measure all cases; print each case before it is measured, and write the results after it."""
     import sparsetrain as st
 
     made: list[st.compare.Measurement] = []
@@ -182,7 +182,7 @@ def _ratio(m: st.compare.Measurement | None, sparse: st.compare.Measurement | No
 
 
 def _crossings(made: Measurements) -> dict[str, int | None]:
-    """Return, by formula, the least rows from which the sparse update of a sweep is faster."""
+    """Return, by formula, the number of rows from which a sweep's sparse update is faster."""
     return {
         formula: crossing([(m.case.rows, m.arm, m.median_us) for m in points])
         for formula, points in _by_formula(made).items()
@@ -191,9 +191,9 @@ def _crossings(made: Measurements) -> dict[str, int | None]:
 
 
 def crossing(times: Sequence[tuple[int, str, float]]) -> int | None:
-    """Return the least rows from which "sparse" is always faster than "dense", or None.
+    """Return the number of rows from which "sparse" is always faster than "dense", or None.
 
-    `times` are rows, arm and time of each measurement.
+    `times` has the number of rows, the arm (such as "sparse") and the time of each measurement.
     """
     by_arm = {arm: {n: t for n, a, t in times if a == arm} for arm in ("dense", "sparse")}
     found = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of runs' logs: losses, scores of validations, speed.
+"""Charts of the logs of runs: losses, validation scores, speed.
 
 `plot` draws them with Matplotlib, `report` as SVG.
 """
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sparsetrain.system.chart import Chart, Series
 
-# Score of a validation -> its panel.
+# Title of the panel for each validation score.
 _SCORES = {
     **{"loss": "loss", "logloss": "logloss", "auc": "AUC", "gauc": "gAUC", "rmse": "RMSE"},
     **{"ndcg@10": "NDCG@10", "hr@10": "HR@10"},
@@ -31,7 +31,7 @@ class Curve(NamedTuple):
 def charts_of(runs: Sequence[tuple[str, Sequence[Line]]]) -> list[Chart]:
     """Return the charts of runs, passed as pairs of name and log; speed is the last chart.
 
-    Each run has a color; if there is only one run, each label has. Scores of a constant are grey.
+    Each run has its own color, or with only one run, each label. Scores of a constant are gray.
     """
     several, charts = len(runs) > 1, dict[str, list[Series]]()
     for number, (run, log) in enumerate(runs):
@@ -55,7 +55,7 @@ def panels_of(lines: Sequence[Line]) -> Mapping[str, Sequence[Curve]]:
     """Return the panels of a log with their curves, without empty curves and panels."""
     training = [line for line in lines if line.get("split") == "train"]
     valid = [line for line in lines if line.get("split") == "valid"]
-    # With one label of classes, the training loss is the logloss.
+    # If the only label has classes, the training loss is the logloss.
     loss = "logloss" if any("logloss" in line for line in valid) else "loss"
     panels = {loss: [Curve("training", "training", _points(training, "loss"))]}
     for name in dict.fromkeys(name for line in valid for name in line):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of Arrow in a command's own process: with the system's memory, and without pandas.
+"""Import of Arrow in a command's own process, with the system's allocator and without pandas.
 
 Arrow's own pool keeps freed memory, 70 MB in a small fit, and reads no faster. At its first
-conversion Arrow imports pandas, if installed, to recognise its objects: 0.2 s and 30 MB. Commands
-pass no pandas objects; code that needs pandas, such as `to_pandas`, can still import it.
+conversion, Arrow imports pandas, if installed, to recognize pandas objects, which costs 0.2 s and
+30 MB. Commands pass no pandas objects; code that needs pandas, such as `to_pandas`, can still
+import it.
 """
 
 import os
@@ -13,7 +14,7 @@ from sparsetrain.system.hidden_modules import hidden
 
 
 def import_arrow() -> None:
-    """Import Arrow before any other import does; Ctrl-C meanwhile ends the process silently."""
+    """Import Arrow before any other import does; Ctrl-C during it ends the process silently."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:

@@ -2,7 +2,7 @@
 """Options shared by commands, and options generated from declared settings.
 
 A setting with a flag (see `settings.fields`) becomes an option of every command decorated with
-`with_settings`; the settings parse and check its text, as from any source.
+`with_settings`; its text is parsed and checked as from any other source of settings.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class SettingOptions:
         return resolve_settings(self.config, os.environ, self.entries, self.overrides, base)
 
     def flags(self) -> list[str]:
-        """Return the options that were used."""
+        """Return the names of the options that were used."""
         return [entry.origin for entry in self.entries]
 
 
 def setting_type(name: str) -> Any:
-    """Return the annotation for a command's parameter that is an option such as ``--schema``."""
+    """Return the type annotation of a command's parameter for an option such as ``--schema``."""
     flag = _FLAGS[name]
     default = "" if flag.default in (None, False) else f"  [default: {flag.default}]"
     option = typer.Option(
@@ -77,7 +77,7 @@ def setting_type(name: str) -> Any:
 def with_settings(
     *names: str, exclude: str = "", own: bool = True, general: bool = True
 ) -> Callable[[Callable[..., None]], Any]:
-    """Decorate a command: its parameter `settings` becomes options of settings.
+    """Decorate a command: options of settings take the place of its parameter `settings`.
 
     These are the options `names`, by default all except `exclude`, or none if `own` is False; with
     `general`, also `--set` and `--config`.

@@ -24,7 +24,7 @@ _CONTROL = re.compile(
 
 
 def escape_controls(text: str) -> str:
-    """Escape text that a terminal would interpret: names in data may contain anything."""
+    """Escape characters that a terminal would interpret; names in data may contain anything."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -94,7 +94,7 @@ def format_share(count: int | None, total: int) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Align cells as text; the first row is the heading, the first column is on the left."""
+    """Align cells as text; the first row is the heading, the first column is left-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for first, *others in rows:
@@ -133,7 +133,7 @@ def format_scores(scores: Mapping[str, Mapping[str, Any] | None]) -> str:
 def by_label(score: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the scores of each label by its name, which is "" for a single label.
 
-    A ranking's scores of Pop are under the name "Pop".
+    The scores of a ranking by popularity have the name "Pop".
     """
     found: dict[str, dict[str, Any]] = {}
     several = any("." in name for name in score)
@@ -176,7 +176,7 @@ _LOGLOSS = {
     "constant_logloss": ("constant's", "{:.4f}"),
     "ne": ("NE", "{:.4f}"),
 }
-# A score that identifies a kind of label -> the kind's scores, with titles and formats.
+# Scores of each kind of label, with titles and formats, by a score that identifies the kind.
 _TABLES = {
     "auc": {
         "rows": ("rows", "{:,}"),
@@ -249,7 +249,8 @@ def _plain(value: Any) -> Any:
 def open_streams() -> None:
     """Open closed standard streams, as after `>&-`, on the null device.
 
-    Otherwise the next opened file gets their number, and output of C++ code would go into it.
+    Otherwise the next opened file would get the number of a stream, and output of C++ code would go
+    into that file.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # the lowest free number
         os.set_inheritable(number, True)

@@ -19,7 +19,7 @@ from sparsetrain.system.chart import Chart
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _INK = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-# No background and grey text, which can be read on light pages and on dark ones.
+# No background, and gray text that can be read on light and on dark pages.
 _COLORS: dict[Any, str] = {
     **dict.fromkeys(_INK, "#808080"),
     "figure.facecolor": "none",
@@ -66,7 +66,7 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 
 def draw(charts: Sequence[Chart], names: Sequence[str], out: Path) -> None:
-    """Draw charts below each other; several names label colors, a single name is the title."""
+    """Draw charts below each other; a single name becomes the title, several label the colors."""
     from matplotlib import rc_context
 
     with rc_context(_COLORS):

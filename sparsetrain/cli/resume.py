@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stored settings of runs that `train` continues (`--resume`) or starts from (`--start-from`).
 
-Stored settings are the lowest layer, so a resumed run needs no options. If a setting differs in the
-end, an error names it, unless it does not affect the weights or was allowed. A run that starts from
-a saved run is a new run with its weights, slots and encoding. A schema file may be moved between
-runs, but not changed, since the encoder stores its contents.
+Stored settings have the lowest precedence, so a resumed run needs no options. A setting that still
+differs raises an error that names it, unless it does not affect the weights or `--allow-changed`
+names it. `--start-from` begins a new run with the weights, slots and encoding of a saved run. A
+schema file may be moved between runs, but not changed, since the encoder stores its contents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparsetrain.cli.settings.resolve import Entry
 from sparsetrain.cli.settings.schema import ARITHMETIC
 from sparsetrain.errors import CheckpointError, ConfigError
 
-# Settings that affect a run's end and its log, but not its results.
+# Settings that a resumed run may change: they affect its end and its log, but not its results.
 _FREE = frozenset(
     {"train.epochs", "train.checkpoint_every", "train.keep", "train.log_every"}
     | {"train.tensorboard", "train.check_numerics", "train.shard", "data.warn_unseen", "train.k"}
@@ -44,7 +44,7 @@ _CHECKED_BY_FIT = {
     "train.reduce_lr_patience": "reduce_lr",
     "train.group_by": "group_by",
 }
-# Sections that are fixed in a saved model.
+# Sections with settings that are fixed in a saved model.
 _FIXED = ("model.", "data.")
 # Settings about the old run's rows or its end, which `--start-from` does not use.
 _NOT_TAKEN_OVER = frozenset(
@@ -128,7 +128,7 @@ def read_run(folder: Path) -> StoredRun:
 
 
 def resume_run(folder: Path, options: SettingOptions, allow_changed: Sequence[str]) -> EarlierRun:
-    """Read a run; raise if a setting or the schema has changed and must not."""
+    """Read a run to resume; raise if its schema, or a setting that must not change, has changed."""
     stored = read_run(folder)
     settings = options.resolve(stored.entries)
     before, now, changed = _compare(stored.entries, settings)
@@ -205,7 +205,8 @@ def require_same_schema(
 ) -> None:
     """Raise `CheckpointError` unless a schema file equals `before`, the schema of the run `folder`.
 
-    No file means the empty schema. The column `weights` replaces the file's, as it did in `before`.
+    No file means the empty schema. The column `weights` replaces the weight column of the file, as
+    it did in `before`.
     """
     import sparsetrain as st
 

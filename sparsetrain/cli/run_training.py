@@ -92,7 +92,7 @@ def run_training(
 
 
 def require_new_run(out: Path) -> None:
-    """Raise `ConfigError` unless a run may begin in a folder."""
+    """Raise `ConfigError` unless a new run may be saved in the folder `out`."""
     from sparsetrain.training.run import is_free
 
     if is_free(out):
@@ -102,7 +102,7 @@ def require_new_run(out: Path) -> None:
 
 
 def require_machine(settings: Settings) -> None:
-    """Raise `ConfigError` if the machine does not have the settings' device or instructions."""
+    """Raise `ConfigError` if the machine lacks the device or instructions that settings need."""
     import sparsetrain as st
     from sparsetrain.runtime.targets import resolve_target
 
@@ -144,7 +144,7 @@ def make_run(settings: Settings, files: Files, data: Rows) -> "st.Run | None":
 
 
 def fit_options(settings: Settings) -> dict[str, Any]:
-    """Return the arguments of `Trainer.fit` that are settings."""
+    """Return the arguments of `Trainer.fit` that come from settings."""
     import sparsetrain as st
 
     train = settings.train
@@ -165,7 +165,7 @@ def fit_options(settings: Settings) -> dict[str, Any]:
 
 
 def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, Any]:
-    """Return the entries for `resume.read_run`, including the contents of a schema file."""
+    """Return the entries that `resume.read_run` will read, with the contents of a schema file."""
     is_given = settings.data.schema_file is not None or settings.data.label is not None
     schema = {"schema": data.schema.to_dict()} if is_given else {}
     return {"settings": settings.to_dict(), "files": files.to_dict(), **schema}
@@ -174,11 +174,11 @@ def _stored_settings(settings: Settings, files: Files, data: Rows) -> dict[str, 
 def _score(
     trainer: "st.Trainer", data: Rows, history: dict[str, Any], settings: Settings
 ) -> dict[str, Any]:
-    """Score the held-out rows, except those scored at the end of training."""
+    """Score the held-out rows, except rows that were scored at the end of training."""
     scored: dict[str, Any] = {}
     train = settings.train
     is_last = history["checkpoint"] == "latest" and history["epochs"] and train.negatives is None
-    if is_last and settings.model.has_labels:  # a ranking is scored again, to include Pop
+    if is_last and settings.model.has_labels:  # rankings are scored again, to add popularity
         scored = {"valid": history["epochs"][-1].get("valid")}
     scores = {
         name: scored.get(name)

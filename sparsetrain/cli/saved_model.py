@@ -96,8 +96,8 @@ def warn_unseen(
 ) -> dict[str, Any]:
     """Warn about columns with a share of rare or unseen ids above `limit`; return all shares.
 
-    A column that was as rare in the training data is exempt: the share of known ids must also have
-    fallen by more than `limit` of its value there.
+    A column that was as rare in training is exempt: its share of known ids must also have fallen by
+    more than the fraction `limit` of the share in training.
     """
     shares = dataset.id_shares
     total = sum(share.ids for share in shares)

@@ -18,9 +18,9 @@ from sparsetrain.cli.train_files import Files
 
 
 def run_seeds(settings: Settings, files: Files, stop: StopSignals, count: int) -> dict[str, Any]:
-    """Train with `count` seeds from `train.seed` on; return runs, and means and deviations.
+    """Train with `count` seeds, beginning at `train.seed`; return runs, means and deviations.
 
-    Each run is saved in a subfolder ``seed-N`` of the files' folder.
+    Each run is saved in a subfolder ``seed-N`` of `files.out`.
     """
     runs = []
     if files.out is not None:

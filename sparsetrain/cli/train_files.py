@@ -57,7 +57,7 @@ class Rows:
     train: Any  # training rows
     held_out: dict[str, Any]  # rows to score, by "valid" and "test"
     whole: list[str]  # training files and folders
-    files: int  # number of files in these
+    files: int  # number of files in `whole`
     schema: st.data.Schema
     learn: Any = None  # rows to fit the encoder on, if not `train`
     interactions: int = 0  # number of training rows of a ranking
@@ -66,7 +66,7 @@ class Rows:
 def find_rows(settings: Settings, files: Files, inferred: Mapping[str, Any] | None = None) -> Rows:
     """Find the rows of a run, and hold out a part of TRAIN if the settings ask for it.
 
-    `inferred` is an earlier run's schema, which replaces a new inference.
+    `inferred` is the schema that an earlier run inferred; it is used again.
     """
     import sparsetrain as st
 

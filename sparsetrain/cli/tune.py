@@ -149,7 +149,7 @@ def _dimension(text: str) -> tuple[str, Any]:
 
 
 def _grid(space: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return all points of a grid search, each a choice by setting."""
+    """Return all points of a grid search, each a dict from setting to choice."""
     for key, dimension in space.items():
         if not hasattr(dimension, "choices"):
             raise ConfigError(f"--search {key}: a grid needs values, A,B,C, not a range")

@@ -2,8 +2,8 @@
 """Progressive validation: each window of time is scored, and then trained on.
 
 Blum, Kalai and Langford 1999, https://doi.org/10.1145/307400.307439. A window is scored before
-tables get rows for its new values, so scores use only past knowledge. Each window's run has a
-subfolder of the files' folder with the window's name.
+tables get rows for its new values, so scores use only past knowledge. Each window's run is saved in
+a subfolder of `files.out` with the window's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Window(NamedTuple):
-    """Rows of a window for training, and the same rows for scoring first."""
+    """Rows of a window to train on, and the same rows to score before that."""
 
     name: str
     data: Rows
@@ -186,7 +186,7 @@ def _windows(settings: Settings, files: Files) -> Iterator[Window]:
         log, how = read_interactions(settings, files)
         for name, split in log.split_windows(unit, **how):
             train: Any = st.data.open_source(split.train)
-            train = replace(train, files=log.files)  # a resumed run detects changed files by these
+            train = replace(train, files=log.files)  # a resumed run checks these files for changes
             rows = Rows(train, {}, paths, len(log.files), split.schema, split.whole)
             yield Window(name, rows, split.test, own(name))
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists in a sample of a column: vectors of numbers, and text that holds lists.
+"""Detection of lists in a sample of a column: vectors of numbers, and text that holds lists.
 
-Text counts as a list only if it differs from free text, codes and addresses: many rows have the
-separator, and pieces have no blanks and recur in several texts and at several positions.
+To tell lists from free text, codes and addresses, many rows must have the separator, and the values
+between separators must rarely have blanks, and recur in several texts and at several positions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sparsetrain.data.values.location import Location
 
 _SEPARATORS = ("|", "^", ";")
 _SHARE = 0.25  # least share of rows with several values
-_TEXTS = 3  # average number of texts with a value, at least
-_PLACES = 0.3  # least share of values that occur both first and later, relative to the smaller set
+_TEXTS = 3  # least average number of occurrences of a value
+_PLACES = 0.3  # least share of first values (or later ones, if fewer) that occur in both places
 _ODD = 0.1  # largest share of values that match `_IS_ODD`
 # Signs of sentences, titles, objects or coordinates.
 _IS_ODD = r"\s|[{}]|^-?[0-9]*\.[0-9]+$"

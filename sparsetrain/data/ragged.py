@@ -3,8 +3,8 @@
 
 The convention is `torch.nn.EmbeddingBag`'s with `include_last_offset=True`: bag `b` holds
 `ids[offsets[b]:offsets[b + 1]]`. `Ragged` itself checks nothing; `Batch` does, since it knows the
-number of rows and the feature. Ids are int32 while rows are encoded, and int64 in a batch. Cost of
-gathering bags: one index array of their ids.
+number of rows and the feature. Ids are int32 while rows are encoded, and int64 in a batch.
+Gathering bags allocates an index array with one entry per id.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ragged:
     ids : array-like (N,) of integers
         The ids of all bags, concatenated.
     offsets : array-like (B + 1,) of integers
-        Beginning of each bag in `ids`; the first is 0 and the last is N.
+        Position in `ids` at which each bag begins, then N; the first is 0.
     weights : array-like (N,) float32, optional
         A factor for each looked-up row.
 
@@ -90,7 +90,7 @@ class Ragged:
         return Ragged(self.ids[own], offsets - offsets[0], weights)
 
     def between(self, starts: Array, stops: Array) -> Ragged:
-        """Return new bags: bag b has the ids from ``starts[b]`` to its stop."""
+        """Return new bags: bag b has ``ids[starts[b] : stops[b]]``."""
         lengths = stops - starts
         offsets = offsets_of(lengths)
         kept = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -119,12 +119,12 @@ class Ragged:
         return Ragged(self.places()[found], np.searchsorted(found, self.offsets))
 
     def at(self, places: Ragged) -> Ragged:
-        """Return the ids at positions within their bags, as returned by `where`."""
+        """Return the ids at these positions within their bags, as returned by `where`."""
         first = np.repeat(self.offsets[:-1], np.diff(places.offsets))
         return Ragged(self.ids[first + places.ids], places.offsets)
 
     def append(self, ids: npt.ArrayLike) -> Ragged:
-        """Append an id to each bag: (B,) ids, or one for all bags."""
+        """Return the bags with an id appended to each: (B,) ids, or one for all bags."""
         longer = np.insert(self.ids, self.offsets[1:], ids)
         return Ragged(longer, self.offsets + np.arange(len(self.offsets)))
 
@@ -137,10 +137,10 @@ class Ragged:
         """Return whether each bag differs from the previous one, (B,) bool; True for the first."""
         lengths = np.diff(self.offsets)
         arrays = [self.ids] if self.weights is None else [self.ids, self.weights]
-        if len(lengths) and (lengths == lengths[0]).all():  # a tenth of the time
+        if len(lengths) and (lengths == lengths[0]).all():  # ten times as fast
             return np.any([changes(each.reshape(len(self), lengths[0])) for each in arrays], axis=0)
         rows, differ = self.rows(), changes(lengths)
-        # the same position in the previous bag of equal length
+        # For each id, the id at the same position in the previous bag, if that has equal length.
         before = np.arange(len(rows)) - lengths[rows]
         for bits in map(_as_bits, arrays):
             differ[rows[bits != bits[before]]] = True
@@ -183,7 +183,7 @@ class Ragged:
             )
 
     def _cut(self, starts: Array, stops: Array) -> Ragged:
-        """Return each bag's ids from its start to its stop; the same object if that is all."""
+        """Return each bag's ids from its start to its stop; `self` if these are all ids."""
         whole = (stops - starts).sum() == len(self.ids)
         return self if whole else self.between(starts, stops)
 
@@ -243,6 +243,6 @@ def changes(rows: Array) -> Array:
 
 
 def _as_bits(values: Array) -> Array:
-    """Return values in which 0.0 and -0.0 differ."""
+    """Return the bits of float32 values, so that 0.0 and -0.0 differ; other values unchanged."""
     is_float = values.dtype == np.float32
     return np.ascontiguousarray(values).view(np.int32) if is_float else values

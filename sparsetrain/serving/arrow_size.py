@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of an Arrow stream from its messages, before Arrow allocates memory for them.
+"""Sizes that an Arrow stream states in its messages, read before Arrow allocates memory.
 
 A column of nulls has no bytes for any length, and 16 kB of zstd may expand to gigabytes. Each
 message states its rows, the length of each array and the size of each compressed buffer. pyarrow
@@ -23,7 +23,7 @@ from sparsetrain.errors import DataError
 from sparsetrain.serving.limits import Most
 
 _DICTIONARY, _RECORDS = 2, 3  # kinds of a message
-_KIND, _HEADER, _DATA = 1, 2, 1  # two fields of a message; one of a dictionary
+_KIND, _HEADER, _DATA = 1, 2, 1  # fields: two of a message, one of a dictionary
 _LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)  # fields of a record batch
 
 
@@ -33,7 +33,7 @@ def require_stated(body: bytes, most: Most) -> None:
     Raises
     ------
     TooLarge
-        If it states more than `most`.
+        If the stream states more than `most`.
     """
     rows = values = size = 0
     for message in pa.ipc.MessageReader.open_stream(body):
@@ -85,7 +85,7 @@ def _decompressed(body: Any, buffers: Any) -> int:
 
 
 def bytes_of_text(array: Any) -> int:
-    """Count the bytes of text if no two rows shared memory.
+    """Count the bytes that text would take if no two rows shared memory.
 
     Raises
     ------

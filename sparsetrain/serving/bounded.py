@@ -37,7 +37,7 @@ _LONG_HEAD = (
 
 
 class _Limited:
-    """An application with limits on the time and the body of a request; counts answers."""
+    """An application that limits the time and the body of a request, and counts answers."""
 
     def __init__(self, app: Any, limits: Limits, count: OnAnswer) -> None:
         self.app, self.limits, self.count = app, limits, count
@@ -86,7 +86,7 @@ class _Limited:
             try:
                 await asyncio.wait_for(self.app(scope, counted, noted), self.limits.seconds)
             except asyncio.TimeoutError:
-                if started:  # and the client does not read
+                if started:  # the client does not read the answer
                     if connection := scope["state"]["connection"]():
                         connection.abandon()
                     return
@@ -114,8 +114,8 @@ async def _send_in_pieces(message: Any, send: Any, client: Client) -> None:
 class _Bounded(HttpToolsProtocol):
     """Aborts connections if the next request or the next step of an answer takes too long.
 
-    Closing instead would wait for a client that does not read. Counts the bytes that the parser
-    buffers, and lets at most `_PIPELINED` requests wait behind an answer.
+    It does not close them, since closing would wait for a client that does not read. It also limits
+    the bytes that the parser buffers, and lets at most `_PIPELINED` requests wait behind an answer.
     """
 
     seconds = 10.0

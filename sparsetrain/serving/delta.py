@@ -3,7 +3,8 @@
 
 A delta holds the newer manifest, changed files, and changed rows of tables and of item vectors.
 `apply` writes a folder with the same bytes as the newer export, and checks every file against that
-manifest. Unchanged files are links into the older folder, so processes share their memory.
+manifest. Unchanged files are hard links to files of the older folder, so processes share their
+memory.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class _Export(NamedTuple):
     """A folder and its manifest."""
 
     folder: Path
-    checksum: str  # the manifest's
+    checksum: str  # checksum of the manifest
     files: dict[str, tuple[int, str, str]]  # size, CRC-32 and Adler-32
     matrices: dict[str, _Rows]  # by file
-    tables: dict[str, tuple[int, int]]  # by column: first row in the storage, and rows
+    tables: dict[str, tuple[int, int]]  # by column: first row in the storage, number of rows
 
     @property
     def is_apart(self) -> bool:
@@ -82,7 +83,7 @@ def _read(folder: Path) -> _Export:
 
 
 def _with_items(export: _Export) -> _Export:
-    """Return the export with the rows of its item vectors, if it has them."""
+    """Return the export with its item vectors, if it has any, added to its matrices."""
     path = export.folder / manifest.ITEMS
     if manifest.ITEMS not in export.files:
         return export
@@ -133,7 +134,7 @@ def _are_tables(old: _Export, new: _Export, name: str) -> bool:
 
 
 def _copies(old: _Export, new: _Export, name: str) -> _Copies:
-    """Return ranges of common rows: the first in the new, the first in the old, the count."""
+    """Return ranges of common rows: first row in the new file, first row in the old file, count."""
     if old.is_apart and new.is_apart:
         return [(0, 0, min(old.matrices[name].size, new.matrices[name].size))]
     return [
@@ -160,7 +161,7 @@ def _write_rows(folder: Path, name: str, old: _Export, new: _Export) -> None:
 def apply(folder: str | Path, delta: str | Path, out: str | Path) -> None:
     """Make a newer export from an older one and a delta.
 
-    A server on a link switches to the new export without a stop: move the link and send SIGHUP.
+    To update a server without a stop, let it serve a symbolic link: move the link, send SIGHUP.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ def _write_table(
     changed: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write rows in order, not to mapped memory: a full disk is then an error, not a crash."""
+    """Write rows in order, not to mapped memory, so that a full disk is an error, not a crash."""
     with open(path, "wb") as file:
         file.write(rows.head)
         for part in rows.chunks(rows.size):

@@ -31,7 +31,7 @@ def with_derived(columns: Mapping[str, Column], rules: Mapping[str, Any]) -> dic
     Raises
     ------
     DataError
-        If a source is missing, or the rule does not accept a value.
+        If a source column is missing, or a rule does not accept a value.
     """
     import pyarrow as pa
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoder of an exported model: records of its rules, and hash tables to map into memory."""
+"""The encoder in an export: records for the manifest, and hash tables to map into memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def hash_tables(rules: Rules, read: ModelInputs) -> Sequence[np.ndarray]:
 
 
 def _vocabularies(rules: Rules, read: ModelInputs) -> list[Vocabulary]:
-    """Return the vocabularies of the columns that a model reads, each shared one once."""
+    """Return the vocabularies of the columns that a model reads; a shared one is listed once."""
     columns = {column.name: column.values for column in rules.features}
     wanted = dict.fromkeys(columns[feature.column] for feature in read.features)
     return [values for values in wanted if isinstance(values, Vocabulary)]
 
 
 def signature(rules: Rules, read: ModelInputs) -> Record:
-    """Return a program's arguments and their data; see `native/internal.h`."""
+    """Return fields of the record "program": kinds and sizes of inputs; see `native/internal.h`."""
     has_ends = read.takes_features or any(record[1] == "offsets" for record in read.records)
     flags = sum(column.has_flag for column in read.dense)
     width = sum(len(column.inputs) for column in read.dense)
@@ -73,7 +73,7 @@ _FORMS = ("plain", "linear", "log")
 
 
 def _derivation(rules: Rules, name: str) -> Derived:
-    """Return how the C library derives a column; the divisor 0 means that it reads it directly."""
+    """Return how the C library derives a column; with divisor 0, it reads the column directly."""
     rule = rules.schema.derived.get(name)
     return rule if rule and rule.of.is_native else Derived(name, divide=0)
 

@@ -89,7 +89,7 @@ def export(
     target, flags = cpu_level(cpu)
     libraries.compiler()
     if not isinstance(trained, Predictor):
-        # On this machine's CPU, since loading brings the rows of exact mode up to date.
+        # Load onto this machine's CPU, where kernels bring the rows of exact mode up to date.
         trained = load_predictor(trained, target="cpu", **loading)
     if trained.encoder is None:
         raise ConfigError("export: the model has no encoder: train it on raw values")
@@ -132,7 +132,7 @@ def _write(folder: Path, model: Predictor, target: Target, head: Record) -> None
 
 
 def _compiled(program: Program) -> relax.VMExecutable:
-    """Compile each kernel by itself, with or without a cache, so equal models give equal files.
+    """Compile each kernel separately, even without a cache, so that equal models give equal files.
 
     The kernels that find ids are added to the program's kernels.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a JSON body, read one by one within limits.
 
-Python's decoder holds the GIL for a whole value, and all threads wait, including the event loop's.
-So a row may have at most 128 KiB, which take about 15 ms.
+Python's decoder holds the GIL while it decodes a whole value, so all other threads wait, including
+the event loop's. So a row may have at most 128 KiB, which takes about 15 ms to decode.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
     Raises
     ------
     TooLarge
-        If it has more rows or values than `most`.
+        If the body has more rows or values than `most`.
     DataError
         If the body has a different form, or a row is longer than 128 KiB or names a column twice.
     """
@@ -61,7 +61,7 @@ def read_rows(body: bytes, most: Most) -> list[dict[str, Any]]:
 
 
 def _read_window(content: bytes, rows: list[dict[str, Any]], most: Most) -> int:
-    """Append the complete rows, at least one; return their length in bytes."""
+    """Append the complete rows in `content`, at least one; return their length in bytes."""
     window, begin, end = _decoded(content, len(rows)), 0, 0
     while True:
         try:

@@ -37,7 +37,7 @@ def compiler() -> list[str]:
     Raises
     ------
     ConfigError
-        If there is none, or this is not Linux.
+        If no compiler is found, or this is not Linux.
     """
     if sys.platform != "linux":
         raise ConfigError("export writes Linux libraries: run it on Linux, or write a FILE.onnx")
@@ -84,12 +84,12 @@ def _write_once(library: Path) -> None:
 
 
 def write_kernels(folder: Path, executable: Any) -> None:
-    """Link a compiled program."""
+    """Link the kernels of a compiled program."""
     executable.export_library(str(folder / KERNELS), fcompile=_link)
 
 
 def _link(file: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
-    # TVM orders objects by address; sorting them makes equal programs equal files.
+    # TVM orders objects by address; they are sorted so that equal programs give equal files.
     ordered = sorted(objects, key=lambda name: Path(name).read_bytes())
     _run(["-shared", "-o", file, *ordered, *options, "-lm"])
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sparsetrain.errors import DataError
 
-_VALUES = 2_000_000, 20  # most values in a request; or this many times the limit of rows
+_VALUES = 2_000_000, 20  # most values in a request, or per row of the limit, if that is more
 
 
 class TooLarge(DataError):

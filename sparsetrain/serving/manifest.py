@@ -18,7 +18,7 @@ from sparsetrain.system.regular_files import read_regular_file
 FILE = "manifest.txt"
 ITEMS = "items.npy"  # vectors of all items, for a retrieval model
 FORMAT = 4
-_MOST_BYTES = 1 << 26  # a column needs about a hundred
+_MOST_BYTES = 1 << 26  # most bytes of a manifest; a column needs about a hundred
 Record = tuple[str | int, ...]
 
 
@@ -58,7 +58,7 @@ def read(folder: Path) -> tuple[list[list[str]], str]:
 
 
 def parse(text: bytes, folder: Path) -> list[list[str]]:
-    """Return the records that `dump` wrote; `folder` is for messages.
+    """Return the records that `dump` wrote; messages name `folder`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def parse(text: bytes, folder: Path) -> list[list[str]]:
 
 
 def times(records: Iterable[list[str]]) -> frozenset[str]:
-    """Return the columns that only quotients and remainders read, such as a time for its hour."""
+    """Return the columns read only for quotients and remainders, such as a time for its hour."""
     columns: list[str] = []
     derived: set[str] = set()
     plain: set[str] = set()

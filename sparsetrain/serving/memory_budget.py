@@ -14,7 +14,7 @@ _IDLE = 1.0  # seconds without a piece after which a client's memory may be take
 
 
 class Client:
-    """A client that sends a request and reads its answer, and the memory held meanwhile.
+    """A client that sends a request and reads its answer, and the memory held for it.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class MemoryBudget:
             held.callback(self.leave, client)
 
     def leave(self, client: Client) -> None:
-        """Mark a client that has sent or read everything; it keeps its bytes."""
+        """Note that a client has sent or read everything; it keeps its memory."""
         if client in self._clients:
             self._clients.remove(client)
             self._given.set()  # a different client may be the first now

@@ -60,7 +60,7 @@ class Model:
         root, and nobody else may write them, since its kernels are code. Replace it only as a
         whole: truncating a file in place crashes the process.
     absent : {"error", "null"}
-        Whether a column that a request lacks is an error, or has missing values.
+        Whether a column that a request lacks is an error, or counts as missing values.
 
     Raises
     ------
@@ -71,7 +71,8 @@ class Model:
     Attributes
     ----------
     columns, labels : tuple of str
-        Input columns; names of predictions. A request has derived columns or their sources.
+        Names of input columns; names of predictions. A request has derived columns or their
+        sources.
     items : (V, D) float32 or None
         For a model without labels, the vectors of all items, memory-mapped: scores are
         ``predict(columns) @ items.T``.
@@ -124,7 +125,7 @@ class Model:
         Raises
         ------
         DataError
-            If a column is missing or a value is invalid; names row and column.
+            If a column is missing or a value is invalid; the message names row and column.
         NumericalError
             If a score is not finite.
         """
@@ -133,7 +134,7 @@ class Model:
         )
 
     def predict_columns(self, columns: Mapping[str, Column]) -> np.ndarray:
-        """Predict like `predict`, from columns by names that the model knows."""
+        """Predict like `predict`, from `Column`s; the model must know each name."""
         if not columns:
             raise DataError(f"column {shown(self.columns[0])} is missing")
         rows = {name: column.rows for name, column in columns.items()}
@@ -213,7 +214,7 @@ _libraries: dict[int, Any] = {}  # loaded libraries by checksum
 
 
 def _load(folder: PrivateFolder, crcs: Mapping[str, int]) -> Any:
-    """Load a folder's library, with an installed TVM's runtime, or else the folder's."""
+    """Load a folder's library, with the runtime of an installed TVM, or else of the folder."""
     if crcs[LIBRARY] not in _libraries:
         for name, crc in crcs.items():
             _check_library(folder.path / name, folder.read(name), crc)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a model's program, in terms of the encoder's columns.
 
-`Fields` take the ids of all columns of one width together, as rows of one storage. Other features
-take their own, with the ends of rows where they are lists.
+`Fields` read the ids of all columns of one width together, as rows of one storage. Any other
+feature reads its own ids, and for lists also the end of each row.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class ReadFeature(NamedTuple):
     first : int
         Row of the storage at which its table begins.
     single : bool
-        Whether a row must have one id.
+        Whether a row must have exactly one id.
     length : int
-        Most ids of a row, of which the last are kept; 0 without a limit.
+        Most ids of a row; a longer row keeps its last ids. 0 without a limit.
     like : int
-        Position of the feature with equal row lengths; -1 if there is none.
+        Position of the feature that must have the same row lengths; -1 if there is none.
     together : (int, int) or ()
         First feature and number of features that are read together with this one; () if it is read
         with all features, or alone.
@@ -61,7 +61,7 @@ class ModelInputs(NamedTuple):
         read together with it; -1 for all features.
     features : list of ReadFeature
     dense : list of Dense
-        Dense columns, with their places among the program's inputs.
+        Dense columns, with their positions among the program's dense inputs.
     takes_features : bool
         Whether each feature's ids are a separate input.
     """
@@ -134,14 +134,14 @@ def inputs_of(model: Model, encoder: Encoder, arguments: Iterable[str]) -> Model
 
 
 def _alone(encoder: Encoder, name: str, place: int) -> Column:
-    """Return a column of numbers at a place, without its flag."""
+    """Return a column of numbers, moved to position `place` and without its flag."""
     column = encoder.dense[encoder.dense_columns.index(name)]
     changes = {"place": place, "flag": None} if column.has_flag else {"place": place}
     return replace(column, **changes)
 
 
 def _of_fields(fields: Fields, columns: Columns) -> tuple[dict[str, Record], list[ReadFeature]]:
-    """Return each argument's record, and the columns, grouped by width."""
+    """Return the record of each argument, and how columns are read, grouped by width."""
     records: dict[str, Record] = {}
     features: list[ReadFeature] = []
     for _, placement, arguments in fields.parts:

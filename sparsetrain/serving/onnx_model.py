@@ -2,8 +2,8 @@
 """Export of a model without bags to ONNX: encoded rows in, logits out (extra `onnx`).
 
 The inputs are ``dense`` (B, N) float32 and ``ids`` (B, F) int64, rows of each feature's own table,
-as from `Encoder.encode`; the output is ``logits`` (B, T). An operator without a rule below is an
-error that names it.
+as from `Encoder.encode`; the output is ``logits`` (B, T). An operator without a rule below raises
+an error that names it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _lookup(graph: _Graph, call: relax.Call) -> str:
 
 
 def _interaction(graph: _Graph, call: relax.Call) -> str:
-    """Add the vector, followed by dot products of all pairs of it and the embeddings."""
+    """Add the vector, followed by dot products of all pairs among the vector and the embeddings."""
     vector, embedded = map(graph.name_of, call.args)
     count = int(call.args[1].ty.shape[1]) + 1
     first = graph.add("Unsqueeze", vector, graph.constant([1]))
@@ -137,7 +137,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
     Parameters
     ----------
     trained : Trainer or path
-        `load_predictor` reads a path.
+        A model, or a path that `load_predictor` reads.
     out : path
         The file to write.
     **loading
@@ -180,7 +180,7 @@ def export_onnx(trained: Predictor | str | Path, out: str | Path, **loading: Any
 
 
 def _bind_arguments(graph: _Graph, trained: Predictor, function: relax.Function) -> None:
-    """Name inputs, and add parameters as constants."""
+    """Name the inputs of the graph, and add the parameters as constants."""
     count = int(function.attrs["num_input"])
     inputs = [param.name for param in function.params[:count]]
     parts = trained.model.all_fields.parts if trained.model.all_fields else ()

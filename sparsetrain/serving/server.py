@@ -71,7 +71,7 @@ def serve(
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; print the address first.
 
-    `absent` is an argument of `Model`, `log` of `ServerLog`.
+    `absent` is passed to `Model`, `log` to `ServerLog`.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def serve(
         port,
         http=bounded_protocol(limits.seconds),
         ws="none",
-        limit_concurrency=limits.connections + 1,  # uvicorn refuses from this number on
+        limit_concurrency=limits.connections + 1,  # uvicorn refuses connections from this number on
         timeout_keep_alive=max(1, round(limits.seconds)),
         timeout_graceful_shutdown=1 + math.ceil(limits.seconds),
         access_log=False,

@@ -18,7 +18,7 @@ class ServerLog:
     Parameters
     ----------
     kind : {"text", "json"}
-        "json" writes one object per line, also for each answer.
+        "json" writes one object per line, and also logs each answer.
     """
 
     def __init__(self, kind: str = "text") -> None:

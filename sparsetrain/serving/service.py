@@ -35,7 +35,7 @@ from sparsetrain.serving.server_log import ServerLog
 
 WATCHED = ("/health", "/metrics")
 SMALL = Most(rows=1000, values=20_000, bytes=1 << 16)
-HELD = 3  # memory of all large requests and answers, in largest bodies
+HELD = 3  # memory for all large requests and answers, as a multiple of the largest body
 _STATUS = ((TooLarge, 413), (DataError, 400), (NumericalError, 422), (SparsetrainError, 500))
 
 
@@ -152,7 +152,7 @@ class Service:
         return Response(generate_latest(self.registry), media_type="text/plain; version=0.0.4")
 
     async def reload_whenever_asked(self) -> None:
-        """Open the folder again on each request, one at a time: the last opened is the newest."""
+        """Open the folder again each time `asked` is set; the last version opened is the newest."""
         while await self.asked.wait():
             self.asked.clear()
             await self._reload()
@@ -198,7 +198,7 @@ class _OfModel(Collector):
         yield unseen
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing; names are those of `collect`."""
+        """Yield nothing; `collect` names the metrics."""
         return iter(())
 
 

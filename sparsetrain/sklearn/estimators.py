@@ -74,16 +74,17 @@ class _Estimator(Trained, ABC):
     optimizer_options : dict, optional
         Further arguments of the optimizer.
     epochs : int or "auto"
-        As in `Trainer.fit`. "auto" is 1; it is 3 for fewer than 4,096 rows, or if all categories
-        together have at most one value per hundred rows; with `patience` it is at most 20.
+        As in `Trainer.fit`. "auto" is 1, or 3 for fewer than 4,096 rows or if all categories
+        together have at most one value per hundred rows. With `patience`, "auto" allows up to 20
+        epochs.
     batch_size : int or "auto"
         As in `Trainer.fit`. "auto" is 128. With few rows it is smaller, for 32 steps per epoch, but
         at least 8; from 51,200 rows on it is larger, for 400 steps per epoch, but at most 512.
     schema : Schema or path, optional
-        Roles of the columns; by default inferred. Its label does not count.
+        Roles of the columns; inferred by default. A label in the schema is ignored.
     numbers : str or None
-        Use of numbers, as `numbers` of `data.with_buckets`; by default "binned", and "scaled" with
-        a model of one's own or a schema that has buckets. `partial_fit` learns the boundaries of
+        How numbers are used, as in `data.with_buckets`; by default "binned", or "scaled" for a
+        model class of your own or a schema that has buckets. `partial_fit` learns the boundaries of
         bins from the rows of its first call.
     min_count : int
         Values with fewer training rows than this share a row of the table.
@@ -218,7 +219,7 @@ class _Estimator(Trained, ABC):
 
     @classmethod
     def load(cls, folder: str | Path, **params: Any) -> Any:
-        """Read a folder written by `save`; `params` are the constructor's.
+        """Read a folder written by `save`; `params` are arguments of the constructor.
 
         Raises
         ------
@@ -255,7 +256,7 @@ class _Estimator(Trained, ABC):
                 self._load(folder)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, new: bool, classes: Any = None) -> Any:
-        """Return rows to train on; `new` ones decide the schema."""
+        """Return rows to train on; if `new`, the schema is inferred from them."""
         self._model()  # a wrong name raises before data are read
         columns = self._columns(X, reset=new)
         labels, weights = self._labels(y, sample_weight, reset=new, classes=classes)
@@ -272,7 +273,7 @@ class _Estimator(Trained, ABC):
         return self._table(columns, labels, np.ones(len(labels)))
 
     def _columns(self, X: Any, *, reset: bool, least: int = 1) -> dict[str, Any]:
-        """Return the columns by name, after scikit-learn's checks; they need `least` rows."""
+        """Return the columns by name, after scikit-learn's checks, with at least `least` rows."""
         if (named := named_columns(X)) is not None:
             frame, columns = named
             validate_data(self, frame, skip_check_array=True, reset=reset)

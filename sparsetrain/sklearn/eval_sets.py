@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of `eval_set`, which are scored after each epoch; forms and names are LightGBM's.
+"""Rows of `eval_set`, which are scored after each epoch; its forms and names follow LightGBM.
 
 The first set that is not the training data itself is the validation set; each further set costs an
 evaluation after each epoch.
@@ -21,7 +21,7 @@ def eval_sets(eval_set: Any, names: Sequence[str] | None, X: Any, y: Any) -> dic
     Raises
     ------
     ConfigError
-        If they are not pairs, or there is not one distinct name for each pair.
+        If `eval_set` is not made of pairs, or `names` does not have a distinct name for each pair.
     """
     pairs = [] if eval_set is None else _pairs(eval_set)
     own = [f"valid_{n}" if not _is(pair, X, y) else "training" for n, pair in enumerate(pairs)]

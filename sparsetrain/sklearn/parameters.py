@@ -59,7 +59,7 @@ class Trained(BaseEstimator):
         return optimizer_of(self.optimizer, **{"lr": self.lr, **(self.optimizer_options or {})})
 
     def _seed(self) -> int:
-        """Return a seed by scikit-learn's rules."""
+        """Return a seed drawn from `random_state`, by scikit-learn's rules."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _trainer(self, model: Any, encoder: Encoder) -> Trainer:
@@ -96,7 +96,7 @@ _FEW_ROWS, _ROWS_OF_A_VALUE = 4096, 100
 
 
 def epochs_of(given: Any, rows: int, values: int, patience: int | None) -> Any:
-    """Return the number of epochs, from the number of rows and of values of all categories.
+    """Return the number of epochs for these numbers of rows and of values in all categories.
 
     A second epoch overfits values that occur in few rows.
     """

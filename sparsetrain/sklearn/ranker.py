@@ -118,7 +118,7 @@ class Ranker(Trained):
         return self.recommend(X[self.user], 1)[0][:, 0]
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return NDCG@10 of the choices in `X`, ranked among items their users had not chosen."""
+        """Return NDCG@10 of the choices in `X`, ranked among items that the user had not chosen."""
         check_is_fitted(self)
         log = self._read(X)
         offsets = offsets_of(np.bincount(log.user))

@@ -22,7 +22,7 @@ from sparsetrain.errors import CheckpointError
 from sparsetrain.labels import Label
 from sparsetrain.training.run import Run
 
-ESTIMATOR = "estimator"  # entry of a saved folder
+ESTIMATOR = "estimator"  # key of this state in the manifest
 _MOST = 1 << 62
 
 
@@ -78,7 +78,7 @@ def kept_of(estimator: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def restored(folder: str | Path, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return the attributes that a saved folder stores, after their checks.
+    """Return the attributes of the estimator in a saved folder, after checking each.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def require_names_of(
     Raises
     ------
     CheckpointError
-        If there are any; names the first.
+        If the features, the constant column or the label do not match.
     """
     if schema.all_labels.only != label or schema.weights is None:
         raise CheckpointError(f"{folder} must have one {label} label, with weights")

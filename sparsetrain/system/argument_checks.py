@@ -14,12 +14,12 @@ from sparsetrain.errors import ConfigError
 
 
 def require_int(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Return an integer from `least` to `most` as a Python int, which JSON can hold.
+    """Return `value`, an integer from `least` to `most`, as a Python int, which JSON can hold.
 
     Raises
     ------
     ConfigError
-        If it is not such an integer; names the argument and its value.
+        If `value` is not such an integer; the message names the argument and the value.
     """
     if not is_int(value):
         raise ConfigError(f"{name} is {value!r:.60}; it must be a whole number")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limit on NumPy's BLAS threads, which spin for a while after each product.
+"""Limit on NumPy's BLAS threads, which spin for a while after each matrix product.
 
 A spinning thread takes a core from a kernel, which waits for all its threads. With a NumPy product
 of 0.3 ms before every step of 2.3 ms on 2 cores, the median step took 2.8 ms and the 90th
-percentile 3 to 100 ms in four runs; with BLAS on one thread, 2.3 and 2.4 ms. So `Trainer.fit`
-limits BLAS to one thread. This needs threadpoolctl (the extra ``threads``), or has no effect.
+percentile was 3 to 100 ms in four runs; with BLAS on one thread, these were 2.3 and 2.4 ms. So
+`Trainer.fit` limits BLAS to one thread. Without threadpoolctl (the extra ``threads``), this has no
+effect.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Limit NumPy's BLAS to one thread during the block; for a loop around `Trainer.step`."""
+    """Limit NumPy's BLAS to one thread during the block, such as a loop of `Trainer.step`."""
     try:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:
@@ -26,7 +27,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def other_pools() -> dict[str, int] | None:
-    """Return the threads of each pool except TVM's, by library; None without threadpoolctl."""
+    """Return the thread count of each pool except TVM's, by library; None without threadpoolctl."""
     try:
         from threadpoolctl import threadpool_info
     except ModuleNotFoundError:

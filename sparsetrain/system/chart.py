@@ -105,7 +105,7 @@ def _curve(series: Series, x_axis: _Axis, y_axis: _Axis) -> str:
 
 
 def _averaged(points: Sequence[Point]) -> Sequence[Point]:
-    """Return at most `_MOST_POINTS` points, as means of neighbours if there are more."""
+    """Return at most `_MOST_POINTS` points; if there are more, average neighbors."""
     size = -(-len(points) // _MOST_POINTS)
     groups = [points[i : i + size] for i in range(0, len(points), size)] if size > 1 else []
     means = [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]

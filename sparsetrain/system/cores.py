@@ -3,8 +3,8 @@
 
 Also the kind of processor, for exports.
 
-A container with a quota of one CPU sees all cores of its host. Threads above the quota are paused
-for the rest of each period, and so are kernels, which wait for all their threads.
+A container with a quota of one CPU sees all cores of its host. Threads that exceed the quota are
+paused for the rest of each period, and a kernel waits for all its threads.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hide optional modules from one thread while it imports modules that use them."""
+"""Optional modules, hidden from one thread while it imports modules that use them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def describe_process() -> str:
 
 
 def is_first() -> bool:
-    """Return whether this is the first process, which prints for all."""
+    """Return whether this is the first process, which prints for all processes."""
     return processes_started() == 1 or rank() == 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks: one for TVM's global BlockBuilder, one per object, and safety across ``fork()``.
 
-A child process inherits locked locks, but not the threads that would release them. So a fork first
-acquires every lock of `new_lock`; both processes then release them.
+A child process inherits locks that are held, but not the threads that would release them. So a fork
+first acquires every lock made by `new_lock`; both processes then release them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FORK_WAIT = 60.0
 
 
 def with_builder_lock(build: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Serialise a function that uses a `BlockBuilder` or lowers operators.
+    """Serialize calls of a function that uses a `BlockBuilder` or lowers operators.
 
     TVM keeps one stack of open builders, and one operator tag, for all threads: two threads that
     build at the same time would write into each other's functions.
@@ -84,7 +84,7 @@ def _acquire_all() -> None:
 
 
 def _try_all(locks: list[Any]) -> bool:
-    """Acquire locks until one is taken; move that one to the front. Return whether all are held."""
+    """Acquire locks until one fails, which moves to the front. Return whether all are held."""
     for place, lock in enumerate(locks):
         if lock in _held:
             continue

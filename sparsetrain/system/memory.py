@@ -2,8 +2,8 @@
 """Large aligned arrays on huge pages, and the size of the machine's memory.
 
 Linux maps memory page by page, on the first write. With pages of 4 KiB that took 0.34 s per GiB,
-as long as reading it from disk; with pages of 2 MiB, which NumPy requests for 4 MiB and more, 0.05
-s. Huge pages also save most TLB misses when rows are read at random.
+as long as reading a GiB from disk; with pages of 2 MiB, which NumPy requests for arrays of 4 MiB or
+more, it took 0.05 s. Huge pages also save most TLB misses when rows are read at random.
 
 If Linux overcommits, it grants a request for more memory than the machine has, and kills the
 process when it writes. So this module refuses such a request.
@@ -25,8 +25,8 @@ _GROUP = Path("/sys/fs/cgroup")
 def total_memory() -> int | None:
     """Return the bytes of memory and swap, used or free; None if the system does not say.
 
-    Counts the machine's memory, or the limit of this process's control group, as in a container. It
-    is read in every call, since a virtual machine may grow.
+    The total is the machine's memory, or the lower limit of this process's control group, as in a
+    container. Each call reads it again, since a virtual machine may grow.
     """
     return min(_totals(), default=None)
 
@@ -66,12 +66,12 @@ def check_fits_memory(size: int) -> None:
 
 
 def aligned_empty(size: int) -> np.ndarray:
-    """Return uninitialised memory (size,) uint8, aligned to `ALIGNMENT`.
+    """Return uninitialized memory (size,) uint8, aligned to `ALIGNMENT`.
 
     Raises
     ------
     MemoryError
-        If there is no memory.
+        If there is not enough memory.
     """
     check_fits_memory(size)
     whole = np.empty(size + ALIGNMENT, np.uint8)

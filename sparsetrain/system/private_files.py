@@ -2,8 +2,8 @@
 """Files of a folder that holds code: only its owner, this user or root, may change them.
 
 Each folder of the path is checked through its descriptor before the next one is opened in it, and
-no link is followed. So another user cannot swap a folder meanwhile. ``serving/native/artefact.c``
-does the same.
+no link is followed. So no other user can swap a folder during the checks.
+``serving/native/artefact.c`` does the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # only Linux has O_PATH
 
 
 class NotPrivateError(OSError):
-    """Another user could replace or write a file or folder; names it and the fix."""
+    """Another user could replace or write a file or folder; the message names it and the fix."""
 
 
 class PrivateFolder:
@@ -40,7 +40,7 @@ class PrivateFolder:
         Raises
         ------
         NotPrivateError
-            If other users may write it, or it is not a regular file.
+            If the file is not regular, or other users own it or may write it.
         OSError
             If it does not exist.
         """
@@ -91,7 +91,7 @@ def private_descriptor(path: Path) -> int:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its parents, writable only by this user, for any umask."""
+    """Make a folder and its parents, writable only by this user whatever the umask is."""
     for each in [*reversed(folder.parents), folder]:
         if not each.exists():
             each.mkdir(mode=0o755, exist_ok=True)
@@ -106,7 +106,7 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _check(path: Path, status: os.stat_result, may_stick: bool = False) -> None:
-    """Refuse what other users may write, except folders with a sticky bit such as /tmp."""
+    """Refuse a file or folder that other users own or may write; `may_stick` allows /tmp."""
     if status.st_uid not in (os.geteuid(), 0):
         raise NotPrivateError(f"{path}: it belongs to another user: chown it")
     if status.st_mode & OTHERS and not (may_stick and status.st_mode & stat.S_ISVTX):

@@ -19,8 +19,8 @@ def read_regular_file(path: Path, max_bytes: int, *, follow_links: bool = True) 
     Raises
     ------
     OSError
-        If it cannot be read, is not a regular file, is larger, or is a link and `follow_links` is
-        False; `strerror` says which.
+        If the file cannot be read, is not regular, is larger than `max_bytes`, or is a link and
+        `follow_links` is False; `strerror` says which.
     """
     try:
         # With O_NONBLOCK, a pipe without a writer does not block.
@@ -45,7 +45,7 @@ def require_regular(path: Path) -> Path:
     Raises
     ------
     OSError
-        If it cannot be found, or is not a regular file; links are followed.
+        If the file cannot be found or is not regular; links are followed.
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filter of standard error, including C++'s output: drop known lines and pass the rest on.
 
-Standard error belongs to the whole process, so one thread at a time filters it, and a fork waits.
+Standard error belongs to the whole process, so one thread at a time filters it, and a fork waits
+until the filter ends.
 """
 
 from __future__ import annotations

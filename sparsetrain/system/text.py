@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Pad columns to their widest cell; align the first left and the rest right."""
+    """Pad columns to their widest cell; align the first column left and the rest right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(

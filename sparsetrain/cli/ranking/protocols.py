@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocols of rankings on the command line: the split of a log, and the candidates."""
+"""Protocols for evaluating rankings on the command line: how a log is split, and candidates."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def find_interactions(settings: Settings, files: Files) -> Rows:
     held_out = {name: rows for name, rows in held_out.items() if rows.num_rows}
     train: Any = st.data.open_source(split.train)
     read = (*log.files, *(file for each in given.values() for file in each.files))
-    train = replace(train, files=read)  # a resumed run detects changed files by these
+    train = replace(train, files=read)  # a resumed run checks these files for changes
     rows = split.train.num_rows
     return Rows(train, held_out, paths, len(log.files), split.schema, split.whole, rows)
 
 
 def rows_to_rank(settings: Settings, data: Path, encoder: Any) -> Any:
-    """Return rows with histories unchanged; for a log, return the last item of each user."""
+    """Return rows with histories unchanged; from a log, make a row for each user's last item."""
     import sparsetrain as st
 
     with suppress(DataError):  # text files without column names

@@ -48,7 +48,7 @@ class Predicted(NamedTuple):
 
 @dataclass
 class Facts:
-    """A run's facts on the page.
+    """Facts about one run, for the page.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Facts:
     rare : dict from column to share
         Share of training ids in the row of rare values.
     id_shares : tuple of Share
-        Shares of ids in the scored rows, by column.
+        Shares of missing and unseen ids in the scored rows, by column.
     scores : dict
         Result of `evaluate` on the scored rows.
     predicted : list of Predicted
@@ -138,7 +138,7 @@ def _norms(rows: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def _score(facts: Facts, predictor: st.Predictor, data: Path) -> None:
-    """Score rows; writes `facts`."""
+    """Score rows, and write the results into `facts`."""
     import sparsetrain as st
 
     note(f"{facts.name} scores {data}")

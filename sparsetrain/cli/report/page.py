@@ -24,7 +24,7 @@ _CELL = 60  # most characters of a setting
 
 
 def page(runs: Sequence[Facts], data: str | None) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def _scores(runs: Sequence[Facts]) -> str:
 def _charts_of_label(
     runs: Sequence[Facts], label: str, own: Sequence[tuple[int, Predicted]]
 ) -> Iterator[Chart]:
-    """Yield the calibration of all runs, and a histogram of each run."""
+    """Yield a calibration chart of all runs, and a histogram of each run."""
     series = [
         Series(runs[number].name, number, "validation", _calibration(one)) for number, one in own
     ]
@@ -194,7 +194,7 @@ def _histograms(one: Predicted, color: int) -> list[Series]:
 
 
 def _columns(run: Facts) -> str:
-    """Return the coverage of columns, in the training data and in the scored rows."""
+    """Return a table of the rare, missing and unseen shares of each column."""
     shares = {share.column: share for share in run.id_shares}
     rows = []
     for column in dict.fromkeys([*run.rare, *shares]):
@@ -272,7 +272,7 @@ def _settings(runs: Sequence[Facts]) -> str:
 
 
 def _set_by(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a command, or the manifest's if there was none."""
+    """Return the settings of the run's command; without a command, return the manifest's."""
     extra = manifest.get("extra") or {}
     if isinstance(extra.get("settings"), dict):
         return {"files": extra.get("files") or {}, **extra["settings"]}
@@ -287,7 +287,7 @@ def _environment(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _set(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of nested settings that have a value, by names with dots."""
+    """Return the text of nested settings that have a value, by their dotted names."""
     found = {}
     for name, value in flat(values).items():
         if value not in (None, [], {}):
@@ -297,7 +297,7 @@ def _set(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _bar(share: float | None, text: str | None = None) -> Markup:
-    """Return a cell with a share, and a bar of this length."""
+    """Return a table cell with a share as text, on a bar of proportional length."""
     if share is None:
         return Markup("-")
     width = f"{100 * min(max(share, 0), 1):.1f}"

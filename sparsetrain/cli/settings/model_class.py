@@ -14,7 +14,7 @@ from sparsetrain.errors import ConfigError, nearest
 
 
 def is_own(name: str) -> bool:
-    """Return whether a name is a user's own class."""
+    """Return whether a name is of a user's own class."""
     return ":" in name
 
 

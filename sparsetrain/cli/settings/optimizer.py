@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section `optimizer` of the settings.
 
-Values are names, numbers and schedules by name; the caller builds the optimizer. A formula's
-options are its constructor's arguments.
+Values are names, numbers and schedules by name; the caller builds the optimizer. The options of a
+formula are the arguments of its constructor.
 """
 
 from typing import Any, Literal
@@ -99,7 +99,7 @@ class OptimizerSettings(Section):
         return [group.model_dump(exclude_none=True) for group in self.groups]
 
     def schedule_config(self) -> list[dict[str, Any]]:
-        """Return the factors of the learning rate by name; only one if it is constant."""
+        """Return the factors that multiply to the learning rate; only one if it is constant."""
         factors: list[dict[str, Any]] = [{"name": "constant", "value": self.lr}]
         if self.warmup is not None:
             factors.append({"name": "warmup", "steps": self.warmup})

@@ -185,7 +185,7 @@ def from_environment(environ: Mapping[str, str], sections: Iterable[str]) -> Ite
     """Yield the settings among environment variables: `SPARSETRAIN_<SECTION>__<KEY>`.
 
     Settings need two underscores, so variables such as `SPARSETRAIN_TRACEBACK` are ignored. A
-    section followed by one underscore is an error, since it would otherwise be ignored silently.
+    single underscore after a section is an error, since the variable would be ignored silently.
     """
     sections = tuple(sections)
     for name in sorted(environ):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a training run: sections, types, ranges, defaults, help and command-line flags.
 
-The models are strict (text is never converted to a number), closed (no unknown keys) and frozen.
+Sections are strict (text is never converted to a number), closed (no unknown keys) and frozen.
 Values are numbers, text and enumerated names, so a settings file never holds code.
 """
 
@@ -245,7 +245,7 @@ class ModelSettings(Section):
         return self.own_class is None and issubclass(model_class(self.name), st.models.ClickModel)
 
     def for_encoder(self, encoder: Any, interactions: int = 1, **more: Any) -> Any:
-        """Construct the model for an encoder; a user's own class by its `for_encoder`."""
+        """Construct the model for an encoder; a user's own class has its own `for_encoder`."""
         if self.own_class is None:
             return self.build(**{**encoder.model_arguments, **more}, interactions=interactions)
         options = self.model_dump(exclude={"name"}, exclude_unset=True) | more
@@ -258,7 +258,7 @@ class ModelSettings(Section):
             ) from error
 
     def completed(self, schema: Any) -> Any:
-        """Add the tables that columns of the model share to an inferred schema."""
+        """Return an inferred schema, with the tables that columns of the model share."""
         if self.own_class is not None or not self._columns():
             return schema
         columns = schema.categories or ()
@@ -270,12 +270,12 @@ class ModelSettings(Section):
     def build(
         self, rows: Sequence[int], names: Sequence[str], interactions: int = 1, **arguments: Any
     ) -> Any:
-        """Construct the model; models that are not click models get only rows by name."""
+        """Construct the model; it gets only the rows of each column if it is not a click model."""
         import sparsetrain as st
 
         options, cls = self.model_dump(exclude={"name"}), model_class(self.name)
         if issubclass(cls, st.models.ClickModel):
-            # With None the encoder decides, for example the pooling of lists.
+            # If an option is None, the encoder decides, for example on the pooling of lists.
             own = {n: v for n, v in options.items() if v is not None or n not in arguments}
             return cls(rows, names=names, **{**arguments, **own})
         if (dtype := options.pop("table_dtype")) != "float32":
@@ -297,7 +297,7 @@ class ModelSettings(Section):
         return made(sizes, **options)
 
     def _columns(self) -> dict[str, str]:
-        """Return the arguments that name columns, which are all text arguments."""
+        """Return the values of all text arguments of the model; these name columns."""
         import sparsetrain as st
 
         options = st.models.options_of(model_class(self.name))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Further kinds of dense columns that a schema can declare, one file each.
 
-`kind` has the interface. The base classes of `sparsetrain.data.schema.schema.Schema` are the table
-of kinds.
+`kind` defines the interface. The kinds are the base classes of
+`sparsetrain.data.schema.schema.Schema`.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Dense`: a column with dense inputs; `Kind`: the schema entry for columns of a kind.
+"""`Dense`: a column that becomes dense inputs of a model; `Kind`: its entry in a schema.
 
-In a batch these inputs come after the numbers and their flags.
+In a batch, these inputs come after the plain numbers and their flags of missing values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparsetrain.errors import ConfigError
 
 
 class Law(NamedTuple):
-    """A column's inputs in an exported model, as its C library computes them.
+    """How the C library of an exported model computes a column's inputs.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Law(NamedTuple):
     center, scale : float
         Parameters of the linear form.
     size : int
-        Numbers in each list; 0 for a column of numbers.
+        Length of each list; 0 for a column of single numbers.
     """
 
     form: str = "plain"
@@ -41,7 +41,7 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class Dense:
-    """A column with inputs from `place` on.
+    """A column with dense inputs, which begin at position `place` of a batch's dense inputs.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Dense:
 
     @property
     def inputs(self) -> dict[int, str]:
-        """The place of each input, and its name in converted data."""
+        """The name of each input in converted data, by the input's position."""
         raise NotImplementedError
 
     @property
@@ -71,18 +71,18 @@ class Dense:
 
     @property
     def law(self) -> Law:
-        """Its inputs in an exported model."""
+        """How an exported model computes its inputs."""
         raise ConfigError(f"export: no exported model makes inputs of the column {self.name!r}")
 
     def describe(self) -> str:
-        """Return its part of a layout's line."""
+        """Return its part of the line that describes a schema's layout."""
         return f"{len(self.inputs)} numbers in {self.name}"
 
     def check_type(self, type_: pa.DataType, location: Location) -> None:
         """Refuse an Arrow type that this column cannot read."""
 
     def as_inputs(self, values: Sequence[float]) -> list[float]:
-        """Return the inputs of distinct numbers in ascending order, for a column of numbers."""
+        """Return the distinct inputs that numbers become, ascending, for a column of numbers."""
         return np.unique(np.array(values, np.float32)).tolist()
 
     def read(self, array: Any, location: Location) -> tuple[Array, Array]:
@@ -90,12 +90,12 @@ class Dense:
         raise NotImplementedError
 
     def write(self, array: Any, location: Location, dense: Array) -> None:
-        """Write its inputs, rows of `dense` (F_dense, n) float32."""
+        """Read `array`, and write the inputs into their rows of `dense` (F_dense, n) float32."""
         raise NotImplementedError
 
 
 class Kind:
-    """A key of a schema that maps columns of this kind to an option."""
+    """A key of a schema; its value maps each column of this kind to an option."""
 
     key: ClassVar[str]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of numbers between boundaries, which are given or learnt as quantiles.
+"""Buckets of numbers, cut at boundaries that are given or learnt as quantiles.
 
-A number's bucket is how many boundaries it reaches or exceeds. Until its boundaries are learnt, a
-column of quantiles has one bucket.
+A number's bucket is the count of boundaries that it reaches or exceeds. Until its boundaries are
+learnt, a column of quantiles has one bucket.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Boundaries(Kind):
             )
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64."""
+        """Return the buckets, int64."""
         values, missing = numbers_of(*columns)
         return as_buckets(np.searchsorted(np.array(self.boundaries), values, "right"), missing)
 
@@ -64,7 +64,7 @@ class Quantiles(Kind):
             require_int(f"{where}.quantiles", self.quantiles, 2, _MOST_QUANTILES)
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64; there is one bucket until boundaries are learnt."""
+        """Return bucket 0 for each number, int64, since no boundaries are learnt yet."""
         values, missing = numbers_of(*columns)
         return as_buckets(np.zeros(len(values)), missing)
 

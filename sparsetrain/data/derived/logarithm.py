@@ -29,7 +29,7 @@ class Logarithm(Kind):
             raise ConfigError(f"{where}: log is {self.log!r:.40}; it must be a base above 1")
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return int64."""
+        """Return the buckets, int64."""
         assert self.log is not None
         values, missing = numbers_of(*columns)
         size = 1 + np.abs(values)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists in text, split at a separator.
 
-Brackets around a list are removed, and blanks and quotes around its values.
+Brackets around a list, and blanks and quotes around its values, are removed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of derived columns, such as boundaries, learnt from a sample of the training data.
 
-Once learnt, they are ordinary options of the encoder's schema. Up to `MOST` numbers are all used.
-Of more, a golden-ratio sequence over their positions selects a sample, evenly over the rows and out
-of step with any period in the data. So the result depends only on the numbers and their order, not
-on how rows are split into pieces. Memory: 16 bytes per sampled number.
+Once learnt, they are ordinary options of the encoder's schema. Up to `MOST` numbers of a column are
+all used. From a longer column, a golden-ratio sequence over positions selects a sample that is even
+over the rows and out of step with any period in the data. So the result depends only on the numbers
+and their order, not on how rows are split into pieces. Memory: 16 bytes per sampled number.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparsetrain.data.schema.schema import Schema
 from sparsetrain.data.values.arrays import Array
 from sparsetrain.data.values.location import Location
 
-MOST = 1 << 17  # numbers of a sample: the share of a 32nd of the rows is off by 1 in 60
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
+MOST = 1 << 17  # largest sample; the size of a bucket of 1/32 of the rows is off by 1 in 60
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
 
-Numbers = Mapping[str, Array]  # of a piece, by derived column
+Numbers = Mapping[str, Array]  # the numbers of one piece, by derived column
 
 
 def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
@@ -34,7 +34,7 @@ def learn_derived(schema: Schema, parts: Sequence[Part]) -> Schema:
     Raises
     ------
     DataError
-        If a number cannot be read, there are no numbers, or rows can be read only once.
+        If a number cannot be read, a column has no numbers, or the rows can be read only once.
     """
     sampling = Sampling(schema.to_learn)
     for numbers in _read(schema.to_learn, parts):
@@ -56,12 +56,12 @@ def _read(rules: Mapping[str, Derived], parts: Sequence[Part]) -> Iterator[Numbe
 
 
 def numbers_in(piece: pa.RecordBatch, rules: Mapping[str, Derived], location: Location) -> Numbers:
-    """Return the numbers of a piece that each rule learns from."""
+    """Return, for each rule, the numbers of a piece that it learns from."""
     return {name: learnt_numbers(rule, piece, location) for name, rule in rules.items()}
 
 
 class Sampling:
-    """Samples of the numbers that rules learn from, piece by piece in the order of the rows."""
+    """Samples of the numbers that rules learn from; `add` takes pieces in the order of the rows."""
 
     def __init__(self, rules: Mapping[str, Derived]) -> None:
         self.rules = rules
@@ -78,7 +78,7 @@ class Sampling:
             self._samples[name].add(values)
 
     def learnt(self, schema: Schema, where: str) -> Schema:
-        """Return a schema with rules learnt from the samples; `where` is for messages."""
+        """Return a schema with rules learnt from the samples; messages call the data `where`."""
         learnt = dict(schema.derived)
         for name, rule in self.rules.items():
             values = self._samples[name].values()
@@ -100,7 +100,7 @@ class _Sample:
         self._limit = np.uint64(2**64 - 1)
 
     def add(self, values: Array) -> None:
-        """Add a sample of further numbers (n,)."""
+        """Add further numbers (n,) of the column."""
         places = np.arange(self._seen, self._seen + len(values), dtype=np.uint64) * _GOLDEN
         self._seen += len(values)
         self._take(places, values)
@@ -116,5 +116,5 @@ class _Sample:
         self._kept += int(np.count_nonzero(below))
 
     def values(self) -> Array:
-        """Return the numbers taken."""
+        """Return the sampled numbers."""
         return np.concatenate([np.zeros(0), *(values for _, values in self._pieces)])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vocabularies of encoders that were saved before columns had kinds (version 2).
 
-Text of 8 hex digits was always a number. A flag of the column said how 8 decimal digits were read;
-a flag of the encoder, whether a negative number was the hash with its 32 bits.
+In version 2, text of 8 hex digits was always read as a number. A flag of the column told how 8
+decimal digits were read; a flag of the encoder, whether a negative number stood for the hash with
+the same 32 bits.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sparsetrain.parsing.identity import HEXADECIMAL, TEXT, WHOLE
 
 
 def of_version_2(older: Vocabulary, hexadecimal: bool | None, wraps: bool) -> Vocabulary | None:
-    """Return the vocabulary in which all learnt values keep their ids.
+    """Return a current vocabulary in which all learnt values keep their ids.
 
-    None if no kind of column distinguishes them.
+    Return None if no kind of column distinguishes these values.
     """
     numbers = older.numbers
     hashes = bool(((numbers >= 2**31) & (numbers < 2**32)).any())
@@ -34,7 +35,7 @@ def of_version_2(older: Vocabulary, hexadecimal: bool | None, wraps: bool) -> Vo
 
 
 def _as_text(older: Vocabulary) -> Vocabulary | None:
-    """Return a text column that has each number in all forms in which it was read."""
+    """Return a text vocabulary that has each number in all forms in which it was read."""
     short = (older.numbers >= 0) & (older.numbers < 2**32)
     hexes, ids = older.numbers[short], older.number_ids[short]
     plain, negative = are_integers(hexes), hexes >= 2**31

@@ -26,7 +26,7 @@ _is_whole = re.compile("-?[0-9]+").fullmatch
 
 
 def with_constants(part: Part, values: Mapping[str, pa.Scalar]) -> Part:
-    """Return a part with constant columns added for these values, unless it has such columns."""
+    """Return a part with a constant column added for each name in `values` that it lacks."""
     own = {name: value for name, value in values.items() if name not in part.schema.names}
     if not own:
         return part
@@ -40,7 +40,7 @@ class Constants:
     """Reads columns of a file, and constant ones."""
 
     inner: Any  # reads the file
-    first: Sequence[str]  # any column of the file, for the number of rows
+    first: Sequence[str]  # any column of the file, read for the number of rows if no other is
     values: Mapping[str, pa.Scalar]
 
     def __call__(self, names: Sequence[str], coded: Sequence[str]) -> Iterator[pa.RecordBatch]:

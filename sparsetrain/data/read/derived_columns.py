@@ -46,7 +46,7 @@ def _read(
 def stored_names(
     names: Sequence[str], derived: Mapping[str, Derived], there: Sequence[str]
 ) -> list[str]:
-    """Return the stored columns to read for these columns; `there` are the stored names."""
+    """Return the stored columns that `names` need; `there` are the names of stored columns."""
     made = {name: rule for name, rule in derived.items() if name in names and name not in there}
     sources = (source for rule in made.values() for source in rule.sources)
     return list(dict.fromkeys([*(name for name in names if name not in made), *sources]))

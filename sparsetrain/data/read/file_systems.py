@@ -16,8 +16,8 @@ from sparsetrain.errors import DataError, first_line
 
 _OF_ARROW = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_PLAIN = "/:@!$&'()*+,;="  # characters without an escape in a URL's path
-_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # a URL after `Path`
+_PLAIN = "/:@!$&'()*+,;="  # characters that need no escape in a URL's path
+_SINGLE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?=[^/])")  # a URL shortened by `Path`
 
 
 def normalized(path: str | os.PathLike[str]) -> str:
@@ -26,7 +26,7 @@ def normalized(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     DataError
-        If it holds a null byte, where C code would end it.
+        If it contains a null byte, at which C code would cut it off.
     """
     text = os.fspath(path)
     if "\0" in text:
@@ -41,7 +41,7 @@ def suffix_of(file: str) -> str:
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path names a file system."""
+    """Return whether this is a URL rather than a path."""
     return "://" in path
 
 
@@ -51,7 +51,7 @@ def open_file(path: str) -> IO[bytes]:
     Raises
     ------
     DataError
-        If it is missing, or cannot be opened.
+        If the file is missing or cannot be opened.
     """
     try:
         if not is_url(path):
@@ -60,7 +60,7 @@ def open_file(path: str) -> IO[bytes]:
         return system.open_input_file(inside)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowInvalid) as error:  # ValueError for a name with two slashes
+    except (OSError, pa.ArrowInvalid) as error:  # ArrowInvalid: a name with two slashes
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from None
 
 
@@ -113,12 +113,12 @@ def _is_of_arrow(path: str) -> bool:
 
 
 def escaped(path: str) -> str:
-    """Return a path or URL with characters escaped that Arrow's URLs must not contain."""
+    """Return a path or URL, with escapes for characters that Arrow does not accept in a URL."""
     return quote(path, f"{_PLAIN}?%") if _is_of_arrow(path) else path
 
 
 def _spelled(url: str, inside: str) -> str:
-    """Return a path as a URL of the same file system."""
+    """Return a path on the file system of `url` as it is spelled in such a URL."""
     return quote(inside, _PLAIN) if _is_of_arrow(url) else inside
 
 

@@ -22,13 +22,13 @@ from sparsetrain.data.values.location import Location
 from sparsetrain.errors import DataError
 
 PIECE_ROWS = 16_384  # 40 columns of it fit a core's second-level cache several times over
-CODED_ROWS = 16 * PIECE_ROWS  # more rows, since each piece has a dictionary, which is encoded again
+CODED_ROWS = 16 * PIECE_ROWS  # larger, since the dictionary of each piece has to be encoded
 HELD_ROWS = 1 << 20  # a part with more rows is never in memory as a whole
 # Name of an additional last column with each row's number in its file, for rows that are not
 # consecutive, such as after a filter or a bad line. No user's column can have this name.
 ROW_NUMBERS = "\x00row"
 
-# In the metadata of a file that `convert` wrote: the fingerprint of its encoder.
+# Metadata key of a file that `convert` wrote; the value is the fingerprint of its encoder.
 MARK = b"sparsetrain.converted"
 
 Range = tuple[Any, Any]
@@ -52,12 +52,12 @@ class Part:
     num_rows : int or None
         None for a stream of unknown length.
     read : callable
-        Given column names and the `coded` of `pieces`, yields `pyarrow.RecordBatch`es of at most
-        `PIECE_ROWS` rows, or of `CODED_ROWS` where some are coded.
+        Given column names and the argument `coded` of `pieces`, yields `pyarrow.RecordBatch`es of
+        at most `PIECE_ROWS` rows, or `CODED_ROWS` if columns are coded.
     ranges : callable, optional
         Given a column name, returns its minimum and maximum if known without reading, else None.
     is_stream : bool
-        Whether it can be read only once.
+        Whether the rows can be read only once.
     """
 
     location: Location
@@ -72,8 +72,8 @@ class Part:
     ) -> Iterator[tuple[Location, pa.RecordBatch]]:
         """Yield the record batches and their locations.
 
-        With `coded`, the category columns, text may come in an equivalent form: category columns as
-        dictionaries or `Digits`, the rest of a text file as parsed numbers.
+        If `coded` names the category columns, text may come in an equivalent form: a category
+        column as a dictionary or `Digits`, any other column of a text file as parsed numbers.
         """
         location = self.location
         for piece in self.read(names, coded):
@@ -88,7 +88,7 @@ class Part:
 
     @property
     def is_converted(self) -> bool:
-        """Whether `convert` wrote it, so that its values are encoded."""
+        """Whether `convert` wrote this data, so that its values are already encoded."""
         return encoder_fingerprint(self.schema) is not None
 
     def range_of(self, name: str) -> Range | None:
@@ -149,7 +149,7 @@ class Source:
     Attributes
     ----------
     name : str
-        Its name in messages.
+        The name in messages.
     parts : tuple of Part
     files : tuple of str
         The files with the rows; none for rows in memory.
@@ -161,7 +161,7 @@ class Source:
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all parts, or None if a part's number is unknown."""
+        """Number of rows in all parts; None if it is unknown for a part."""
         counts = [part.num_rows for part in self.parts]
         return None if None in counts else sum(count or 0 for count in counts)
 

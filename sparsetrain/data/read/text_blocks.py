@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text files in blocks of whole lines, plain or compressed, and the dialect they are written in.
 
-Memory is constant, and the ends of blocks depend only on the file. The dialect follows the schema,
-then the file's name, then its first line.
+Memory does not grow with the file, and the ends of blocks depend only on the file. The dialect is
+the schema's; the file's suffix, then its first line, decide anything that the schema leaves open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NEWLINE, RETURN, QUOTE = 10, 13, 34
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether a file's first bytes are compressed, or a line of several fields."""
+    """Return whether a file begins like compressed data, or like a line with tabs."""
     return head.startswith(tuple(_PACKED)) or b"\t" in head
 
 
@@ -51,7 +51,7 @@ class Block(NamedTuple):
     data: Array  # (N,) uint8, ending in a newline
     first_line: int  # number of the first line, from 1
     lines: int  # number of newlines
-    file_bytes: int  # bytes of the file (compressed, if it is) read for this block
+    file_bytes: int  # bytes of the file, as stored, read for this block
 
 
 def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
@@ -77,14 +77,14 @@ def read_blocks(file: str, quoted: bool, block_bytes: int = BLOCK_BYTES) -> Iter
                     now, lines = raw.tell(), count_bytes(data[:cut], NEWLINE)
                     yield Block(data[:cut], line, lines, now - before)
                     before, line = now, line + lines
-                del memory, data  # fails before more is read
+                del memory, data  # freed before more is read
         except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: after line {line - 1}: cannot be read on ({first_line(error)}); "
                 "copy it again"
             ) from None
         if len(rest):
-            # With a quote that is an ordinary character, whole lines remain.
+            # An unpaired quote that is an ordinary character can leave several whole lines here.
             rest = rest if rest[-1] == NEWLINE else np.append(rest, np.uint8(NEWLINE))
             sums.append(_sum(rest))
         found = _size_and_time(raw)
@@ -111,13 +111,13 @@ def _sum(data: Array) -> int:
 
 
 def count_bytes(data: Array, byte: int) -> int:
-    """Return how often a byte occurs; counts parts that stay in a core's cache."""
+    """Return how often a byte occurs, counted in parts that fit a core's cache."""
     parts = (data[first : first + _PART] for first in range(0, len(data), _PART))
     return sum(int(np.count_nonzero(part == byte)) for part in parts)
 
 
 def _size_and_time(raw: IO[bytes]) -> tuple[int, int]:
-    """Return a file's size in bytes and modification time in ns; 0 for an object by URL."""
+    """Return a file's size in bytes and modification time in ns; zeros for a URL."""
     if not isinstance(raw, io.BufferedReader):
         return 0, 0
     found = os.fstat(raw.fileno())
@@ -132,7 +132,7 @@ def _unpacked(raw: IO[bytes]) -> Any:
 
 
 def _last_line_end(data: Array, quoted: bool) -> int:
-    """Return the bytes up to the end of the last newline that ends a row; 0 without one."""
+    """Return the length of the data up to the last newline that ends a row; 0 if none does."""
     if quoted and count_bytes(data, QUOTE):
         ends = row_ends(data)
         return int(ends[-1]) + 1 if len(ends) else 0
@@ -156,7 +156,7 @@ def lone_returns(data: Array) -> Array:
     return returns[np.append(data, np.uint8(NEWLINE))[returns + 1] != NEWLINE]
 
 
-BOM = b"\xef\xbb\xbf"  # byte order mark of some writers
+BOM = b"\xef\xbb\xbf"  # byte order mark, which some programs write first
 _CRITEO = tuple(f"I{i}" for i in range(1, 14)) + tuple(f"C{i}" for i in range(1, 27))
 _CRITEO_NAMES = {40: ("label", *_CRITEO), 39: _CRITEO}
 
@@ -167,7 +167,7 @@ class Dialect(NamedTuple):
     delimiter: str
     quoted: bool  # whether fields may be in double quotes; never in tab-separated files
     names: tuple[str, ...]
-    header: bool  # whether the first line is not a row
+    header: bool  # whether the first line is a header, not a row
     null: tuple[str, ...]
 
 
@@ -217,7 +217,7 @@ def first_line_of(data: Array, file: str) -> str:
 
 
 def _check_delimiter(line: str, file: str) -> None:
-    """Refuse a line of one field that looks like several; a file may have a single column."""
+    """Refuse a first line with one field if it contains a common delimiter."""
     for other in ("\t", ",", ";", "|"):
         if other in line:
             raise DataError(
@@ -227,7 +227,7 @@ def _check_delimiter(line: str, file: str) -> None:
 
 
 def _check_quotes(names: list[str], file: str) -> None:
-    """Refuse names in quotes if quotes have no special meaning."""
+    """Refuse names in double quotes in a file where quotes are ordinary characters."""
     for name in names:
         if len(name) > 1 and name[0] == name[-1] == '"':
             raise DataError(
@@ -239,8 +239,8 @@ def _check_quotes(names: list[str], file: str) -> None:
 def _is_header(fields: list[str]) -> bool:
     """Return whether all fields are names; a row of data has a number or an empty field.
 
-    The first name may be empty, as pandas writes an index. Names of columns at the end that are not
-    read may be empty too.
+    The first name may be empty, as pandas writes it for an index. Empty names at the end are
+    ignored.
     """
     named = fields[1:] if len(fields) > 1 and not fields[0] else [*fields]
     while named and not named[-1]:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text rows as Arrow tables of text, with the lines that have too few or too many fields.
+"""Rows of text files as Arrow tables, and the lines with too few or too many fields.
 
 Fields stay text; labels, numbers and categories are parsed later, as in a parquet column of text.
-Callers that encode all columns get numbers instead if all texts of a column are numbers, with the
-same keys, dense values and labels. Arrow reads lines that are not plain (quotes, carriage returns,
-a wrong number of fields, texts for missing values), and columns that are not numbers. Cost: about 1
-microsecond for a row of 40 fields, 0.3 for numbers.
+If a caller passes `coded`, `read_numbers` parses the columns that have only numbers; keys, dense
+values and labels are the same. Arrow parses all other columns, and text that is not plain (quotes,
+carriage returns, a wrong number of fields, texts for missing values). A row of 40 fields takes
+about 1 microsecond, or 0.3 if all are numbers.
 
-A text file is one part, always read from its beginning, so a shuffle mixes rows only within the
-buffer, and each epoch parses the file again. To train repeatedly on much text, convert it first.
+A text file is one part, always read from its beginning, so a shuffle mixes rows only within its
+buffer, and each epoch parses the file again. To train for many epochs on large text files, convert
+them first.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Parsed(NamedTuple):
 
 
 def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] = ()) -> Parsed:
-    """Parse whole lines of a file; with `coded`, see `Part.pieces`."""
+    """Parse a block of a file; `coded` is as in `Part.pieces`."""
     is_first, data = block.first_line == 1, block.data
     data = data[len(BOM) :] if is_first and data[: len(BOM)].tobytes() == BOM else data
     header = dialect.header and is_first
@@ -124,7 +125,7 @@ def parse_block(block: Block, dialect: Dialect, file: str, coded: Sequence[str] 
 
 
 def _require_closed_quotes(data: Array, dialect: Dialect, file: str, first_line: int) -> None:
-    """Refuse a quoted field without an end, for which Arrow would read the rest of the file.
+    """Refuse a quoted field without an end, which Arrow would extend to the end of the data.
 
     A quote inside a field that does not begin with a quote is an ordinary character.
     """
@@ -173,7 +174,7 @@ def _assign(table: pa.Table, lines: Array, invalid: list[Any]) -> Parsed:
 
 
 def bad_line_error(file: str, bad: BadLine) -> DataError:
-    """Describe a line that is not a row."""
+    """Return the error for a line that is not a row."""
     return Location(file, unit="line", first_row=bad.number).error(
         f"{bad.reason}; correct or drop the line (convert --bad-rows skip leaves it out)", 0
     )
@@ -202,13 +203,12 @@ def text_parts(file: str, schema: Schema) -> list[Part]:
     return [Part(Location(file, unit="line"), columns, None, TextRows(file, dialect))]
 
 
-LEAST_BYTES = (
-    1 << 24
-)  # bytes of a file's first block; for less, the import of TVM costs more than it saves
+# Bytes of a file's first block for which the import of TVM saves more time than it takes.
+LEAST_BYTES = 1 << 24
 
 
 def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of numbers: `Digits` for `categories`, else int32."""
+    """Return the columns that have only numbers: as `Digits` for `categories`, else int32."""
     data, lines, names, is_first = block.data, block.lines, dialect.names, block.first_line == 1
     is_plain = not dialect.null and len(names) > 1 and "\0" < dialect.delimiter < "\x80"
     if not is_plain or (is_first and len(data) < LEAST_BYTES):
@@ -222,7 +222,7 @@ def read_numbers(block: Block, dialect: Dialect, categories: Sequence[str]) -> d
     columns = {}
     for name, key, values, valid, found in zip(names, is_key, *read, strict=True) if read else ():
         digits = found & (HEX | EIGHT)
-        if not (found & TEXT or (key and digits and found & DECIMAL)):  # nor both at once
+        if not (found & TEXT or (key and digits and found & DECIMAL)):  # nor a mix of keys
             type_ = (Digits(16 if digits else 10)) if key else pa.int32()
             columns[name] = _as_arrow(type_, values, valid)
     return columns

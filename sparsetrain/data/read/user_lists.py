@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text with a user and its items in each line, as LightGCN's and BARS's ``train.txt``.
+"""Text files with a user and its items in each line, such as LightGCN's ``train.txt``, or BARS's.
 
 Fields are separated by spaces. A user without items has no interaction.
 """
@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from sparsetrain.data.read.file_systems import open_file
 from sparsetrain.data.read.parquet import is_parquet
 
-_SAMPLE = 1 << 16  # the lines in these first bytes decide the format
+_SAMPLE = 1 << 16  # bytes at the beginning of a file that decide its format
 
 
 def are_user_lists(file: str) -> bool:
-    """Return whether lines have no names, no delimiter except spaces, and different lengths."""
+    """Return whether a file has no header, no delimiter but spaces, and lines of varying length."""
     with open_file(file) as opened:
         head = bytes(opened.read(_SAMPLE))
     lines = head.split(b"\n")[: -1 if len(head) == _SAMPLE else None]

@@ -25,10 +25,10 @@ from sparsetrain.errors import ConfigError, DataError
 from sparsetrain.system.argument_checks import is_number
 
 Unit = Literal["hour", "day", "week", "month"] | float
-_CODES = {"hour": "h", "day": "D", "week": "D", "month": "M"}  # of NumPy
+_CODES = {"hour": "h", "day": "D", "week": "D", "month": "M"}  # NumPy's units
 _DAY = 86_400
 _MONDAY = 4 * _DAY  # 1970-01-01 was a Thursday
-_YEARS = 9999 * 366 * _DAY  # range of seconds with a date
+_YEARS = 9999 * 366 * _DAY  # no time beyond this has a date
 
 
 def split_windows(
@@ -55,7 +55,7 @@ def split_windows(
     Raises
     ------
     ConfigError
-        If the unit is something else.
+        If `unit` is not one of these.
     DataError
         If the column or one of its values is missing, or a number of seconds has no date.
 
@@ -90,7 +90,7 @@ def window_starts(times: Array, unit: Unit, location: Location | None = None) ->
     Raises
     ------
     DataError
-        If a time has no date and the unit needs one; names its row in `location`.
+        If a time has no date and the unit needs one; the message names the row in `location`.
     """
     if not isinstance(unit, str):
         return np.floor(times / unit) * unit

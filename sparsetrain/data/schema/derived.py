@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Derived`: a column computed from other columns; its base classes are the table of kinds."""
+"""`Derived`: a column computed from other columns; each of its base classes is a kind."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class Derived(
     Cross,
     Arithmetic,
 ):
-    """A column computed from a column: `(source // divide) % modulo`, or one of the further rules.
+    """A column computed from one or two others, by default as `(source // divide) % modulo`.
 
     Attributes
     ----------
     source : str
-        The source column; `from` in a file.
+        The source column; its key in a schema file is `from`.
     divide, modulo : int
-        For an integer column. At least 1; with a modulo of None the result is the quotient.
+        For an integer column; each is at least 1. If `modulo` is None, the result is the quotient.
     boundaries : tuple of float or None
-        Increasing; a number's bucket is how many of them it reaches or exceeds.
+        Increasing; a number's bucket is the count of boundaries that it reaches or exceeds.
     quantiles : int or None
         Number of buckets with about equally many rows; their boundaries are learnt from the
         training data.
     log : float or None
-        A number's bucket is ``floor(log(1 + |x|))`` with the number's sign, to this base.
+        Base of the logarithm: the bucket of x is ``floor(log(1 + |x|))`` with the sign of x.
     separator : str or None
         Text is split into a list at this separator.
     cross : str or None
-        A second column: a pair of values becomes a hash below `buckets`.
+        A second source column: a pair of values becomes a hash below `buckets`.
     buckets : int or None
     """
 
     @property
     def of(self) -> type[Kind]:
-        """Its kind: the first kind with a given option, by default arithmetic."""
+        """Its kind: the first one with an option that is set, by default arithmetic."""
         return next((kind for kind in KINDS if kind.given(self)), KINDS[-1])
 
     @property
@@ -73,7 +73,7 @@ class Derived(
         return [require_source(column, self.of) for column in found]
 
     def make(self, *columns: Column) -> pa.Array:
-        """Return the column made of its sources."""
+        """Compute the column from its source columns."""
         return self.of.make(self, *columns)
 
     def learn(self, numbers: Array) -> Derived:
@@ -81,7 +81,7 @@ class Derived(
         return self._with(self.of.learnt(self, numbers))
 
     def as_learnt(self, known: Derived) -> Derived:
-        """Return the rule with the option that a `known` rule has learnt, if it learns one."""
+        """Return this rule with the option that the rule `known` has learnt, if it learns one."""
         found = getattr(known, self.of.learns, None)
         return self if found is None else self._with(found)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as buckets: for each dense column a derived category column, with rows in a table.
+"""Numbers as buckets: each dense column gets a derived category column, with rows in a table.
 
-A missing number has its own row, like any missing category. Models that read categories then also
-read numbers.
+A missing number has its own row, like any missing category. A model that reads only categories thus
+reads numbers too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from sparsetrain.data.schema.schema import ColumnRule, Schema
 from sparsetrain.errors import ConfigError
 
 Numbers = Literal["scaled", "quantiles", "logarithms", "piecewise", "binned", "best"]
-# How numbers become buckets -> the rule of a column: quantiles of the training rows, or steps of a
-# logarithm as Criteo's winner had them (Juan et al. 2016, https://doi.org/10.1145/2959100.2959134).
+# The rule that makes buckets, by `numbers`: quantiles of the training rows, or steps of a
+# logarithm, as in the winning entry to Criteo's contest (Juan et al. 2016,
+# https://doi.org/10.1145/2959100.2959134).
 _QUANTILES = Derived("", quantiles=32)
 _RULES = {
     "quantiles": _QUANTILES,
@@ -25,7 +26,7 @@ _RULES = {
     "piecewise": _QUANTILES,
     "binned": _QUANTILES,
 }
-_OF_MODELS = ("piecewise", "binned")  # adds no categories: the model gets the boundaries
+_OF_MODELS = ("piecewise", "binned")  # these add no categories: the model gets the boundaries
 
 
 def with_buckets(
@@ -48,9 +49,9 @@ def with_buckets(
         "scaled" if there are no numbers or the schema has its own buckets of them (measured in
         benchmarks/results/numbers.md).
     dense, categories : sequence of str, optional
-        Names of the columns, if the schema has none because they are Criteo's.
+        Names of the columns, if the schema has none since the columns are Criteo's.
     keep : bool
-        Whether numbers also stay dense inputs.
+        Whether the numbers remain dense inputs too.
 
     Examples
     --------

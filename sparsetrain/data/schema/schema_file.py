@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict reader of plain values, by pydantic and the types of dataclasses; TOML and JSON files.
+"""Strict conversion of plain values to dataclasses, with pydantic; TOML and JSON files.
 
 An unknown key is an error that suggests the nearest one. Every message names the key's path.
 """
@@ -35,7 +35,7 @@ def parse(path: Path) -> Mapping[str, Any]:
         return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the schema: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # JSON, TOML and UTF-8 raise the former
+    except (ValueError, RecursionError) as error:  # ValueError from JSON, TOML or UTF-8
         raise ConfigError(f"{path}: the schema is not well formed: {first_line(error)}") from None
 
 
@@ -45,7 +45,7 @@ def fill(values: Any, kind: type[Table], where: str) -> Table:
     Raises
     ------
     ConfigError
-        Names the path of a key that is unknown, missing or of the wrong type.
+        If a key is unknown, missing or of the wrong type; the message names its path.
     """
     from pydantic import ValidationError
 
@@ -70,7 +70,7 @@ def _describe(problem: Any, kind: Any) -> str:
     """Describe one of pydantic's errors by the path of its key."""
     path = [str(part) for part in problem["loc"][1:]]
     name, reason = ".".join(path) or "all of it", problem["msg"].replace("Input should", "it must")
-    if problem["type"] == "value_error":  # of the dataclass itself
+    if problem["type"] == "value_error":  # raised by the dataclass itself
         return str(problem["ctx"]["error"])
     if problem["type"] == "missing":
         return f"{name} is missing"
@@ -88,7 +88,7 @@ def _hint(path: Sequence[str], kind: Any) -> str:
 
 
 def as_toml(values: Mapping[str, Any]) -> str:
-    """Return plain values, as `Schema.to_dict` gives them, as the text of a file."""
+    """Return plain values, such as `Schema.to_dict` returns, as the text of a TOML file."""
     plain = [f"{_key(key)} = {_toml(item)}" for key, item in values.items() if _is_plain(item)]
     return "\n".join([*plain, *_tables(values, "")]) + "\n"
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background threads: an iterator run ahead of its consumer, and an ordered parallel map.
 
-Order, values and exceptions are those that the iterator produces. The prefetching thread ends with
-the iterator, or when the consumer stops early: if the generator is closed or dropped, or its loop
-raises, the thread wakes, closes the iterator and is joined. The map holds one item per worker and
-one more result, so memory does not depend on the number of items.
+The consumer gets the same values and exceptions, in the same order, as from the iterator itself.
+The prefetching thread ends with the iterator, or when the consumer stops early: if the generator is
+closed or dropped, or its loop raises, the thread wakes, closes the iterator and is joined. The map
+holds one item per worker and one more result, so memory does not depend on the number of items.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
     The first `next` starts the thread; `make` is called, iterated and closed there.
     """
     queue: SimpleQueue[tuple[Item, BaseException | None]] = SimpleQueue()
-    # `put` may be called by the garbage collector within `get`; no lock of `threading` may.
+    # The garbage collector may call `put` within `get`, where a lock of `threading` could deadlock.
     room: SimpleQueue[None] = SimpleQueue()
     gone = threading.Event()
     for _ in range(depth - 1):
@@ -51,7 +51,7 @@ def prefetched(make: Callable[[], Iterator[Item]], depth: int) -> Iterator[Item]
                 close()
             queue.put((_END, error))
 
-    # The interpreter would wait for threads of a pool at exit.
+    # Not a thread of a pool, which the interpreter would wait for at exit.
     thread = threading.Thread(target=produce, name="sparsetrain-prefetch", daemon=True)
     thread.start()
     try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The best possible score on synthetic rows, from their true probabilities.
 
-A row with probability p is a click with weight p and no click with weight 1 - p, so the best AUC is
-the true logit's under these weights, and the best logloss the mean entropy. Weights are kept in
-2^16 bins of the logit, which costs 1 MB for any number of rows; a tie inside a bin counts half,
-which moves the AUC by less than 1e-7.
+A row with probability p counts as a click with weight p and as no click with weight 1 - p. The best
+AUC is the AUC of the true logits under these weights, and the best logloss is the mean entropy.
+Weights are summed in 2^16 bins of the logit, which take 1 MB for any number of rows; a pair inside
+a bin counts half, which changes the AUC by less than 1e-7.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Truth(NamedTuple):
     click_rate : float
         Mean true probability.
     rows : int
-        How many rows this is about.
+        Number of rows.
     """
 
     auc: float
@@ -70,6 +70,6 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def weighted_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
-    """AUC of weights (k,) in ascending order of score; pairs inside an entry count half."""
+    """Return the AUC of weights (k,) in ascending order of score; pairs in one entry count half."""
     below = np.cumsum(negatives) - 0.5 * negatives
     return float((positives * below).sum() / (positives.sum() * negatives.sum()))

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted effects on clicks, scaled to a wanted click rate and best possible AUC.
+"""Planted effects on clicks, scaled to a given click rate and best possible AUC.
 
-The logit adds effects of the integers, a weight per id, and pairs of ids; the three are kept apart
-so that calibration can give each its share of the variance. A pair of columns contributes the dot
-product of two vectors, one per id, centred on the ids' frequencies, so a model that only adds up
-columns captures almost none of it. Weights and vectors shrink with the rank, and all ids beyond
-`LAST_RANK` share one: a frequency threshold then loses little. A row costs about 0.4 us.
+The logit is a sum of effects of the integers, weights of the ids, and effects of pairs of ids; the
+three are kept apart so that calibration can give each its share of the variance. A pair of columns
+contributes the dot product of two vectors, one per id, centered by the ids' frequencies, so a model
+that only adds up columns captures almost none of it. Weights and vectors shrink with an id's rank
+by frequency, and all ids beyond `LAST_RANK` share one of each, so a frequency threshold loses
+little. A row costs about 0.4 us.
 
-Click rate and AUC depend monotonically on bias and scale, so two nested bisections find them. The
-pilot logits are sorted once and averaged in groups, which makes a step cost 20 us.
+Click rate and AUC depend monotonically on bias and scale, so two nested bisections find bias and
+scale. A bisection step takes only 20 us, since the pilot logits are sorted once and averaged in
+groups.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,7 @@ _UNPAIRED = ("C9", "C20", "C22")  # nearly constant or mostly missing, so unsuit
 
 
 class Effects:
-    """The planted truth of one seed, not yet scaled."""
+    """The planted effects of one seed, before scaling."""
 
     def __init__(self, sampler: Sampler, stream: Stream) -> None:
         self._integers = [_IntegerEffect(law, stream) for law in sampler.integers]
@@ -41,7 +43,7 @@ class Effects:
         }
 
     def parts(self, sample: Sample) -> np.ndarray:
-        """Return the integers', the ids' and the pairs' part of the logit, float64 (3, n)."""
+        """Return the parts of the logit from integers, ids and pairs, float64 (3, n)."""
         slots = np.minimum(sample.ranks, LAST_RANK + 1)
         integers = sum(
             effect(values, absent)
@@ -57,7 +59,7 @@ class Effects:
 
 
 class _IntegerEffect:
-    """A parabola in the standardised logarithm, and a constant where the value is missing."""
+    """A parabola in the standardized logarithm, and a constant where the value is missing."""
 
     def __init__(self, law: IntegerLaw, stream: Stream) -> None:
         grid = np.log(law.draw((np.arange(4096) + 0.5) / 4096) + 4.0)
@@ -71,14 +73,14 @@ class _IntegerEffect:
 
 
 def _frequencies(sampler: Sampler, column: int) -> np.ndarray:
-    """Shares of missing values, of ranks 1 to at most `LAST_RANK`, and of the rest: (L + 2,)."""
+    """Return the shares of missing values, ranks 1 to `LAST_RANK`, and the rest, (L + 2,)."""
     missing = sampler.missing_rate.get(CATEGORIES[column], 0.0)
     mass = sampler.categories[column].mass(LAST_RANK) * (1.0 - missing)
     return np.concatenate([[missing], mass, [max(0.0, 1.0 - missing - mass.sum())]])
 
 
 def _id_table(frequencies: np.ndarray, width: int, stream: Stream) -> np.ndarray:
-    """Normal numbers that shrink with the rank: (L + 2, width) float64, zero for higher ranks."""
+    """Return normal numbers that shrink with the rank, (L + 2, width) float64; the last is 0."""
     ranks = np.arange(len(frequencies))
     shrink = 1.0 / np.sqrt(1.0 + ranks / _HALF_RANK)
     shrink[-1] = 0.0
@@ -114,7 +116,7 @@ class Calibration(NamedTuple):
 
 
 def calibrate(parts: np.ndarray, click_rate: float, bayes_auc: float) -> Calibration:
-    """Find the bias and the scale at which the pilot rows have this click rate and ceiling.
+    """Find the bias and the scale at which the pilot rows have this click rate and best AUC.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Criteo-shaped rows of any number, from a seed, with labels drawn from known probabilities.
 
-A chunk depends on the seed, its number and its size alone, so chunks can be made in any order and
-by any process. A seed fixes the ids and their weights, so a training and a test set are two ranges
-of chunks of one generator. Figures can differ in the last digit between processors, since NumPy's
-logarithm and power do.
+A chunk depends only on the seed, its number and its size, so chunks can be made in any order and by
+any process. A seed fixes the ids and their weights, so take training and test sets from one
+generator, as two ranges of chunks. Numbers can differ in the last digit between processors, since
+NumPy's logarithm and power do.
 """
 
 import math
@@ -113,18 +113,18 @@ class SyntheticCriteo:
     ) -> Truth:
         """Write the first `rows` rows of chunks `first_chunk`, `first_chunk + 1`, ... to a file.
 
-        The file appears complete or not at all, and replaces an existing one. Parquet metadata hold
-        the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
+        The file appears complete or not at all, and replaces an existing one. The metadata of a
+        parquet file hold the ceiling, which `read_truth` reads. Memory does not depend on `rows`.
 
         Parameters
         ----------
         path : path
-            File to write, in a folder that exists: text as Criteo's if it ends in .tsv, else
+            File to write, in an existing folder: text in Criteo's format if it ends in .tsv, else
             parquet.
         rows : int
-            How many rows; fewer rows are a prefix of more.
+            Number of rows; with a smaller number, the file has the first of the same rows.
         first_chunk : int
-            Where to start. Files that share no chunk share no row.
+            The first chunk. Files without a common chunk have no common row.
         chunk_rows : int
             Rows per chunk, and per row group of the file.
 
@@ -136,7 +136,7 @@ class SyntheticCriteo:
         Raises
         ------
         DataError
-            If the file cannot be written there.
+            If the file cannot be written.
         ResourceError
             If the disk is full.
         """
@@ -188,7 +188,7 @@ def scramble(ranks: np.ndarray, key: int) -> np.ndarray:
     """Map ranks to distinct 32-bit values: uint32 of the same shape.
 
     The bijection has a key per column, so texts look like Criteo's hashes and do not reveal the
-    frequency. Its steps are MurmurHash3's finaliser, each of which is invertible.
+    frequency. It is the finalizer of MurmurHash3; each of its steps is invertible.
     """
     v = ranks.astype(np.uint32) ^ np.uint32(key)
     v ^= v >> 16

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling of rows: integer values and category ranks, drawn from each column's distribution.
 
-Random numbers depend on a key alone, so any chunk can be made at any time and in any order.
-A category is drawn as a *rank* (1 is the commonest value), from a table of the first ranks and a
-power law beyond it whose inverse has a closed form, so ten million values need no table of ten
-million. A draw costs about 50 ns. The statistics in `criteo_figures.json` are aggregates.
+Random numbers depend only on a key, so chunks can be made at any time and in any order. A category
+is drawn as a *rank* (1 is the most common value): from a table for the first ranks, and beyond them
+from a power law. The inverse of that law has a closed form, so ten million values need no table of
+that size. A draw takes about 50 ns. The statistics in `criteo_figures.json` are aggregates.
 """
 
 import json
@@ -39,7 +39,7 @@ WORLD, PILOT, CHUNK = range(3)  # purpose of a stream: the first part of its key
 class Stream:
     """Random numbers with the key `(seed, *key)`; different keys give independent streams.
 
-    Only the raw 64-bit output of Philox is used, because NumPy promises that stream for ever; the
+    Only the raw 64-bit output of Philox is used, since NumPy promises never to change it; the
     distributions of `numpy.random.Generator` may change between versions. A uniform number costs
     about 6 ns.
 
@@ -74,7 +74,7 @@ _NEGATIVE_STEPS = (0.992, 0.9995)
 
 
 class IntegerLaw:
-    """Atoms at the negative values and at zero, then quantiles linear in the logarithm."""
+    """A distribution with atoms at the negative values and zero, and log-linear quantiles above."""
 
     def __init__(self, negative: float, zero: float, positive: list, levels: list) -> None:
         self._negative = negative
@@ -152,7 +152,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Draw rows with independent columns, except for groups that go missing together."""
+    """Sampler of rows; columns are independent, except for groups that are missing together."""
 
     def __init__(self, max_cardinality: int | None = None) -> None:
         known = load_figures()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums of columns by their values, for any layout in memory."""
+"""Checksums of columns, which depend on the values and not on their layout in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsetrain.data.values.arrow_values import texts_of
 
 
 def crc32_of(column: Any, found: int = 0) -> int:
-    """Continue a checksum over a column, chunked or not, of any supported type."""
+    """Return the checksum `found`, continued over a column (chunked or not) of any type."""
     array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
     found = zlib.crc32(str(array.type).encode(), found)
     for part in _parts(without_views(array)):
@@ -27,7 +27,7 @@ def crc32_of(column: Any, found: int = 0) -> int:
 
 
 def _parts(array: Any) -> Iterator[Array]:
-    """Yield the numbers that make up an array; memory under a null may hold anything."""
+    """Yield arrays with an array's content, but not the memory under nulls, which is arbitrary."""
     if pt.is_dictionary(array.type):  # a dictionary may repeat values, in any order
         array = without_views(array.dictionary_decode())
     yield array.is_valid().to_numpy(zero_copy_only=False)

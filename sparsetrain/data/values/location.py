@@ -16,10 +16,10 @@ from sparsetrain.errors import DataError, shown
 
 
 class RowError(DataError):
-    """A `DataError` with its reason, and its row, counted from the location's first row."""
+    """A `DataError` that keeps its reason, and its row, counted from the location's first row."""
 
     row: int | None = None
-    reason = ""  # the text without the place
+    reason = ""  # the message without the location
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Location:
         return replace(self, numbers=numbers)
 
     def number(self, row: int) -> int:
-        """Describe the row at `row`, counted from the location's beginning."""
+        """Return the number in the file of a row, counted from the location's beginning."""
         return self.first_row + row if self.numbers is None else int(self.numbers[row])
 
     def row_numbers(self, rows: int) -> np.ndarray:
@@ -85,7 +85,7 @@ class Location:
         return error
 
     def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
-        """Raise the error about the first row where `bad` (n,) is true, if there is one."""
+        """Raise an error about the first row where `bad` (n,) is true, if there is one."""
         if bad.any():
             row = int(np.argmax(bad))
             raise self.error(reason(row), row)
