@@ -17,6 +17,7 @@ from sparsetrain.models.arguments import check_widths
 from sparsetrain.models.by_feature import Dim
 from sparsetrain.models.click_model import ClickModel
 from sparsetrain.models.fields import flat
+from sparsetrain.models.initialize import Draw, normal
 from sparsetrain.models.interaction.selection import (
     CROSS_OPTIONS,
     Interaction,
@@ -101,6 +102,15 @@ class DLRM(ClickModel):
         self._config |= {**hidden, **crossing}
         widths = [width, *hidden["top"], self.num_logits]
         self.top = MLP(widths, last_relu=False, **between)
+
+    def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
+        """As in `Model`; beside vectors of numbers, tables begin as small as these.
+
+        The paper's rows of small tables are so large that few rows of data get over them. The same
+        with scaled numbers is DLRM as the paper has it.
+        """
+        draw, seed = super().draw_of_table(table, shape)
+        return (normal(self.deviation) if self.numbers else draw), seed
 
     def __repr__(self) -> str:
         config = self.config()
