@@ -104,10 +104,10 @@ class DLRM(ClickModel):
         self.top = MLP(widths, last_relu=False, **between)
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
-        """As in `Model`; beside vectors of numbers, tables begin as small as these.
+        """As in `Model`; with vectors of numbers, tables begin normal with their deviation.
 
-        The paper's rows of small tables are so large that few rows of data get over them. The same
-        with scaled numbers is DLRM as the paper has it.
+        The paper's initial rows of small tables are large, and training recovers slowly from them.
+        With scaled numbers tables begin as in the paper.
         """
         draw, seed = super().draw_of_table(table, shape)
         return (normal(self.deviation) if self.numbers else draw), seed
