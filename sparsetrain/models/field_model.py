@@ -26,7 +26,6 @@ from sparsetrain.models.layers import MLP
 from sparsetrain.models.model import Model
 from sparsetrain.models.numbers import columns
 
-DEVIATION = 0.01
 _OF_ALL = ("dim", *ClickModel._options_of_all)
 
 
@@ -50,7 +49,6 @@ class FieldModel(ClickModel):
     """
 
     has_weights = False
-    deviation = DEVIATION
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class FieldModel(ClickModel):
         self.num_fields = self.num_dense + self.num_embedded
         if self.num_dense:
             self.dense_fields = nn.Parameter((self.num_dense, self.vector_width))
-            self.dense_fields.attrs["deviation"] = DEVIATION
+            self.dense_fields.attrs["deviation"] = self.deviation
         if self.has_weights:
             self.bias = nn.Parameter((self.num_labels,))
             self.bias.attrs["initial"] = 0.0
@@ -85,7 +83,7 @@ class FieldModel(ClickModel):
 
     def draw_of_table(self, table: str, shape: Sequence[int]) -> tuple[Draw, str]:
         """As in `Model`."""
-        return normal(DEVIATION), super().draw_of_table(table, shape)[1]
+        return normal(self.deviation), super().draw_of_table(table, shape)[1]
 
     def fields(self, dense: nn.Tensor, embedded: nn.Tensor) -> nn.Tensor:
         """(B, num_dense), (B, F + N, D) -> (B, M, D); concatenated (B, W) -> (B, W')."""
