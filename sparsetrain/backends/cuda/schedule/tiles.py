@@ -64,7 +64,7 @@ class TiledProduct(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A thread's position: its block's tile (row, column) and piece, and its number in the block."""
+    """A thread's position: its block's tile (row, column) and piece, its number in the block."""
 
     row: Any
     column: Any

@@ -19,7 +19,7 @@ THREADS = 256  # threads per block: eight warps
 def blocks_of_threads(
     blocks: Any, threads: int = THREADS, dtype: str = "int64"
 ) -> Iterator[tuple[Any, Any]]:
-    """Launch `blocks`, but at least one; yield the indices of block (int64) and thread (`dtype`)."""
+    """Launch at least one block; yield the indices of block (int64) and thread (`dtype`)."""
     count = tirx.max(tirx.Cast("int64", blocks), tirx.const(1, "int64"))
     span = tirx.const(0, dtype), tirx.const(threads, dtype)
     with (

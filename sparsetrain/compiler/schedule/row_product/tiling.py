@@ -58,6 +58,7 @@ class Shape(NamedTuple):
     @property
     def window(self) -> int:
         """How many elements of each left row a tile reads: a power of two, if that many exist.
+
         Six elements would take two loads, two stores and a few shuffles; eight take one load and
         one store. At the edge, the window begins before its tile.
         """
